@@ -4,9 +4,9 @@
 set -eu
 
 build="gcc make cmake ninja-build pkg-config libc6-dev libpcre2-dev libutf8proc-dev libxxhash-dev libjansson-dev"
-# Line editing in quern chat; quern serve, and Markdown in its page; downloads (libcurl by either of its packages, and what its TLS
+# Line editing in quern chat; quern serve, and Markdown and formulas in its page; downloads (libcurl by either of its packages, and what its TLS
 # trusts): installed too, but not required.
-optional="libedit-dev libmicrohttpd-dev libgnutls28-dev libjs-marked ca-certificates"
+optional="libedit-dev libmicrohttpd-dev libgnutls28-dev libjs-marked libjs-katex ca-certificates"
 dpkg-query -W -f '${db:Status-Status}\n' libcurl4-openssl-dev 2>/dev/null | grep -qx installed || optional+=" libcurl4-gnutls-dev"
 case $(uname -m) in
 x86_64) cross="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;

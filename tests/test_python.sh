@@ -28,8 +28,8 @@ else
 fi
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-2} CMAKE_GENERATOR=Ninja
 # At -O1 it compiles in half of the time. The kernels at -O3 are the plain build's.
-options=(-C cmake.define.QN_WERROR=ON -C cmake.define.CMAKE_C_FLAGS_RELEASE="-O1 -DNDEBUG")
-[ -n "${QN_SOAK:-}" ] || options+=(-C cmake.define.QN_PYTHON_LIBRARY="$QN_BIN/libquern.so")
+options=(--config-settings cmake.define.QN_WERROR=ON --config-settings cmake.define.CMAKE_C_FLAGS_RELEASE="-O1 -DNDEBUG")
+[ -n "${QN_SOAK:-}" ] || options+=(--config-settings cmake.define.QN_PYTHON_LIBRARY="$QN_BIN/libquern.so")
 PYTHON=$work/venv/bin/python quiet "$work/clone/tools/make_wheel.sh" "$work/dist" "${options[@]}"
 # A second build, for which pip installs scikit-build-core to another place, keeps what the first one compiled.
 touch "$work/clone/build/python/CMakeFiles/kept"

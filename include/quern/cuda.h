@@ -48,8 +48,9 @@ typedef void *qn_stream;
  * and below compute capability 8.0; QN_ERR_INVALID for an ordinal out of range. */
 QN_API qn_status qn_cuda_kernels_open(qn_cuda_kernels **kernels, int ordinal);
 
-/* qn_cuda_kernels_close - Frees the handle and unloads its code from all contexts that still exist. Drivers before CUDA
- * 12 cannot tell contexts apart: with them all contexts must still exist. NULL is allowed. */
+/* qn_cuda_kernels_close - Frees the handle, waits for the work of all contexts that still exist and unloads its code
+ * from them. No other thread may use the handle any more. Does nothing in a forked child. Drivers before CUDA 12 cannot
+ * tell contexts apart: with them all contexts must still exist. NULL is allowed. */
 QN_API void qn_cuda_kernels_close(qn_cuda_kernels *kernels);
 
 /* A view of device memory. */
@@ -250,7 +251,7 @@ QN_API qn_status qn_cuda_aura_tables(const qn_aura_codec *codec, qn_view tables)
 /* qn_cuda_aura_encode - qn_aura_encode on the GPU.
  *
  *   rows     [n_rows, dim] D; its stride is the distance of two rows
- * codes    [n_rows, qn_aura_words] u32
+ *   codes    [n_rows, qn_aura_words] u32
  *   scales   [n_rows] f32
  *
  * A row with a NaN or an infinity, or whose norm overflows float32, gets the codes of zeros and a scale of NaN. A code

@@ -61,8 +61,8 @@ QN_API const char *qn_version(void);
 
 /* ---- Model ---- */
 
-/* Progress of a long operation. Called repeatedly on the thread that called the operation; it must not call functions
- * with the model or session that the operation uses.
+/* Progress of a long operation. Called repeatedly on the thread that called the operation, while the library holds no
+ * lock. A session's callback may call what the callbacks of that session may call (above).
  *
  *   user    the pointer given together with the callback
  *   done    work finished so far, in units of the operation: bytes of tensors, or tokens
@@ -80,7 +80,7 @@ typedef struct qn_model_params {
     const char *device; /* "auto" or NULL: the first GPU if it can run the model, else the CPU; "cpu"; "cuda" or
                            "cuda:N", the GPU with index N, from 0. A GPU whose driver fails is an error, also with
                            "auto" */
-    int n_threads;      /* CPU threads, at most 1024; 0: one per physical core */
+    int n_threads;      /* CPU threads, at most 1024; 0: one per core, or as many as a quota pays for */
     /* Bytes for the caches and states of all sessions and schedulers together, at least 2 MiB. 0: on the CPU, half of
      * the memory available besides the weights; on a GPU, nine tenths of the memory free when the first session is
      * created. */
@@ -127,8 +127,9 @@ typedef struct qn_model_params {
  * QN_ERR_CANCELLED     on_progress returned false */
 QN_API qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out);
 
-/* qn_model_free - Frees a model. Its sessions and schedulers must have been freed before. NULL is allowed. Does nothing
- * in a forked child, where another thread may have left the model half changed. */
+/* qn_model_free - Frees a model. Its sessions and schedulers must have been freed before, and no other thread may use
+ * the model any more. NULL is allowed. Does nothing in a callback of one of its schedulers, and in a forked child,
+ * where another thread may have left the model half changed. */
 QN_API void qn_model_free(qn_model *model);
 
 typedef struct qn_model_info {
@@ -346,7 +347,8 @@ typedef struct qn_capacity {
  * QN_ERR_MEMORY        not enough memory for an empty session */
 QN_API qn_status qn_model_get_capacity(qn_model *model, const char *kv, uint32_t n_sequences, qn_capacity *capacity);
 
-/* qn_session_free - Frees a session. NULL is allowed. */
+/* qn_session_free - Frees a session. NULL is allowed. Does nothing while a call uses the session, so in a callback of
+ * it, and in a forked child; qn_error_text then has the reason. */
 QN_API void qn_session_free(qn_session *session);
 
 /* qn_session_length - Returns the number of tokens in the session. */
@@ -923,7 +925,7 @@ QN_API qn_status qn_generate(qn_session *session, const qn_request_params *param
 
 typedef struct qn_quantize_params {
     size_t size;   /* set by QN_QUANTIZE_PARAMS_INIT */
-    int n_threads; /* at most 1024; 0: one per physical core */
+    int n_threads; /* at most 1024; 0: one per core, or as many as a quota pays for */
     bool force;    /* write weights in a type of 1 or 2 bits that cannot represent them: the model is not usable */
     qn_progress_fn on_progress; /* in bytes of the input's tensors; NULL: none */
     qn_log_fn on_log; /* reports each matrix that keeps a wider type, with the reason, and what force wrote; NULL: none
@@ -954,7 +956,7 @@ QN_API qn_status qn_quantize_file(const char *in, const char *out, const char *t
 
 typedef struct qn_convert_params {
     size_t size;                /* set by QN_CONVERT_PARAMS_INIT */
-    int n_threads;              /* at most 1024; 0: one per physical core */
+    int n_threads;              /* at most 1024; 0: one per core, or as many as a quota pays for */
     bool force;                 /* write ordinary weights in a type of 1 or 2 bits: the model is not usable */
     qn_progress_fn on_progress; /* in bytes of the checkpoint's tensors; NULL: none */
     qn_log_fn on_log;           /* reports what was recognised, left out and written in a wider type; NULL: none */

@@ -60,15 +60,15 @@ typedef struct qn_scheduler_params {
     bool no_thread;       /* the caller runs the steps, with qn_scheduler_step */
     bool run_ahead; /* with no_thread, on a GPU: a step may stay in flight between calls of qn_scheduler_step, until a
                        call sets *idle. Sessions of the model wait for that step, so the caller must not use a session
-                       between these calls */
+                       between these calls, and one thread makes all of them */
     bool prompts_first; /* decode nothing while a prompt is being evaluated, for benchmarks */
     qn_log_fn on_log;   /* reports a cache format that differs from `kv`, from qn_scheduler_create; NULL: none */
     void *user;         /* passed to on_log */
 } qn_scheduler_params;
 #define QN_SCHEDULER_PARAMS_INIT QN_INIT(qn_scheduler_params)
 
-/* qn_scheduler_create - Creates a scheduler. Unless no_thread is set it has two threads of its own: one runs steps
- * while there are requests, the other calls the requests' callbacks.
+/* qn_scheduler_create - Creates a scheduler. Unless no_thread is set it has three threads of its own: one runs steps
+ * while there are requests, one makes masks of grammars, one calls the requests' callbacks.
  *
  *   model    must outlive the scheduler; sessions of the same model may be used at the same time
  *   params   NULL for the defaults

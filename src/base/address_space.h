@@ -1,4 +1,5 @@
-/* Address space that is reserved first and backed by memory later, piece by piece; and advice about memory. */
+/* Address space that is reserved first and backed by memory later, piece by piece; and advice about memory. Any thread;
+ * one thread at a time for a granule. */
 #ifndef QN_BASE_ADDRESS_SPACE_H
 #define QN_BASE_ADDRESS_SPACE_H
 

@@ -1,6 +1,6 @@
-/* Builds text in a buffer of fixed size, piece by piece. The text is always terminated and never exceeds the buffer:
- * a piece that does not fit is cut, and later pieces are dropped. No other code may use the result of snprintf,
- * which is the length without the cut. */
+/* Builds text in a buffer of fixed size, piece by piece. The text is always terminated and never exceeds the buffer: a
+ * piece that does not fit is cut, and later pieces are dropped. No other code may use the result of snprintf, which is
+ * the length without the cut. The buffer is the caller's. */
 #ifndef QN_BASE_APPEND_H
 #define QN_BASE_APPEND_H
 

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A file being written. Used by one thread at a time. */
 typedef struct qn_atomic_file {
     char *target;    /* the file to replace: the path with its links resolved */
     char *temporary; /* .NAME.XXXXXX.quern.part in the target's directory */

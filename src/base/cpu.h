@@ -1,4 +1,4 @@
-/* CPU features, the limit set by QN_CPU, and the number of cores. */
+/* CPU features, the limit set by QN_CPU, and the number of cores. Any thread may call these functions. */
 #ifndef QN_BASE_CPU_H
 #define QN_BASE_CPU_H
 
@@ -52,5 +52,15 @@ int qn_cpu_cores(void);
 
 /* qn_cpu_threads - the number of hardware threads that this process may run on, at least 1. */
 int qn_cpu_threads(void);
+
+/* qn_cpu_quota - returns how many seconds of processor time the process's control groups (v1 and v2) allow in a second
+ * of time; 0 without such a limit. qn_cpu_quota_in reads the system's files below `root`. */
+double qn_cpu_quota(void);
+double qn_cpu_quota_in(const char *root);
+
+/* qn_cpu_best_threads - returns how many threads compute fastest: one for each core, or, under a smaller quota, one for
+ * each processor that the quota pays for, rounded, at least 1. With more, all of them would be stopped for a part of
+ * each period. */
+int qn_cpu_best_threads(void);
 
 #endif

@@ -15,7 +15,7 @@ enum { SECRET_BYTES = 192, SECRET_WORDS = SECRET_BYTES / 8, WORDS = 3 };
 static uint64_t secret[SECRET_WORDS + WORDS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Without random numbers from the system, uses the values that a stranger knows least. */
+/* Fills the secret without random numbers from the system, from the values that a stranger knows least. */
 static void guess_secret(void)
 {
     struct timespec now;

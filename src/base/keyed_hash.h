@@ -1,5 +1,6 @@
 /* Hashes for tables whose keys strangers choose: XXH3 with a secret of the process, so that nobody can construct
- * colliding keys. The hashes differ between processes and must not be stored in files. */
+ * colliding keys. The hashes differ between processes and must not be stored in files. Any thread may call these
+ * functions; the first call makes the secret, which then stays the same. */
 #ifndef QN_BASE_KEYED_HASH_H
 #define QN_BASE_KEYED_HASH_H
 

@@ -23,9 +23,11 @@ qn_status qn_mapping_create(const char *path, int fd, size_t size, qn_mapping **
 /* qn_mapping_free - unmaps the file. No thread may be reading it. NULL is allowed. */
 void qn_mapping_free(qn_mapping *mapping);
 
+/* qn_mapping_data - the first byte of the file; valid until qn_mapping_free. */
 const uint8_t *qn_mapping_data(const qn_mapping *mapping);
 
-/* qn_mapping_is_lost - whether qn_mapping_replace has replaced a part: data read since may be zeros. */
+/* qn_mapping_is_lost - whether qn_mapping_replace has replaced a part, on any thread: data read since may be zeros. It
+ * stays true. */
 bool qn_mapping_is_lost(const qn_mapping *mapping);
 
 /* qn_mapping_replace - for a handler of SIGBUS: if the address is in a mapping, replaces the mapping from that page

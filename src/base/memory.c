@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* calloc returns untouched zero pages for large sizes, so the unused part of an array does not become resident. Its
- * pointer is stored in the word before the aligned address, for qn_free. */
+/* Allocates with calloc, and aligns the result: calloc returns untouched zero pages for large sizes, so the unused part
+ * of an array does not become resident. Its pointer is stored in the word before the aligned address, for qn_free. */
 qn_status qn_alloc(void *out, size_t count, size_t size, const char *what)
 {
     void *aligned = NULL;

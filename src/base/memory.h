@@ -1,4 +1,4 @@
-/* Allocates aligned memory, with overflow checks. */
+/* Allocates aligned memory, with overflow checks. Any thread may allocate and free. */
 #ifndef QN_BASE_MEMORY_H
 #define QN_BASE_MEMORY_H
 

@@ -1,6 +1,6 @@
 /* Which characters of a stranger's text may be shown in a line of a terminal or log: names in files and requests,
- * messages of other programs. A character that controls a terminal, reorders the surrounding text or is invisible
- * could falsify the line. */
+ * messages of other programs. A character that controls a terminal, reorders the surrounding text or is invisible could
+ * falsify the line. Pure functions. */
 #ifndef QN_BASE_PRINTABLE_H
 #define QN_BASE_PRINTABLE_H
 

@@ -1,4 +1,4 @@
-/* Random bytes of the operating system. */
+/* Random bytes of the operating system. Any thread. */
 #ifndef QN_BASE_RANDOM_H
 #define QN_BASE_RANDOM_H
 

@@ -1,6 +1,7 @@
 /* How clients share a limited resource, such as the places of a queue. Up to the limit, any client may take more.
  * Beyond it, only clients with less than an equal part may, up to a multiple of the limit in total: one client that
- * takes everything cannot exclude the others. */
+ * takes everything cannot exclude the others. Pure functions: the counts belong to the caller, who reads them under its
+ * lock. */
 #ifndef QN_BASE_SHARE_H
 #define QN_BASE_SHARE_H
 

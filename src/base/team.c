@@ -1,8 +1,11 @@
-/* The thread team: worker threads, a barrier that counts generations, and waits that spin before they sleep. */
+/* The thread team: threads claim the pieces of a phase, and whoever ends the last piece opens the next phase. */
 #include "base/team.h"
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "base/pace.h"
+#include "base/preempted.h"
+#include "base/ticks.h"
 #include "base/wait_value.h"
 
 #include <pthread.h>
@@ -12,31 +15,52 @@
 #include <stdint.h>
 #include <string.h>
 
-/* About 20 to 50 microseconds on current CPUs: longer than the load imbalance of any operation, shorter than a time
- * slice of the scheduler. */
-enum { SPINS = 1500 };
+/* SPINS are about 20 to 50 microseconds on current CPUs: longer than the load imbalance of any operation, shorter than
+ * a time slice of the scheduler. A thread that waits first spins for TAKE_SPINS, in which most phases end, before it
+ * looks for pieces of others: that reads the cache lines of all threads. */
+enum { SPINS = 1500, TAKE_SPINS = 40 };
 
-/* A counter that threads wait on. It has its own cache line, to avoid false sharing with the spinning threads. */
+/* A counter that threads wait on, and the number of threads that sleep until it changes. It has its own cache line, to
+ * avoid false sharing with the spinning threads. */
 struct eventcount {
     _Alignas(QN_ALIGN) atomic_uint value;
     atomic_uint waiters;
 };
 
-struct worker {
-    struct qn_team *team;
+/* Pieces claimed of one kind: the number of the phase in the upper half, how many in the lower. A claim is a
+ * compare-and-swap, so it fails if the phase is over: whoever succeeds has a piece that is not done, and until it is
+ * done the phase cannot end. A thread that slept through 2^32 phases would take the number for its own. */
+typedef atomic_uint_fast64_t claims;
+
+/* What a thread has for itself, in cache lines of its own. Other threads only claim. */
+struct member {
+    _Alignas(QN_ALIGN) claims own;
+    _Alignas(QN_ALIGN) struct qn_team *team;
     pthread_t thread;
     int index;
+    qn_preempted preempted; /* used by the thread alone */
 };
 
+/* n_threads, n_started, spins and the pointers in members are constant while a job is done. */
 struct qn_team {
-    struct eventcount start; /* number of calls of qn_team_run */
-    struct eventcount phase; /* number of barriers completed */
-    _Alignas(QN_ALIGN) atomic_uint arrived;
+    struct eventcount opened; /* phases opened, and ends of jobs */
+    struct eventcount grown;  /* times that more threads were used */
+    atomic_int n_used;        /* members 0 to n_used - 1; the others sleep until that changes */
+    atomic_uint n_disturbed;  /* times that a thread gave way to others */
+    /* The open phase: its number << 32 | (threads - 1) << 22 | own << 14 | shared. Without pieces: no job. */
+    _Alignas(QN_ALIGN) atomic_uint_fast64_t open;
+    _Alignas(QN_ALIGN) claims shared;
+    _Alignas(QN_ALIGN) atomic_uint done; /* pieces of the open phase */
     int n_threads, n_started, spins;
-    bool quit;
-    void (*work)(void *context, int thread);
-    void *context;
-    struct worker *workers;
+    atomic_bool quit;
+    /* Written between phases by the thread that opens the next one, read by those that hold a piece of it. */
+    const qn_team_job *job;
+    size_t phase;
+    uint32_t number; /* of the open phase, counted since the team was created */
+    int n_of_job;    /* threads that the job's pieces are divided for */
+    struct member *members;
+    bool adapts;
+    qn_pace pace; /* used by the caller of a job */
 };
 
 static inline void spin_hint(void)
@@ -56,14 +80,15 @@ static void eventcount_sleep(struct eventcount *eventcount, unsigned seen)
     atomic_fetch_sub(&eventcount->waiters, 1);
 }
 
-static void eventcount_wait(struct eventcount *eventcount, unsigned seen, int spins)
+/* Spins until the value changes; false if it has not. */
+static bool eventcount_spin(struct eventcount *eventcount, unsigned seen, int spins)
 {
     for (int i = 0; i < spins; i++) {
         if (atomic_load_explicit(&eventcount->value, memory_order_acquire) != seen)
-            return;
+            return true;
         spin_hint();
     }
-    eventcount_sleep(eventcount, seen);
+    return false;
 }
 
 static void eventcount_advance(struct eventcount *eventcount)
@@ -73,30 +98,297 @@ static void eventcount_advance(struct eventcount *eventcount)
         qn_wake_value(&eventcount->value);
 }
 
-void qn_team_barrier(qn_team *team)
+/* ---- Phases ---- */
+
+/* The open phase as a thread has read it. */
+struct phase {
+    uint32_t number;
+    int n_threads;
+    size_t own, shared;
+};
+
+static struct phase open_phase(const qn_team *team)
 {
-    if (team->n_threads == 1)
+    const uint64_t open = atomic_load_explicit(&team->open, memory_order_acquire);
+    return (struct phase){ .number = (uint32_t)(open >> 32),
+                           .n_threads = (int)(open >> 22 & (QN_TEAM_MAX - 1)) + 1,
+                           .own = open >> 14 & QN_TEAM_MAX_OWN,
+                           .shared = open & QN_TEAM_MAX_SHARED };
+}
+
+static size_t count_pieces(const struct phase *phase)
+{
+    return (size_t)phase->n_threads * phase->own + phase->shared;
+}
+
+/* Numbers are compared by their difference: counters that were not used for long get a newer one, before it is more
+ * than 2^31. No phase is open, so no claim can succeed. */
+static void renew_claims(qn_team *team)
+{
+    const uint64_t before = (uint64_t)(team->number - 1) << 32 | UINT32_MAX; /* all claimed */
+    atomic_store_explicit(&team->shared, before, memory_order_relaxed);
+    for (int i = 0; i < team->n_threads; i++)
+        atomic_store_explicit(&team->members[i].own, before, memory_order_relaxed);
+}
+
+/* Publishes a phase; all that the thread wrote before is visible to who sees it. */
+static void publish(qn_team *team, size_t own, size_t shared)
+{
+    const uint64_t number = ++team->number, threads = (uint64_t)team->n_of_job - 1;
+    if (!(number & ((UINT64_C(1) << 30) - 1)))
+        renew_claims(team);
+    atomic_store_explicit(&team->open, number << 32 | threads << 22 | own << 14 | shared, memory_order_release);
+    eventcount_advance(&team->opened);
+}
+
+static void do_piece(const qn_team *team, int thread, size_t index)
+{
+    const qn_team_piece piece = { .phase = team->phase, .index = index, .thread = thread, .n_threads = team->n_of_job };
+    team->job->work(team->job->context, &piece);
+}
+
+/* Opens the next phase that has pieces, or ends the job. A phase of one piece is done here: nobody needs to hear of
+ * it. */
+static void open_next(qn_team *team, int thread)
+{
+    const qn_team_job *job = team->job;
+    while (++team->phase < job->n_phases) {
+        const qn_team_pieces pieces = job->pieces(job->context, team->phase, team->n_of_job);
+        const size_t n_pieces = (size_t)team->n_of_job * pieces.own + pieces.shared;
+        if (n_pieces == 1)
+            do_piece(team, thread, 0);
+        if (n_pieces <= 1)
+            continue;
+        atomic_store_explicit(&team->done, 0, memory_order_relaxed);
+        publish(team, pieces.own, pieces.shared);
         return;
-    const unsigned phase = atomic_load_explicit(&team->phase.value, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) + 1 == (unsigned)team->n_threads) {
-        atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
-        eventcount_advance(&team->phase);
-    } else {
-        eventcount_wait(&team->phase, phase, team->spins);
+    }
+    publish(team, 0, 0);
+}
+
+/* ---- Pieces ---- */
+
+/* Claims one of `limit` pieces of the phase. */
+static bool claim(claims *of, uint32_t number, size_t limit, size_t *index)
+{
+    uint64_t seen = atomic_load_explicit(of, memory_order_relaxed);
+    for (;;) {
+        const int32_t behind = (int32_t)(number - (uint32_t)(seen >> 32));
+        const uint64_t claimed = behind ? 0 : (uint32_t)seen;
+        if (behind < 0 || claimed >= limit)
+            return false;
+        *index = (size_t)claimed;
+        if (atomic_compare_exchange_weak_explicit(of, &seen, (uint64_t)number << 32 | (claimed + 1),
+                                                  memory_order_acq_rel, memory_order_relaxed))
+            return true;
     }
 }
 
-static void *worker_main(void *argument)
+static bool claim_own(struct member *owner, const struct phase *phase, size_t *index)
 {
-    struct worker *worker = argument;
-    qn_team *team = worker->team;
-    for (unsigned runs = 0;; runs++) {
-        eventcount_wait(&team->start, runs, team->spins);
-        if (team->quit)
-            return NULL;
-        team->work(team->context, worker->index);
-        qn_team_barrier(team);
+    if (owner->index >= phase->n_threads || !claim(&owner->own, phase->number, phase->own, index))
+        return false;
+    *index += (size_t)owner->index * phase->own;
+    return true;
+}
+
+static bool claim_shared(qn_team *team, const struct phase *phase, size_t *index)
+{
+    if (!claim(&team->shared, phase->number, phase->shared, index))
+        return false;
+    *index += (size_t)phase->n_threads * phase->own;
+    return true;
+}
+
+/* A piece that nobody has begun, of any thread. */
+static bool claim_any(struct member *member, const struct phase *phase, size_t *index)
+{
+    qn_team *team = member->team;
+    for (int i = 1; i < phase->n_threads; i++)
+        if (claim_own(&team->members[(member->index + i) % phase->n_threads], phase, index))
+            return true;
+    return claim_shared(team, phase, index);
+}
+
+static bool claim_next(struct member *member, const struct phase *phase, bool any, size_t *index)
+{
+    return claim_own(member, phase, index) || claim_shared(member->team, phase, index) ||
+           (any && claim_any(member, phase, index));
+}
+
+/* Does pieces of the open phase until none is left; `any` includes those of other threads. When the system is likely to
+ * take the processor away soon, the thread gives it away itself, while it holds no piece, and returns false. */
+static bool help(struct member *member, const struct phase *phase, bool any)
+{
+    qn_team *team = member->team;
+    size_t index;
+    unsigned n = 0;
+    bool gives_way = false;
+    while (!gives_way && claim_next(member, phase, any, &index)) {
+        do_piece(team, member->index, index);
+        n++;
+        gives_way = qn_preempted_soon(&member->preempted);
     }
+    if (n && atomic_fetch_add_explicit(&team->done, n, memory_order_acq_rel) + n == count_pieces(phase))
+        open_next(team, member->index);
+    if (gives_way && qn_preempted_give_way(&member->preempted))
+        atomic_fetch_add_explicit(&team->n_disturbed, 1, memory_order_relaxed);
+    return !gives_way;
+}
+
+/* Waits until the phase has ended; helps first. Returns at any time. */
+static void pass(struct member *member, const struct phase *phase, unsigned seen)
+{
+    qn_team *team = member->team;
+    if (!help(member, phase, false) || eventcount_spin(&team->opened, seen, team->spins ? TAKE_SPINS : 0))
+        return;
+    if (help(member, phase, true) && !eventcount_spin(&team->opened, seen, team->spins))
+        eventcount_sleep(&team->opened, seen);
+}
+
+static void *member_main(void *argument)
+{
+    struct member *member = argument;
+    qn_team *team = member->team;
+    qn_preempted_begin(&member->preempted);
+    while (!atomic_load_explicit(&team->quit, memory_order_acquire)) {
+        const unsigned grown = atomic_load(&team->grown.value);
+        if (member->index >= atomic_load(&team->n_used)) {
+            eventcount_sleep(&team->grown, grown);
+            continue;
+        }
+        const unsigned seen = atomic_load_explicit(&team->opened.value, memory_order_acquire);
+        const struct phase phase = open_phase(team);
+        pass(member, &phase, seen);
+    }
+    return NULL;
+}
+
+/* ---- Jobs ---- */
+
+static void do_alone(qn_team *team)
+{
+    const qn_team_job *job = team->job;
+    for (team->phase = 0; team->phase < job->n_phases; team->phase++) {
+        const qn_team_pieces pieces = job->pieces(job->context, team->phase, 1);
+        for (size_t i = 0; i < pieces.own + pieces.shared; i++)
+            do_piece(team, 0, i);
+    }
+}
+
+static void do_together(qn_team *team)
+{
+    struct member *member = &team->members[0];
+    qn_preempted_begin(&member->preempted); /* another thread may call each time */
+    team->phase = SIZE_MAX;
+    open_next(team, 0);
+    for (;;) {
+        const unsigned seen = atomic_load_explicit(&team->opened.value, memory_order_acquire);
+        const struct phase phase = open_phase(team);
+        if (!count_pieces(&phase))
+            return;
+        pass(member, &phase, seen);
+    }
+}
+
+static void use_threads(qn_team *team, int n)
+{
+    const bool grows = n > team->n_of_job;
+    team->n_of_job = n;
+    atomic_store(&team->n_used, n);
+    if (grows)
+        eventcount_advance(&team->grown);
+}
+
+void qn_team_do(qn_team *team, const qn_team_job *job)
+{
+    team->job = job;
+    if (team->n_threads == 1) {
+        do_alone(team);
+        return;
+    }
+    if (!team->adapts || !job->kind) {
+        do_together(team);
+        return;
+    }
+    if (qn_pace_threads(&team->pace) != team->n_of_job)
+        use_threads(team, qn_pace_threads(&team->pace));
+    const unsigned disturbed = atomic_load_explicit(&team->n_disturbed, memory_order_relaxed);
+    const uint64_t begin = qn_ticks();
+    do_together(team);
+    qn_pace_note(&team->pace, job->kind, (double)(qn_ticks() - begin),
+                 atomic_load_explicit(&team->n_disturbed, memory_order_relaxed) != disturbed);
+}
+
+/* ---- Ranges ---- */
+
+/* For each thread its part in OWN pieces, of which the last ones are shared. */
+enum { DIVIDE_OWN = 7, DIVIDE_SHARED = 1 };
+
+struct division {
+    size_t count, unit, n_pieces;
+    qn_team_range_fn work;
+    void *context;
+};
+
+static qn_team_pieces division_pieces(void *context, size_t phase, int n_threads)
+{
+    struct division *d = context;
+    (void)phase;
+    const size_t units = (d->count + d->unit - 1) / d->unit, n = (size_t)n_threads;
+    const bool many = units >= n * (DIVIDE_OWN + DIVIDE_SHARED);
+    const qn_team_pieces pieces = { .own = many ? DIVIDE_OWN : units / n,
+                                    .shared = many ? n * DIVIDE_SHARED : units % n };
+    d->n_pieces = n * pieces.own + pieces.shared;
+    return pieces;
+}
+
+static void do_range(void *context, const qn_team_piece *piece)
+{
+    const struct division *d = context;
+    size_t begin, end;
+    qn_team_range(d->count, d->unit, piece->index, d->n_pieces, &begin, &end);
+    d->work(d->context, begin, end, piece->thread);
+}
+
+void qn_team_divide(qn_team *team, size_t count, size_t unit, qn_team_range_fn work, void *context)
+{
+    struct division division = { .count = count, .unit = unit, .work = work, .context = context };
+    const qn_team_job job = { .n_phases = 1, .pieces = division_pieces, .work = do_range, .context = &division };
+    qn_team_do(team, &job);
+}
+
+void qn_team_range(size_t count, size_t unit, size_t part, size_t n_parts, size_t *begin, size_t *end)
+{
+    const size_t units = (count + unit - 1) / unit;
+    const size_t first = units / n_parts * part + (units % n_parts < part ? units % n_parts : part);
+    const size_t last = first + units / n_parts + (part < units % n_parts);
+    *begin = first * unit < count ? first * unit : count;
+    *end = last * unit < count ? last * unit : count;
+}
+
+/* ---- Creation ---- */
+
+static qn_status start_threads(qn_team *team)
+{
+    sigset_t all, before; /* the threads block all signals, so that the process handles them on its own threads */
+    qn_status status = QN_OK;
+    sigfillset(&all);
+    /* SIGBUS belongs to the thread that reads a mapped file (base/mapping.h), which must be able to handle it */
+    sigdelset(&all, SIGBUS);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (int i = 0; i < team->n_threads; i++)
+        team->members[i].team = team, team->members[i].index = i;
+    for (int i = 1; i < team->n_threads && status == QN_OK; i++) {
+        const int error = pthread_create(&team->members[i].thread, NULL, member_main, &team->members[i]);
+        if (error)
+            status = qn_fail(QN_ERR_MEMORY, "threads: only %d of %d could be started: %s", i, team->n_threads,
+                             strerror(error));
+        else
+            team->n_started++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return status;
 }
 
 qn_status qn_team_create(int n_threads, qn_team **out)
@@ -106,25 +398,13 @@ qn_status qn_team_create(int n_threads, qn_team **out)
         return qn_fail(QN_ERR_INVALID, "threads: %d, expected 1 to %d", n_threads, QN_TEAM_MAX);
     qn_team *team;
     QN_TRY(qn_alloc(&team, 1, sizeof *team, "thread team"));
-    team->n_threads = n_threads;
+    team->n_threads = team->n_of_job = n_threads;
+    atomic_init(&team->n_used, n_threads);
     team->spins = n_threads <= qn_cpu_threads() ? SPINS : 0;
     team->n_started = 1;
-    qn_status status = qn_alloc(&team->workers, (size_t)n_threads, sizeof *team->workers, "thread team");
-    sigset_t all, before; /* the workers block all signals, so that the process handles them on its own threads */
-    sigfillset(&all);
-    /* SIGBUS belongs to the thread that reads a mapped file (base/mapping.h), which must be able to handle it */
-    sigdelset(&all, SIGBUS);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (int i = 1; i < n_threads && status == QN_OK; i++) {
-        team->workers[i] = (struct worker){ .team = team, .index = i };
-        const int error = pthread_create(&team->workers[i].thread, NULL, worker_main, &team->workers[i]);
-        if (error)
-            status =
-                qn_fail(QN_ERR_MEMORY, "threads: only %d of %d could be started: %s", i, n_threads, strerror(error));
-        else
-            team->n_started++;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    qn_status status = qn_alloc(&team->members, (size_t)n_threads, sizeof *team->members, "thread team");
+    if (status == QN_OK)
+        status = start_threads(team);
     if (status != QN_OK) {
         qn_team_free(team);
         return status;
@@ -137,11 +417,12 @@ void qn_team_free(qn_team *team)
 {
     if (!team)
         return;
-    team->quit = true;
-    eventcount_advance(&team->start);
+    atomic_store_explicit(&team->quit, true, memory_order_release);
+    eventcount_advance(&team->opened);
+    eventcount_advance(&team->grown);
     for (int i = 1; i < team->n_started; i++)
-        pthread_join(team->workers[i].thread, NULL);
-    qn_free(team->workers);
+        pthread_join(team->members[i].thread, NULL);
+    qn_free(team->members);
     qn_free(team);
 }
 
@@ -150,21 +431,8 @@ int qn_team_size(const qn_team *team)
     return team->n_threads;
 }
 
-void qn_team_run(qn_team *team, void (*work)(void *context, int thread), void *context)
+void qn_team_adapt(qn_team *team)
 {
-    team->work = work;
-    team->context = context;
-    if (team->n_threads > 1)
-        eventcount_advance(&team->start);
-    work(context, 0);
-    qn_team_barrier(team);
-}
-
-void qn_team_range(size_t count, size_t unit, int thread, int n_threads, size_t *begin, size_t *end)
-{
-    const size_t units = (count + unit - 1) / unit, n = (size_t)n_threads, t = (size_t)thread;
-    const size_t first = units / n * t + (units % n < t ? units % n : t);
-    const size_t last = first + units / n + (t < units % n);
-    *begin = first * unit < count ? first * unit : count;
-    *end = last * unit < count ? last * unit : count;
+    qn_pace_init(&team->pace, team->n_threads);
+    team->adapts = true;
 }

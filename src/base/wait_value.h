@@ -1,4 +1,4 @@
-/* Sleeping until a number changes. */
+/* Sleeping until a number changes: Linux's futex. The thread that changes the number calls qn_wake_value afterwards. */
 #ifndef QN_BASE_WAIT_VALUE_H
 #define QN_BASE_WAIT_VALUE_H
 

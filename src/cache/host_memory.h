@@ -4,6 +4,7 @@
 
 #include "cache/pool.h"
 
+/* qn_host_pool_memory - returns functions for qn_pool_create. They have no state: any number of pools may use them. */
 qn_pool_memory qn_host_pool_memory(void);
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The pool's lock protects all members but pool, name, stride, base and the limits, which are constant. */
 struct qn_pool_class {
     qn_pool *pool;
     const char *name;
@@ -22,6 +23,8 @@ struct qn_pool_class {
     size_t committed_end; /* end of the last committed granule */
 };
 
+/* `lock` protects all members but memory, budget and idle_limit, which are constant. Static functions are called with
+ * the lock held, but for reclaim() and those that create or free. */
 struct qn_pool {
     qn_pool_memory memory;
     uint64_t budget, committed, idle_limit;
@@ -61,7 +64,7 @@ static void release_granule(qn_pool_class *class, size_t granule)
 }
 
 /* Releases committed granules without items, from the end of each class, until at most `idle` bytes of them remain.
- * Keeps granules [keep.first, keep.end) of class `of`. */
+ * Keeps granules [keep.first, keep.end) of class `of`. The caller holds the lock. */
 static void release_idle(qn_pool *pool, uint64_t idle, const qn_pool_class *of, struct granules keep)
 {
     for (size_t i = 0; i < pool->n_classes && pool->idle > idle; i++) {
@@ -98,7 +101,7 @@ static qn_status commit_granule(qn_pool_class *class, size_t granule, struct gra
     return QN_OK;
 }
 
-/* Granules that were committed for an item that then failed stay committed, idle. */
+/* Commits the granules of an item. Those committed before a failure stay committed, idle. The caller holds the lock. */
 static qn_status commit_item(qn_pool_class *class, size_t item)
 {
     const struct granules g = granules_of(class, item);
@@ -134,7 +137,8 @@ static size_t next_free(const qn_pool_class *class, size_t item)
     return item;
 }
 
-/* Bytes that taking a free item would use: its granules from `from` on that no other item touches, committed or not. */
+/* Returns the bytes that taking a free item would use: its granules from `from` on that no other item touches,
+ * committed or not. The caller holds the lock. */
 static uint64_t cost_of(const qn_pool_class *class, size_t item, size_t from)
 {
     const struct granules g = granules_of(class, item);
@@ -144,7 +148,7 @@ static uint64_t cost_of(const qn_pool_class *class, size_t item, size_t from)
     return cost;
 }
 
-/* Bytes that are not held by items. */
+/* Returns the bytes of the budget that are not held by items. The caller holds the lock. */
 static uint64_t bytes_left(const qn_pool *pool)
 {
     return pool->budget - pool->committed + pool->idle;
@@ -155,7 +159,7 @@ static bool is_beyond_committed(const qn_pool_class *class, size_t item)
     return granules_of(class, item).first >= class->committed_end;
 }
 
-/* Finds the lowest free item that fits in the budget. */
+/* Finds the lowest free item that fits in the budget. The caller holds the lock. */
 static qn_status find_item(const qn_pool_class *class, size_t *out)
 {
     const qn_pool *pool = class->pool;
@@ -204,7 +208,7 @@ qn_status qn_pool_try_take(qn_pool_class *class, uint32_t *item)
     return status;
 }
 
-/* Returns whether the reclaim function dropped anything. Preserves the error text. */
+/* Calls the reclaim function, without the lock. Returns whether it dropped anything. Preserves the error text. */
 static bool reclaim(qn_pool *pool)
 {
     char text[QN_ERROR_TEXT_MAX];

@@ -4,7 +4,8 @@
  * A class reserves addresses for the largest number of items that the budget could hold, so an item's address is its
  * class's base plus index times stride and never changes. The pool commits memory in granules when an item needs it,
  * lowest indices first, and releases a granule when no item is left in it. Items are reference-counted. All functions
- * may be called from any thread. */
+ * may be called from any thread, but qn_pool_free and qn_pool_remove_class only when no other thread uses the pool or
+ * the class. The pool has one lock. It does not read or write items: their users do. */
 #ifndef QN_CACHE_POOL_H
 #define QN_CACHE_POOL_H
 
@@ -14,7 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How a device provides memory. Addresses are device addresses. */
+/* How a device provides memory. Addresses are device addresses. The functions are called one at a time, most of them
+ * with the pool's lock held: they must not call the pool. */
 typedef struct qn_pool_memory {
     void *context;
     size_t granule; /* unit of commit and release, in bytes; a power of two */
@@ -64,13 +66,13 @@ qn_pool *qn_pool_of(const qn_pool_class *class);
 /* Drops items that no one needs at the moment, such as those of cached prefixes. Returns false if there are none. */
 typedef bool (*qn_pool_reclaim_fn)(void *context);
 
-/* qn_pool_set_reclaim - sets the function that qn_pool_take calls, without the pool's lock, until there is memory or it
- * returns false. It may call all functions of the pool except qn_pool_take. */
+/* qn_pool_set_reclaim - sets the function that qn_pool_take calls, on the calling thread and without the pool's lock,
+ * until there is memory or it returns false. It may call all functions of the pool except qn_pool_take. */
 void qn_pool_set_reclaim(qn_pool *pool, qn_pool_reclaim_fn reclaim, void *context);
 
 /* qn_pool_take - takes an item with one reference, reclaiming items of others if necessary. The item's contents are
  * arbitrary, but memory that no item has used since it was committed is zero. QN_ERR_MEMORY, with nothing taken, if the
- * budget or the device's memory is exhausted. */
+ * budget or the device's memory is exhausted. The caller must hold no lock that the reclaim function takes. */
 qn_status qn_pool_take(qn_pool_class *class, uint32_t *item);
 
 /* qn_pool_try_take - qn_pool_take without reclaiming, for callers that hold locks which the reclaim function
@@ -84,7 +86,8 @@ void qn_pool_share(qn_pool_class *class, uint32_t item);
  * all work on the item. */
 void qn_pool_drop(qn_pool_class *class, uint32_t item);
 
-/* qn_pool_is_shared - returns whether an item has more than one reference. */
+/* qn_pool_is_shared - returns whether an item has more than one reference. For the owner of the only reference the
+ * result stays false until it shares the item; otherwise it may change at any time. */
 bool qn_pool_is_shared(qn_pool_class *class, uint32_t item);
 
 /* qn_pool_base - returns the address of item 0. It never changes. */

@@ -295,7 +295,7 @@ static bool has_free_share(const qn_prefix *p)
     return usage.left >= usage.budget / QN_FREE_SHARE;
 }
 
-/* Each eviction begins up to two copies: a page and its state. */
+/* Evicts up to half of QN_SPILL_COPIES times: each eviction begins up to two copies, of a page and its state. */
 void qn_prefix_evict_ahead(qn_prefix *p)
 {
     (void)qn_prefix_end_copies(p);

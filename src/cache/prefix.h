@@ -22,7 +22,8 @@
  * qn_prefix_end_copies; if it is used meanwhile, the copy is abandoned and the item stays in the pool. While
  * QN_SPILL_COPIES copies are in flight, states beyond the budget are dropped.
  *
- * One thread at a time may use a prefix cache; only qn_prefix_wait may run next to other calls. */
+ * One thread at a time may use a prefix cache: the caller has a lock (engine/kept.h). Only qn_prefix_wait may run next
+ * to other calls. Ids and scopes are copied. */
 #ifndef QN_CACHE_PREFIX_H
 #define QN_CACHE_PREFIX_H
 
@@ -32,10 +33,10 @@ enum { QN_STATE_PERIOD = 4096, QN_SPILL_TOKENS = 256, QN_FREE_SHARE = 32 };
 
 typedef struct qn_prefix qn_prefix;
 
-/* The ids of rows. The id of a token at the position after the row before it is the token. Any other row, such as an
- * embedding, has the token -1, and as its id a hash of 64 bits, of everything that its keys and values depend on
- * besides the rows before it: the embedding, or what it was made of, and its position. No hash can be mistaken for a
- * token: what a row is, is decided by its token. */
+/* The ids of rows, in arrays of the caller. The id of a token at the position after the row before it is the token. Any
+ * other row, such as an embedding, has the token -1, and as its id a hash of 64 bits, of everything that its keys and
+ * values depend on besides the rows before it: the embedding, or what it was made of, and its position. No hash can be
+ * mistaken for a token: what a row is, is decided by its token. */
 typedef struct qn_row_ids {
     const int32_t *tokens;
     const uint64_t *hashes; /* read where the token is -1; NULL: all rows are tokens */
@@ -115,6 +116,7 @@ qn_evicted qn_prefix_begin_evict(qn_prefix *prefix);
 /* qn_prefix_evict - qn_prefix_begin_evict, then waits for a copy if one is in flight. Returns false if nothing in the
  * pool can be evicted. */
 bool qn_prefix_evict(qn_prefix *prefix);
+
 /* qn_prefix_evict_ahead - ends copies, and begins a few if none is in flight and less than 1/QN_FREE_SHARE of the pool
  * is free. Frequent calls keep allocation from blocking. Without host memory, nothing is evicted. */
 void qn_prefix_evict_ahead(qn_prefix *prefix);

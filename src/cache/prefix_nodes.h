@@ -1,5 +1,6 @@
 /* The nodes of a prefix cache: the hash table by parent and ids, the lists in order of use, and the items of nodes.
- * Internal to prefix.c and prefix_nodes.c. */
+ * Internal to prefix.c and prefix_nodes.c. A node is known by its index in `nodes`, which stays the same until the node
+ * is freed; a pointer to a node is valid until another is created. One thread at a time uses all of it (prefix.h). */
 #ifndef QN_CACHE_PREFIX_NODES_H
 #define QN_CACHE_PREFIX_NODES_H
 
@@ -23,7 +24,8 @@ typedef struct qn_node_link {
     uint32_t newer, older;
 } qn_node_link;
 
-/* A root has no page; its ids are not used. */
+/* A page of a prefix, or a root. A root has no page; its ids are not used. A node holds a reference to each of its
+ * items. */
 typedef struct qn_prefix_node {
     uint32_t parent, n_children, depth; /* depth: pages from the root, its own included; 0: a root */
     uint32_t next;                      /* next node in its bucket, or in the list of unused nodes */
@@ -41,8 +43,9 @@ typedef struct qn_prefix_node {
     int32_t tokens[QN_PAGE];
 } qn_prefix_node;
 
+/* A prefix cache. Used by one thread at a time. */
 struct qn_prefix {
-    const qn_cache *cache;
+    const qn_cache *cache;              /* outlives it */
     uint64_t state_budget, state_bytes; /* state_bytes: of states in the pool */
     qn_spill *spill;                    /* NULL: nothing is spilled */
     uint64_t clock;                     /* uses of nodes so far */
@@ -75,9 +78,11 @@ void qn_nodes_touch(qn_prefix *p, uint32_t at, bool is_continued);
  * root if no page matches, QN_NO_NODE if the scope has no root. */
 uint32_t qn_nodes_find_path(const qn_prefix *p, const char *scope, qn_row_ids ids, size_t n_pages);
 
+/* qn_nodes_new_root - creates the root of a scope. Copies `scope`. Pointers to nodes are invalid afterwards. */
 qn_status qn_nodes_new_root(qn_prefix *p, const char *scope, uint32_t *out);
 
-/* qn_nodes_new_child - creates a node without items. Copies `ids` [QN_PAGE]. */
+/* qn_nodes_new_child - creates a node without items. Copies `ids` [QN_PAGE]. Pointers to nodes are invalid
+ * afterwards. */
 qn_status qn_nodes_new_child(qn_prefix *p, uint32_t parent, qn_row_ids ids, uint32_t *out);
 
 /* qn_nodes_free - frees a node that has no children, with its items. Also frees its root if that has no more
@@ -97,7 +102,10 @@ void qn_nodes_set_item(qn_prefix *p, uint32_t at, qn_item_kind kind, uint32_t it
  * pool. */
 void qn_nodes_keep_in_pool(qn_prefix *p, uint32_t at, qn_item_kind kind);
 
+/* qn_nodes_drop_item - drops an item, wherever it is; abandons its copy. Does nothing if there is none. */
 void qn_nodes_drop_item(qn_prefix *p, uint32_t at, qn_item_kind kind);
+
+/* qn_nodes_drop_state - drops the state of a node, and takes the node out of the list of those with states. */
 void qn_nodes_drop_state(qn_prefix *p, uint32_t at);
 
 #endif

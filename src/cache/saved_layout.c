@@ -88,7 +88,7 @@ static bool find_codes(const qn_saved_layout *l, size_t index, size_t length, qn
     return true;
 }
 
-/* Pages of codes are complete, or not held at all. */
+/* Returns the bytes of a region in the file. Pages of codes are complete, or not held at all. */
 static size_t region_bytes(const qn_saved_layout *l, const qn_saved_region *r)
 {
     if (!r->held)

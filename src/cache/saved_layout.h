@@ -1,5 +1,6 @@
 /* The contents of a sequence in session files: the same on all devices, whatever their memory layout and capacity. A
- * device converts first the regions of the KV cache, then the arrays of the recurrent layers, layer by layer.
+ * device converts first the regions of the KV cache, then the arrays of the recurrent layers, layer by layer. Functions
+ * of constant data, for any thread. engine/state_file.h has the rest of the file.
  *
  *   fp16 keys     [tiles of QN_SAVED_KEY_TILE positions][head_dim][QN_SAVED_KEY_TILE] f16: qn_saved_key_at
  *   fp16 values   [positions][head_dim] f16

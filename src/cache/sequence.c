@@ -1,4 +1,5 @@
-/* Items that a sequence takes and drops as it grows, is truncated and is forked. */
+/* Items that a sequence takes and drops as it grows, is truncated and is forked. The device writes their contents;
+ * prefix.c shares them with other sequences. */
 #include "cache/sequence.h"
 
 #include "base/memory.h"
@@ -316,7 +317,8 @@ static qn_status fork_pages(const qn_sequence *from, qn_sequence *to)
     return QN_OK;
 }
 
-/* Into an empty sequence. */
+/* Gives an empty sequence the items of another: shares complete pages and the state, and copies the open page and the
+ * open chunk. */
 static qn_status fork_items(const qn_sequence *from, qn_sequence *to)
 {
     const qn_cache *cache = from->cache;

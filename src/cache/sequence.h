@@ -21,8 +21,11 @@
  *
  * A step that appends rows: qn_sequence_reserve, the device's work, qn_sequence_commit. Rows of a second step may be
  * reserved while the device computes the first: reserve, advance, reserve; settle when the first step has ended; then
- * advance again, commit or discard. One thread at a time may use a sequence; different threads may use sequences that
- * share items. */
+ * advance again, commit or discard.
+ *
+ * Threads. One thread at a time may use a sequence; different threads may use sequences that share items. create,
+ * reserve, fork, assign and restore take items with qn_pool_take, which may evict prefixes: the caller must hold no
+ * lock of a prefix cache. */
 #ifndef QN_CACHE_SEQUENCE_H
 #define QN_CACHE_SEQUENCE_H
 
@@ -31,7 +34,8 @@
 
 #define QN_NO_ITEM UINT32_MAX
 
-/* The item classes of sequences with one cache format, and how the device copies items. Must outlive its sequences. */
+/* The item classes of sequences with one cache format, and how the device copies items. Constant after
+ * creation; any thread may use it. Must outlive its sequences. The functions may be called from any thread. */
 typedef struct qn_cache {
     qn_pool_class *pages;                /* pages in the cache's format; NULL without attention layers */
     qn_pool_class *f16_pages;            /* fp16 pages of a cache of AURA codes; else NULL */
@@ -48,6 +52,7 @@ typedef struct qn_cache {
     void *context;
 } qn_cache;
 
+/* A sequence. It holds a reference to each of its items. Used by one thread at a time. */
 typedef struct qn_sequence {
     const qn_cache *cache;
     uint32_t length, reserved;   /* tokens; rows of the next step, for which items are reserved */

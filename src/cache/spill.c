@@ -1,4 +1,5 @@
-/* A pool in host memory next to the device's, and copies between the two. */
+/* A pool in host memory next to the device's, and copies between the two. One thread makes all copies to host memory;
+ * copies back are made by the thread that needs the item. */
 #include "cache/spill.h"
 
 #include "base/memory.h"
@@ -21,6 +22,7 @@ struct copy {
     qn_spilled result; /* valid once ENDED; kind and owner always */
 };
 
+/* Members before `lock` are constant after creation. */
 struct qn_spill {
     const qn_cache *cache;
     qn_pool *pool;
@@ -66,7 +68,8 @@ static struct copy *next_queued(qn_spill *s)
     return next;
 }
 
-/* Called without the lock, because committing and first touching host memory takes long. */
+/* Copies an item to host memory; *copy is its item there. Called without the lock, because committing and first
+ * touching host memory takes long. */
 static qn_status make_copy(qn_spill *s, qn_item_kind kind, uint32_t item, uint32_t *copy)
 {
     const qn_pool_class *class = qn_item_class(s->cache, kind);
@@ -294,7 +297,7 @@ bool qn_spill_fits(const qn_spill *s, qn_item_kind kind)
     return qn_pool_stride(s->classes[kind]) <= qn_pool_get_usage(s->pool).budget;
 }
 
-/* Bytes of queued and running copies: their host memory is not taken yet, or just now. */
+/* Returns the bytes of queued and running copies: their host memory is not taken yet, or just now. */
 static uint64_t pending_bytes(qn_spill *s)
 {
     uint64_t bytes = 0;

@@ -3,7 +3,8 @@
  *
  * A thread copies to host memory, so that no caller waits for the device, for memcpy or for the first touch of memory.
  * A copy holds a reference to its item until it ends, so the item is neither changed nor freed meanwhile, whatever its
- * owner does. All functions may be called from any thread. */
+ * owner does. All functions may be called from any thread, qn_spill_free only when no other thread uses the qn_spill.
+ * Its lock is taken before the pools' locks. */
 #ifndef QN_CACHE_SPILL_H
 #define QN_CACHE_SPILL_H
 

@@ -156,6 +156,10 @@ static bool plain_number_start(const char *text)
 static bool set_int(const qn_option *option, const char *name, const char *value, int64_t *out)
 {
     char *end;
+    if (option->choices && !strcmp(value, option->choices[0])) {
+        *out = 0;
+        return true;
+    }
     errno = 0;
     const long long number = strtoll(value, &end, 10);
     if (!plain_number_start(value) || end == value || *end) {

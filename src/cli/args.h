@@ -153,7 +153,7 @@ typedef struct qn_option {
     const char *help;           /* one line */
     const char *more;           /* further sentences of the manual page, or NULL */
     double min, max;            /* numbers: inclusive */
-    const char *const *choices; /* QN_OPTION_ENUM: NULL-terminated */
+    const char *const *choices; /* QN_OPTION_ENUM: NULL-terminated; QN_OPTION_INT: NULL, or a word for 0 */
 } qn_option;
 
 extern const qn_option qn_options[];

@@ -21,22 +21,19 @@ struct reader {
     uint64_t sums[QN_TEAM_MAX]; /* stored, so that the compiler cannot remove the reads */
 };
 
-static void fill(void *context, int thread)
+static void fill(void *context, size_t begin, size_t end, int thread)
 {
     struct reader *reader = context;
-    size_t begin, end;
-    qn_team_range(reader->n_words, LINE_WORDS, thread, reader->n_threads, &begin, &end);
+    (void)thread;
     for (size_t i = begin; i < end; i++)
         reader->words[i] = i;
 }
 
 /* Keeps eight sums, which fit in vector registers, and prefetches a few pages ahead, since hardware prefetchers stop at
  * the end of a page. */
-static void sum(void *context, int thread)
+static void sum(void *context, size_t begin, size_t end, int thread)
 {
     struct reader *reader = context;
-    size_t begin, end;
-    qn_team_range(reader->n_words, LINE_WORDS, thread, reader->n_threads, &begin, &end);
     uint64_t sums[LINE_WORDS] = { 0 };
     for (size_t i = begin; i + LINE_WORDS <= end; i += LINE_WORDS) {
         __builtin_prefetch(reader->words + i + 1024);
@@ -75,14 +72,14 @@ static double measure(struct reader *reader, int n_threads)
         reader->n_threads = n_threads;
         if (!reader->words && !make_buffer(reader))
             return 0;
-        qn_team_run(team, fill, reader);
+        qn_team_divide(team, reader->n_words, LINE_WORDS, fill, reader);
     }
     if (!reader->words)
         return 0;
     double best = 0;
     for (int pass = 0; pass < PASSES; pass++) {
         const double start = qn_seconds();
-        qn_team_run(team, sum, reader);
+        qn_team_divide(team, reader->n_words, LINE_WORDS, sum, reader);
         const double seconds = qn_seconds() - start;
         const double rate = (double)(reader->n_words * sizeof *reader->words) / seconds;
         best = rate > best ? rate : best;

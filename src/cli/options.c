@@ -42,6 +42,10 @@ enum {
     {                                                                                                                  \
         commands, name, alias, accepted, QN_OPTION_INT, AT(field), value, help, more, min, max, NULL                   \
     }
+#define INT_OR(commands, name, alias, accepted, field, value, min, max, words, help, more)                             \
+    {                                                                                                                  \
+        commands, name, alias, accepted, QN_OPTION_INT, AT(field), value, help, more, min, max, words                  \
+    }
 #define INT32(commands, name, alias, accepted, field, value, min, max, help, more)                                     \
     {                                                                                                                  \
         commands, name, alias, accepted, QN_OPTION_INT32, AT(field), value, help, more, min, max, NULL                 \
@@ -71,6 +75,7 @@ const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3",
 const char *const qn_json_spaces[] = { "default", "indent", "compact", "any", NULL };
 const char *const qn_json_orders[] = { "schema", "any", NULL };
 const char *const qn_jumps[] = { "auto", "on", "off", NULL };
+static const char *const automatic[] = { "auto", NULL };
 static const char *const formats[] = { "table", "json", NULL };
 static const char *const apis[] = { "chat", "completions", NULL };
 static const char *const log_formats[] = { "text", "json", NULL };
@@ -140,8 +145,11 @@ const qn_option qn_options[] = {
         "context: tokens of a request and its answer (default: the model's)",
         "It is reduced to what the memory holds."),
     INT(PERPLEXITY, "-c", "--ctx", "--ctx-size", context, "N", 8, 1 << 30, "tokens in a piece (default 512)", NULL),
-    INT(EVALUATE | QUANTIZE | CONVERT, "-t", "--threads", NULL, threads, "N", 1, 1024,
-        "threads (default: physical cores)", NULL),
+    INT_OR(
+        EVALUATE | QUANTIZE | CONVERT, "-t", "--threads", NULL, threads, "N", 1, 1024, automatic,
+        "threads (default: auto)",
+        "auto is one for each core, or as many as a quota of processor time pays for, and fewer while other processes "
+        "use the processors so that fewer are faster."),
     TEXT(GENERATE, "--load", NULL, NULL, load, "FILE", "continue the conversation in this session file",
          "The file was written by --save with the same model; the conversation continues as if it had never stopped. "
          "run appends the prompt to it, with --chat as a user's turn; with an empty prompt, or none on a terminal, the "

@@ -245,7 +245,7 @@ static qn_status convert(struct conversion *c)
     QN_TRY(qn_checkpoint_open(&c->checkpoint, c->folder));
     log_files(c);
     QN_TRY(qn_targets_list(&c->targets, &c->config, &c->checkpoint));
-    QN_TRY(qn_encoder_create(&c->targets, c->params.n_threads ? c->params.n_threads : qn_cpu_cores(), &c->encoder));
+    QN_TRY(qn_encoder_create(&c->targets, c->params.n_threads ? c->params.n_threads : qn_cpu_best_threads(), &c->encoder));
     bool guessed_wrong = true;
     for (int attempt = 0; guessed_wrong; attempt++) {
         qn_gguf_writer *writer;

@@ -44,7 +44,6 @@ struct pass {
     uint64_t stride;            /* between the first rows of chunks */
     uint64_t chunk_rows;
     size_t n_chunks;
-    atomic_size_t next;
     atomic_uint kind;       /* the largest qn_weight_kind */
     atomic_uint difference; /* the bits of a non-negative float */
     atomic_int failure, error;
@@ -263,13 +262,14 @@ static void encode_chunk(struct pass *p, const struct scratch *scratch, uint64_t
     }
 }
 
-static void work(void *context, int thread)
+/* Item 0 writes what was encoded last, the others are chunks. */
+static void work(void *context, size_t begin, size_t end, int thread)
 {
     struct pass *p = context;
-    if (thread == 0 && p->writer)
+    if (begin == 0 && p->writer)
         p->write_status =
             qn_gguf_writer_data(p->writer, p->encoder->pieces[p->encoder->current ^ 1], p->encoder->pending);
-    for (size_t c; (c = atomic_fetch_add(&p->next, 1)) < p->n_chunks;) {
+    for (size_t c = begin ? begin - 1 : 0; c < end - 1; c++) {
         const uint64_t at = c * p->stride, left = p->n_rows - at;
         if (atomic_load(&p->failure) || (!p->out && atomic_load(&p->kind) == QN_WEIGHTS_ORDINARY))
             return;
@@ -280,7 +280,7 @@ static void work(void *context, int thread)
 static qn_status run(struct pass *p)
 {
     const qn_target *t = p->target;
-    qn_team_run(p->encoder->team, work, p);
+    qn_team_divide(p->encoder->team, 1 + p->n_chunks, 1, work, p);
     QN_TRY(p->write_status);
     switch ((enum failure)atomic_load(&p->failure)) {
     case READ_FAILURE:

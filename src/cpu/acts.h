@@ -20,6 +20,7 @@ size_t qn_act_slices(const qn_executor *ex, const qn_op_acts *acts, size_t n_row
 
 /* qn_act_slice_at - returns slice `index`, with the thread's scratch for its values. */
 qn_act_slice qn_act_slice_at(const qn_executor *ex, const qn_op_acts *acts, size_t index, int thread);
+
 /* qn_act_slice_write - rotates and quantises the slice's values into all activations that the operation writes.
  * Overwrites the values. */
 void qn_act_slice_write(const qn_executor *ex, const qn_op_acts *acts, const qn_act_slice *slice);

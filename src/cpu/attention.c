@@ -176,22 +176,42 @@ static size_t rows_of_page(const qn_step *step, size_t row)
     return n;
 }
 
-/* Distributes the queries of all rows over the threads in ranges, and pairs of (rows of a page, KV head) round-robin
- * from the last thread downwards, because the first threads have the remainder of the queries. */
-void qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, int thread)
+static void norm_rope_queries(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
+{
+    const size_t n_heads = op->qk_norm_rope_store.shape.n_heads;
+    for (size_t i = range->begin; i < range->end; i++)
+        norm_rope_query(ex, op, i / n_heads, i % n_heads);
+}
+
+static size_t count_page_rows(const qn_step *step)
+{
+    size_t n = 0;
+    for (size_t row = 0; row < step->n_rows; row += rows_of_page(step, row))
+        n++;
+    return n;
+}
+
+/* Items: pairs of (rows of a page, KV head). */
+static void store_pages(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
+{
+    const size_t n_kv_heads = op->qk_norm_rope_store.shape.n_kv_heads;
+    size_t first = 0;
+    for (size_t row = 0, n; row < ex->step->n_rows && first < range->end; row += n, first += n_kv_heads) {
+        n = rows_of_page(ex->step, row);
+        for (size_t kv = 0; kv < n_kv_heads; kv++)
+            for (size_t i = 0; first + kv >= range->begin && first + kv < range->end && i < n; i++)
+                store_head(ex, op, row + i, kv, range->thread);
+    }
+}
+
+size_t qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
-    const size_t n_threads = (size_t)qn_team_size(ex->team), own_unit = n_threads - 1 - (size_t)thread;
-    size_t begin, end, unit = 0;
-    qn_team_range(ex->step->n_rows * h->n_heads, 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t i = begin; i < end; i++)
-        norm_rope_query(ex, op, i / h->n_heads, i % h->n_heads);
-    for (size_t row = 0, n; row < ex->step->n_rows; row += n) {
-        n = rows_of_page(ex->step, row);
-        for (size_t kv = 0; kv < h->n_kv_heads; kv++, unit++)
-            for (size_t i = 0; unit % n_threads == own_unit && i < n; i++)
-                store_head(ex, op, row + i, kv, thread);
-    }
+    works[0] = (qn_cpu_work){ .run = norm_rope_queries, .count = ex->step->n_rows * h->n_heads };
+    works[1] = (qn_cpu_work){ .run = store_pages,
+                              .count = count_page_rows(ex->step) * h->n_kv_heads,
+                              .spread = QN_SPREAD_SINGLE };
+    return 2;
 }
 
 /* ---- Splits ---- */
@@ -358,16 +378,15 @@ static void normalize_query(const qn_executor *ex, const qn_kv_view *cache, floa
     qn_aura_rotate_back(&ex->kernels->aura, cache->value_codec, y, x);
 }
 
-/* Few rows, split-KV: distributes units of (row, split, KV head) over the threads. They write to the partial
- * buffers. */
-static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
+/* Few rows, split-KV. Items: (row, split, KV head), each written to the partial buffers. */
+static void attend_split_kv(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
     const qn_attention_shape *h = &op->attention.shape;
     const qn_cpu_workspace *workspace = &ex->workspace;
     const size_t group = h->n_heads / h->n_kv_heads, dim = h->head_dim, layer = (size_t)op->layer;
-    struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, thread), dim);
-    size_t begin, end, first_unit = 0;
-    qn_team_range(partial_base(ex, ex->step->n_rows) * h->n_kv_heads, 1, thread, qn_team_size(ex->team), &begin, &end);
+    struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, range->thread), dim);
+    const size_t begin = range->begin, end = range->end;
+    size_t first_unit = 0;
     for (size_t row = 0; row < ex->step->n_rows; row++) {
         const qn_row *r = &ex->step->rows[row];
         const size_t n_units = visible_splits(r) * h->n_kv_heads;
@@ -452,20 +471,37 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
                         s->acc + q * t->dim, s->l[q], t->dim);
 }
 
-/* Many rows: distributes pairs of (tile of rows, KV head) round-robin, because later tiles attend to more keys. */
-static void attend_unsplit(const qn_executor *ex, const qn_op *op, int thread)
+/* Rows of a tile from `row` on: of one session. */
+static size_t rows_of_tile(const qn_executor *ex, const qn_attention_shape *h, size_t row)
+{
+    const size_t group = h->n_heads / h->n_kv_heads,
+                 most = QN_QUERY_TILE / (group < QN_QUERY_TILE ? group : QN_QUERY_TILE);
+    const qn_row *first = &ex->step->rows[row];
+    size_t n = 1;
+    while (n < most && row + n < ex->step->n_rows && first[n].memory == first->memory)
+        n++;
+    return n;
+}
+
+static size_t count_tiles(const qn_executor *ex, const qn_attention_shape *h)
+{
+    size_t n = 0;
+    for (size_t row = 0; row < ex->step->n_rows; row += rows_of_tile(ex, h, row))
+        n++;
+    return n;
+}
+
+/* Many rows. Items: pairs of (tile of rows, KV head). */
+static void attend_unsplit(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
     const qn_attention_shape *h = &op->attention.shape;
-    const size_t group = h->n_heads / h->n_kv_heads;
-    const size_t tile_heads = group < QN_QUERY_TILE ? group : QN_QUERY_TILE, tile_rows = QN_QUERY_TILE / tile_heads;
-    struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, thread), h->head_dim);
-    size_t unit = 0;
-    for (size_t row = 0, n; row < ex->step->n_rows; row += n) {
-        for (n = 1; n < tile_rows && row + n < ex->step->n_rows &&
-                    ex->step->rows[row + n].memory == ex->step->rows[row].memory;)
-            n++;
-        for (size_t kv = 0; kv < h->n_kv_heads; kv++, unit++) {
-            if (unit % (size_t)qn_team_size(ex->team) != (size_t)thread)
+    const size_t group = h->n_heads / h->n_kv_heads, tile_heads = group < QN_QUERY_TILE ? group : QN_QUERY_TILE;
+    struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, range->thread), h->head_dim);
+    size_t item = 0;
+    for (size_t row = 0, n; row < ex->step->n_rows && item < range->end; row += n) {
+        n = rows_of_tile(ex, h, row);
+        for (size_t kv = 0; kv < h->n_kv_heads; kv++, item++) {
+            if (item < range->begin || item >= range->end)
                 continue;
             for (size_t head = kv * group; head < (kv + 1) * group; head += tile_heads) {
                 const size_t left = (kv + 1) * group - head;
@@ -476,9 +512,15 @@ static void attend_unsplit(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
-void qn_executor_attention(const qn_executor *ex, const qn_op *op, int thread)
+size_t qn_executor_attention(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
-    (ex->split_kv ? attend_split_kv : attend_unsplit)(ex, op, thread);
+    const qn_attention_shape *h = &op->attention.shape;
+    works[0] = ex->split_kv ? (qn_cpu_work){ .run = attend_split_kv,
+                                             .count = partial_base(ex, ex->step->n_rows) * h->n_kv_heads }
+                            : (qn_cpu_work){ .run = attend_unsplit,
+                                             .count = count_tiles(ex, h) * h->n_kv_heads,
+                                             .spread = QN_SPREAD_SINGLE };
+    return 1;
 }
 
 /* ---- Results ---- */
@@ -516,15 +558,13 @@ static void output_head(const qn_executor *ex, const qn_op *op, size_t row, size
             n);
 }
 
-void qn_executor_attention_combine(const qn_executor *ex, const qn_op *op, int thread)
+static void combine_slices(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
     const size_t dim = op->attention_combine.shape.head_dim;
     const qn_op_acts *acts = &op->attention_combine.acts;
-    float *combined = (float *)qn_thread_scratch(ex, thread) + qn_act_slice_width(ex->plan, acts);
-    size_t begin, end;
-    qn_team_range(qn_act_slices(ex, acts, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t index = begin; index < end; index++) {
-        const qn_act_slice unit = qn_act_slice_at(ex, acts, index, thread);
+    float *combined = (float *)qn_thread_scratch(ex, range->thread) + qn_act_slice_width(ex->plan, acts);
+    for (size_t index = range->begin; index < range->end; index++) {
+        const qn_act_slice unit = qn_act_slice_at(ex, acts, index, range->thread);
         for (size_t i = 0, n; i < unit.n; i += n) {
             const size_t from = (unit.first + i) % dim;
             n = dim - from < unit.n - i ? dim - from : unit.n - i;
@@ -532,4 +572,11 @@ void qn_executor_attention_combine(const qn_executor *ex, const qn_op *op, int t
         }
         qn_act_slice_write(ex, acts, &unit);
     }
+}
+
+size_t qn_executor_attention_combine(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
+{
+    works[0] = (qn_cpu_work){ .run = combine_slices,
+                              .count = qn_act_slices(ex, &op->attention_combine.acts, ex->step->n_rows) };
+    return 1;
 }

@@ -55,12 +55,10 @@ struct sampling {
     const qn_step *step;
 };
 
-static void sample_rows(void *context, int thread)
+static void sample_rows(void *context, size_t begin, size_t end, int thread)
 {
     const struct sampling *s = context;
     const size_t n = s->cpu->plan->n_vocab;
-    size_t begin, end;
-    qn_team_range(s->step->n_logit_rows, 1, thread, qn_team_size(s->cpu->team), &begin, &end);
     for (size_t i = begin; i < end; i++) {
         qn_sample_request *request = &s->step->requests[i];
         if (request->prepare)
@@ -70,8 +68,8 @@ static void sample_rows(void *context, int thread)
     }
 }
 
-/* Calls `check` for each sampled token. If it rejects the token, it returns a buffer for the row's logits, from which
- * the caller then samples again. */
+/* Calls `check` for each sampled token, on the thread that runs the step. If it rejects the token, it returns a buffer
+ * for the row's logits, from which the caller then samples again. */
 static void check_rows(const qn_cpu_device *cpu, const qn_step *step)
 {
     const size_t n = cpu->plan->n_vocab;
@@ -91,7 +89,7 @@ static qn_status sample(qn_cpu_device *cpu, const qn_step *step)
     if (!step->logits)
         with_logits.logits = cpu->logits;
     qn_executor_run(cpu->executor, &with_logits);
-    qn_team_run(cpu->team, sample_rows, &sampling);
+    qn_team_divide(cpu->team, step->n_logit_rows, 1, sample_rows, &sampling);
     check_rows(cpu, &with_logits);
     return QN_OK;
 }

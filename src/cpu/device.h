@@ -6,6 +6,7 @@
 #include "cpu/executor.h"
 #include "cpu/memory.h"
 
+/* Used by one thread at a time (the model's lock), but `caches` by any. */
 typedef struct qn_cpu_device {
     qn_device base;
     const qn_plan *plan;

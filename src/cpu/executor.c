@@ -1,10 +1,11 @@
-/* The CPU executor: distribution of each operation's work over the thread team. The kernels define the arithmetic and
- * its order; no result depends on the distribution. Inputs, attention, matmuls and Gated DeltaNet layers are in
- * inputs.c, attention.c, matmul.c and recurrent.c. */
+/* The CPU executor, with the norms and SwiGLU. The kernels define the arithmetic and its order; no result depends on
+ * the thread that computes it. Inputs, attention, matmuls and Gated DeltaNet layers are in inputs.c, attention.c,
+ * matmul.c and recurrent.c; phases.c divides the work. */
 #include "cpu/executor.h"
 
 #include "base/memory.h"
 #include "cpu/acts.h"
+#include "cpu/phases.h"
 #include "kernels/attention/attention.h"
 #include "plan/limits.h"
 
@@ -47,9 +48,7 @@ qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_
     qn_status status =
         qn_alloc(&executor->scratch, (size_t)qn_team_size(team), executor->scratch_bytes, "thread scratch");
     if (status == QN_OK)
-        status = qn_alloc(&executor->chunk_counters, plan->n_ops, sizeof *executor->chunk_counters, "executor");
-    if (status == QN_OK)
-        status = qn_alloc(&executor->barriers, plan->n_ops, sizeof *executor->barriers, "executor");
+        status = qn_phases_create(executor);
     if (status == QN_OK)
         status = qn_cpu_weights_create(plan, &executor->weights);
     if (status == QN_OK)
@@ -61,7 +60,6 @@ qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_
         qn_executor_free(executor);
         return status;
     }
-    qn_plan_find_barriers(plan, executor->barriers);
     *out = executor;
     return QN_OK;
 }
@@ -71,8 +69,7 @@ void qn_executor_free(qn_executor *executor)
     if (!executor)
         return;
     qn_free(executor->scratch);
-    qn_free(executor->chunk_counters);
-    qn_free(executor->barriers);
+    qn_phases_free(executor);
     qn_free(executor->zeros);
     qn_cpu_workspace_free(executor->plan, &executor->workspace);
     qn_cpu_weights_free(&executor->weights);
@@ -91,16 +88,14 @@ qn_status qn_executor_reserve(qn_executor *executor, size_t max_rows, size_t max
                                     max_positions, &executor->workspace);
 }
 
-/* Distributes the slices of all rows over the threads. Every thread computes the scale of its rows itself: this is
- * cheaper than a barrier after one thread has computed it. */
-static void run_norm(const qn_executor *ex, const qn_op *op, size_t n_rows, const uint32_t *rows, int thread)
+/* Every range computes the scale of its rows itself: this is cheaper than a phase for the scales. */
+static void norm_slices(const qn_executor *ex, const qn_op *op, const uint32_t *rows, const qn_cpu_range *range)
 {
     const qn_op_acts *acts = &op->norm.acts;
-    size_t begin, end, scaled_row = SIZE_MAX;
+    size_t scaled_row = SIZE_MAX;
     float scale = 0;
-    qn_team_range(qn_act_slices(ex, acts, n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t index = begin; index < end; index++) {
-        const qn_act_slice slice = qn_act_slice_at(ex, acts, index, thread);
+    for (size_t index = range->begin; index < range->end; index++) {
+        const qn_act_slice slice = qn_act_slice_at(ex, acts, index, range->thread);
         const float *x = qn_buffer_row(ex, op->norm.in, rows ? rows[slice.row] : slice.row);
         if (slice.row != scaled_row)
             scale = qn_rms_scale(&ex->kernels->norm, x, ex->plan->buffers[op->norm.in].width, op->norm.eps);
@@ -110,18 +105,27 @@ static void run_norm(const qn_executor *ex, const qn_op *op, size_t n_rows, cons
     }
 }
 
-void qn_executor_norm(const qn_executor *ex, const qn_op *op, int thread)
+static void norm_all(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
-    run_norm(ex, op, ex->step->n_rows, NULL, thread);
+    norm_slices(ex, op, NULL, range);
+}
+
+static void norm_logit_rows(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
+{
+    norm_slices(ex, op, ex->step->logit_rows, range);
+}
+
+size_t qn_executor_norm(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
+{
+    works[0] = (qn_cpu_work){ .run = norm_all, .count = qn_act_slices(ex, &op->norm.acts, ex->step->n_rows) };
+    return 1;
 }
 
 /* Copies the hidden states of the rows that ask for them. */
-static void copy_hidden(const qn_executor *ex, const qn_op *op, int thread)
+static void copy_hidden(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
     const size_t width = ex->plan->buffers[op->norm.in].width;
-    size_t begin, end;
-    qn_team_range(ex->step->n_rows, 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t row = begin; row < end; row++) {
+    for (size_t row = range->begin; row < range->end; row++) {
         const qn_row *r = &ex->step->rows[row];
         const float *x = qn_buffer_row(ex, op->norm.in, row);
         if (r->hidden)
@@ -131,49 +135,50 @@ static void copy_hidden(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
-void qn_executor_logit_norm(const qn_executor *ex, const qn_op *op, int thread)
+static bool wants_hidden(const qn_step *step)
 {
-    copy_hidden(ex, op, thread);
-    run_norm(ex, op, ex->step->n_logit_rows, ex->step->logit_rows, thread);
+    for (size_t row = 0; row < step->n_rows; row++)
+        if (step->rows[row].hidden || step->rows[row].normed)
+            return true;
+    return false;
 }
 
-void qn_executor_swiglu(const qn_executor *ex, const qn_op *op, int thread)
+size_t qn_executor_logit_norm(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
+{
+    works[0] =
+        (qn_cpu_work){ .run = norm_logit_rows, .count = qn_act_slices(ex, &op->norm.acts, ex->step->n_logit_rows) };
+    if (!wants_hidden(ex->step))
+        return 1;
+    works[1] = (qn_cpu_work){ .run = copy_hidden, .count = ex->step->n_rows };
+    return 2;
+}
+
+static void swiglu_slices(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
     const qn_op_acts *acts = &op->swiglu.acts;
-    size_t begin, end;
-    qn_team_range(qn_act_slices(ex, acts, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t index = begin; index < end; index++) {
-        const qn_act_slice slice = qn_act_slice_at(ex, acts, index, thread);
+    for (size_t index = range->begin; index < range->end; index++) {
+        const qn_act_slice slice = qn_act_slice_at(ex, acts, index, range->thread);
         ex->kernels->elementwise.swiglu(slice.values, qn_buffer_row(ex, op->swiglu.gate, slice.row) + slice.first,
                                         qn_buffer_row(ex, op->swiglu.up, slice.row) + slice.first, slice.n);
         qn_act_slice_write(ex, acts, &slice);
     }
 }
 
-static void (*const run_op[QN_OP_KINDS])(const qn_executor *ex, const qn_op *op, int thread) = {
-#define OP(KIND, name, rows, order, reads, writes, phase, fields) [QN_OP_##KIND] = qn_executor_##name,
-#include "plan/operations.def"
-};
-
-static void run_ops(void *context, int thread)
+size_t qn_executor_swiglu(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
-    const qn_executor *ex = context;
-    for (size_t i = 0; i < ex->plan->n_ops; i++) {
-        const qn_op *op = &ex->plan->ops[i];
-        run_op[op->kind](ex, op, thread);
-        if (i + 1 < ex->plan->n_ops)
-            qn_executor_prefetch_weights(ex, op + 1, thread);
-        if (ex->barriers[i])
-            qn_team_barrier(ex->team);
-    }
+    works[0] = (qn_cpu_work){ .run = swiglu_slices, .count = qn_act_slices(ex, &op->swiglu.acts, ex->step->n_rows) };
+    return 1;
 }
 
 void qn_executor_run(qn_executor *executor, const qn_step *step)
 {
+    const qn_team_job job = { .n_phases = executor->n_phases,
+                              .kind = step->n_rows,
+                              .pieces = qn_phases_open,
+                              .work = qn_phases_work,
+                              .context = executor };
     executor->step = step;
     executor->split_kv = qn_executor_split_kv(executor);
-    for (size_t i = 0; i < executor->plan->n_ops; i++)
-        atomic_store_explicit(&executor->chunk_counters[i], 0, memory_order_relaxed);
-    qn_team_run(executor->team, run_ops, executor);
+    qn_team_do(executor->team, &job);
     executor->step = NULL;
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Rows of text have the same offset in all components. */
+/* Computes the cosines and sines of a row's position. Rows of text have the same offset in all components. */
 static void compute_angles(const qn_executor *ex, size_t row)
 {
     const qn_plan *plan = ex->plan;
@@ -33,11 +33,9 @@ static void embed_token(const qn_executor *ex, const qn_op *op, int32_t token, f
         qn_hadamard_blocks(ex, &op->embed.inverse, true, x, 0, table->n_cols);
 }
 
-void qn_executor_embed(const qn_executor *ex, const qn_op *op, int thread)
+static void embed_rows(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
-    size_t begin, end;
-    qn_team_range(ex->step->n_rows, 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t row = begin; row < end; row++) {
+    for (size_t row = range->begin; row < range->end; row++) {
         const qn_row *r = &ex->step->rows[row];
         float *x = qn_buffer_row(ex, op->embed.out, row);
         if (r->embedding)
@@ -48,13 +46,25 @@ void qn_executor_embed(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
-void qn_executor_input(const qn_executor *ex, const qn_op *op, int thread)
+size_t qn_executor_embed(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
-    size_t begin, end;
-    qn_team_range(ex->step->n_rows, 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t row = begin; row < end; row++) {
+    (void)op;
+    works[0] = (qn_cpu_work){ .run = embed_rows, .count = ex->step->n_rows };
+    return 1;
+}
+
+static void copy_embeddings(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
+{
+    for (size_t row = range->begin; row < range->end; row++) {
         float *x = qn_buffer_row(ex, op->input.out, row);
         memcpy(x, ex->step->rows[row].embedding, op->input.width * sizeof *x);
         compute_angles(ex, row);
     }
+}
+
+size_t qn_executor_input(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
+{
+    (void)op;
+    works[0] = (qn_cpu_work){ .run = copy_embeddings, .count = ex->step->n_rows };
+    return 1;
 }

@@ -5,7 +5,7 @@
 #include "cache/saved_layout.h"
 #include "cpu/view.h"
 
-/* The layout of pages in one cache format. */
+/* The layout of pages in one cache format. Constant after creation; any thread may read it. */
 typedef struct qn_kv_layout {
     qn_kv_view view; /* without memory and tables */
     uint32_t *kv_index;

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <string.h>
 
+/* Members but `formats` are constant after creation. */
 struct qn_cpu_caches {
     const qn_plan *plan;
     qn_pool *pool;
@@ -242,6 +243,7 @@ void qn_cpu_caches_free(qn_cpu_caches *c)
 
 /* ---- Formats and memories ---- */
 
+/* The caller of this function and the next holds the lock. */
 static qn_status create_format(const qn_cpu_caches *c, qn_cpu_format *f)
 {
     QN_TRY(qn_aura_codecs_new(&f->codecs, c->plan->heads.head_dim, f->format->key_bits, f->format->value_bits,

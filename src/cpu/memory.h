@@ -9,7 +9,8 @@
 
 typedef struct qn_cpu_caches qn_cpu_caches;
 
-/* A cache format, with everything that all its memories share. */
+/* A cache format, with everything that all its memories share. Constant after it was created, but `next`; owned by the
+ * caches. */
 typedef struct qn_cpu_format {
     qn_cache cache;
     const qn_kv_format *format;
@@ -20,7 +21,9 @@ typedef struct qn_cpu_format {
     struct qn_cpu_format *next;
 } qn_cpu_format;
 
-/* A session's memory. After qn_memory_vtable.prepare the views are those for the rows of its next step. */
+/* A session's memory. After qn_memory_vtable.prepare the views are those for the rows of its next step: they point into
+ * the pool and into the sequence's tables, until the sequence changes. Used by one thread at a time; during a step all
+ * threads of the team read it. */
 typedef struct qn_cpu_memory {
     qn_memory base;
     const qn_cpu_format *format;
@@ -35,7 +38,8 @@ static inline const qn_cpu_memory *qn_cpu_memory_of(const qn_row *row)
     return (const qn_cpu_memory *)row->memory;
 }
 
-/* qn_cpu_view - sets the views for appending n reserved rows; n = 0: for the present contents. */
+/* qn_cpu_view - sets the views for appending n reserved rows; n = 0: for the present contents. By the thread that uses
+ * the memory. */
 void qn_cpu_view(qn_cpu_memory *memory, size_t n);
 
 /* qn_cpu_caches_create - creates the pool for a plan.

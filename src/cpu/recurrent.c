@@ -100,15 +100,14 @@ static void compute_gates(const qn_executor *ex, const qn_op *op, size_t row, si
     *beta = qn_gdn_beta(*beta);
 }
 
-/* Distributes the heads of all rows over the threads: q heads, k heads, then v heads with their gates. */
-void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
+/* Items: the heads of all rows; of a row q heads, k heads, then v heads with their gates. */
+static void convolve_heads(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t heads = 2 * shape->n_k_heads + shape->n_v_heads, width = qn_recurrent_width(shape);
     const float *conv_inputs[QN_CONV_MAX_TAPS] = { 0 };
-    size_t begin, end, found = SIZE_MAX;
-    qn_team_range(ex->step->n_rows * heads, 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t unit = begin; unit < end; unit++) {
+    size_t found = SIZE_MAX;
+    for (size_t unit = range->begin; unit < range->end; unit++) {
         const size_t row = unit / heads, head = unit % heads;
         const bool is_value = head >= 2 * shape->n_k_heads;
         const size_t v_head = is_value ? head - 2 * shape->n_k_heads : 0, n = is_value ? shape->head_v : shape->head_k;
@@ -128,6 +127,15 @@ void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
+size_t qn_executor_conv(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
+{
+    const qn_recurrent_shape *shape = &ex->plan->recurrent;
+    (void)op;
+    works[0] =
+        (qn_cpu_work){ .run = convolve_heads, .count = ex->step->n_rows * (2 * shape->n_k_heads + shape->n_v_heads) };
+    return 1;
+}
+
 /* ---- Delta rule ---- */
 
 /* Limit of heads in one call of qn_gdn_advance. */
@@ -144,7 +152,7 @@ static head_slice slice_at(const qn_recurrent_shape *shape, size_t slices, size_
     const size_t rep = shape->n_v_heads / shape->n_k_heads, k_head = index / (rep * slices),
                  slice = index / rep % slices;
     head_slice u = { .k_head = k_head, .head = index % rep * shape->n_k_heads + k_head };
-    qn_team_range(shape->head_v, QN_GDN_UNIT, (int)slice, (int)slices, &u.first, &u.last);
+    qn_team_range(shape->head_v, QN_GDN_UNIT, slice, slices, &u.first, &u.last);
     return u;
 }
 
@@ -201,46 +209,65 @@ static void advance_units(const qn_executor *ex, const qn_op *op, const seq_rows
             const head_slice of = slice_at(shape, slices, begin + i);
             heads[i] = gdn_head_of(ex, op, seq, &of);
         }
-        qn_gdn_advance(
-            &ex->kernels->deltanet,
-            &(qn_gdn_group){
-                .head_k = shape->head_k,
-                .n_values = u.last - u.first,
-                .heads = heads,
-                .n_heads = n,
-                .keys = open_keys_of(shape, seq, u.k_head),
-                .open_tokens = seq->position - seq->state_position,
-                .n = seq->n,
-                .q = qkv + u.k_head * shape->head_k,
-                .k = qkv + q_width(shape) + u.k_head * shape->head_k,
-                .qk_stride = width,
-                .v_stride = width,
-                .gate_stride = shape->n_v_heads,
-                .o_stride = shape->n_v_heads * shape->head_v,
-                .scale = (float)(1 / sqrt((double)shape->head_k)),
-                .next = begin + n < end ? open_keys_of(shape, seq, slice_at(shape, slices, begin + n).k_head) : NULL,
-            },
-            qn_thread_scratch(ex, thread));
+        qn_gdn_advance(&ex->kernels->deltanet,
+                       &(qn_gdn_group){
+                           .head_k = shape->head_k,
+                           .n_values = u.last - u.first,
+                           .heads = heads,
+                           .n_heads = n,
+                           .keys = open_keys_of(shape, seq, u.k_head),
+                           .open_tokens = seq->position - seq->state_position,
+                           .n = seq->n,
+                           .q = qkv + u.k_head * shape->head_k,
+                           .k = qkv + q_width(shape) + u.k_head * shape->head_k,
+                           .qk_stride = width,
+                           .v_stride = width,
+                           .gate_stride = shape->n_v_heads,
+                           .o_stride = shape->n_v_heads * shape->head_v,
+                           .scale = (float)(1 / sqrt((double)shape->head_k)),
+                           .next = begin + n < shape->n_v_heads * slices
+                                       ? open_keys_of(shape, seq, slice_at(shape, slices, begin + n).k_head)
+                                       : NULL,
+                       },
+                       qn_thread_scratch(ex, thread));
     }
 }
 
-/* Distributes the value heads of all sequences over the threads; with more threads than heads, slices of the heads'
- * values. */
-void qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, int thread)
+/* Slices of a head's values: with more threads than heads each head is divided. */
+static size_t head_slices(const qn_executor *ex)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t n_threads = (size_t)qn_team_size(ex->team), n_heads = count_sequences(ex) * shape->n_v_heads;
-    const size_t max_slices = shape->head_v / QN_GDN_UNIT, wanted = (n_threads + n_heads - 1) / n_heads;
-    const size_t slices = wanted < max_slices ? wanted : max_slices, units = shape->n_v_heads * slices;
-    size_t begin, end, first = 0;
-    qn_team_range(n_heads * slices, 1, thread, (int)n_threads, &begin, &end);
+    const size_t most = shape->head_v / QN_GDN_UNIT, wanted = (n_threads + n_heads - 1) / n_heads;
+    return wanted < most ? wanted : most;
+}
+
+/* Items: slices of the value heads of all sequences, as numbered by slice_at. */
+static void advance_slices(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
+{
+    const size_t slices = head_slices(ex), units = ex->plan->recurrent.n_v_heads * slices;
+    const size_t begin = range->begin, end = range->end;
+    size_t first = 0;
     for (size_t row = 0; row < ex->step->n_rows && first < end; first += units) {
         const seq_rows seq = seq_rows_at(ex, op, row);
         if (first + units > begin)
             advance_units(ex, op, &seq, slices, begin > first ? begin - first : 0,
-                          end - first < units ? end - first : units, thread);
+                          end - first < units ? end - first : units, range->thread);
         row += seq.n;
     }
+}
+
+size_t qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
+{
+    const qn_recurrent_shape *shape = &ex->plan->recurrent;
+    const size_t count = count_sequences(ex) * shape->n_v_heads * head_slices(ex),
+                 rep = shape->n_v_heads / shape->n_k_heads;
+    (void)op;
+    /* items with the same keys stay together where there are enough of them */
+    works[0] = (qn_cpu_work){ .run = advance_slices,
+                              .count = count,
+                              .unit = count / rep >= 2 * (size_t)qn_team_size(ex->team) ? rep : 1 };
+    return 1;
 }
 
 /* ---- Gated norm, and the open chunk ---- */
@@ -265,23 +292,35 @@ static void append_conv_inputs(const qn_executor *ex, const qn_op *op, const seq
                qn_buffer_row(ex, op->gated_norm.conv_in, seq->row + p - seq->position) + first, n * sizeof *stored);
 }
 
-static void append_open_chunk(const qn_executor *ex, const qn_op *op, const seq_rows *seq, int thread)
+/* Appends part `part` of n_k_heads of a sequence's rows to its open chunk. */
+static void append_part(const qn_executor *ex, const qn_op *op, const seq_rows *seq, size_t part)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t open_tokens = seq->position - seq->state_position, width = qn_recurrent_width(shape);
     const float *keys = qn_buffer_row(ex, op->gated_norm.conv_out, seq->row) + q_width(shape);
-    const int n_threads = qn_team_size(ex->team);
     size_t begin, end;
-    qn_team_range(shape->n_k_heads, 1, thread, n_threads, &begin, &end);
-    for (size_t h = begin; h < end; h++)
-        qn_gdn_append_keys(seq->memory.keys + h * shape->head_k * QN_GDN_CHUNK, shape->head_k, open_tokens,
-                           keys + h * shape->head_k, width, seq->n);
-    qn_team_range(shape->n_v_heads, 1, thread, n_threads, &begin, &end);
+    qn_gdn_append_keys(seq->memory.keys + part * shape->head_k * QN_GDN_CHUNK, shape->head_k, open_tokens,
+                       keys + part * shape->head_k, width, seq->n);
+    qn_team_range(shape->n_v_heads, 1, part, shape->n_k_heads, &begin, &end);
     for (size_t h = begin; h < end; h++)
         qn_gdn_append_decay(seq->memory.log_decay + h * QN_GDN_CHUNK, open_tokens,
                             qn_buffer_row(ex, op->gated_norm.g, seq->row) + h, shape->n_v_heads, seq->n);
-    qn_team_range(width, QN_GDN_UNIT, thread, n_threads, &begin, &end);
+    qn_team_range(width, QN_GDN_UNIT, part, shape->n_k_heads, &begin, &end);
     append_conv_inputs(ex, op, seq, begin, end - begin);
+}
+
+/* Items: the parts of all sequences. */
+static void append_open_chunks(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
+{
+    const size_t parts = ex->plan->recurrent.n_k_heads;
+    size_t first = 0;
+    for (size_t row = 0; row < ex->step->n_rows && first < range->end; first += parts) {
+        const seq_rows seq = seq_rows_at(ex, op, row);
+        for (size_t part = 0; part < parts; part++)
+            if (first + part >= range->begin && first + part < range->end)
+                append_part(ex, op, &seq, part);
+        row += seq.n;
+    }
 }
 
 /* Computes values [from, from + n) of head `head` of the activations. */
@@ -298,14 +337,12 @@ static void gated_norm_head(const qn_executor *ex, const qn_op *op, size_t row, 
                                     n);
 }
 
-void qn_executor_gated_norm(const qn_executor *ex, const qn_op *op, int thread)
+static void gated_norm_slices(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
     const size_t dim = ex->plan->recurrent.head_v;
     const qn_op_acts *acts = &op->gated_norm.acts;
-    size_t begin, end;
-    qn_team_range(qn_act_slices(ex, acts, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t index = begin; index < end; index++) {
-        const qn_act_slice unit = qn_act_slice_at(ex, acts, index, thread);
+    for (size_t index = range->begin; index < range->end; index++) {
+        const qn_act_slice unit = qn_act_slice_at(ex, acts, index, range->thread);
         for (size_t i = 0, n; i < unit.n; i += n) {
             const size_t from = (unit.first + i) % dim;
             n = dim - from < unit.n - i ? dim - from : unit.n - i;
@@ -313,9 +350,12 @@ void qn_executor_gated_norm(const qn_executor *ex, const qn_op *op, int thread)
         }
         qn_act_slice_write(ex, acts, &unit);
     }
-    for (size_t row = 0; row < ex->step->n_rows;) {
-        const seq_rows seq = seq_rows_at(ex, op, row);
-        append_open_chunk(ex, op, &seq, thread);
-        row += seq.n;
-    }
+}
+
+size_t qn_executor_gated_norm(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
+{
+    works[0] =
+        (qn_cpu_work){ .run = gated_norm_slices, .count = qn_act_slices(ex, &op->gated_norm.acts, ex->step->n_rows) };
+    works[1] = (qn_cpu_work){ .run = append_open_chunks, .count = count_sequences(ex) * ex->plan->recurrent.n_k_heads };
+    return 2;
 }

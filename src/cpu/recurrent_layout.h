@@ -5,6 +5,7 @@
 #include "cache/saved_layout.h"
 #include "cpu/view.h"
 
+/* Constant after creation; any thread may read it. */
 typedef struct qn_recurrent_layout {
     qn_recurrent_shape shape;
     uint32_t *index;                   /* [n_layers of the model] a recurrent layer's index among the recurrent ones */
@@ -14,7 +15,8 @@ typedef struct qn_recurrent_layout {
     size_t chunk[4];                   /* offsets in a layer's open chunk: v_new, keys, log_decay, conv_inputs */
 } qn_recurrent_layout;
 
-/* One layer's part of a state, and of an open chunk. */
+/* One layer's part of a state, and of an open chunk: pointers into the pool items of a sequence, as long as its view is
+ * valid. */
 typedef struct qn_recurrent_layer {
     float *state, *state_to;     /* [n_v_heads][head_k][head_v] at state_position; NULL as in qn_recurrent_view */
     float *history, *history_to; /* [taps-1][qn_recurrent_width]: the convolution's inputs q, k, v at the positions
@@ -36,6 +38,7 @@ size_t qn_recurrent_state_item_bytes(const qn_recurrent_layout *layout);
 
 /* qn_recurrent_chunk_item_bytes - returns the bytes of an open chunk of all layers. */
 size_t qn_recurrent_chunk_item_bytes(const qn_recurrent_layout *layout);
+
 /* qn_recurrent_array - returns an array of recurrent layer `index`, and its number of floats in *count. State and
  * history are NULL if the view has no state. */
 float *qn_recurrent_array(const qn_recurrent_view *view, size_t index, qn_saved_array array, size_t *count);
@@ -45,6 +48,7 @@ qn_recurrent_layer qn_recurrent_layer_of(const qn_recurrent_view *view, size_t l
 
 /* qn_recurrent_layer_at - returns the data of recurrent layer `index` in a sequence. */
 qn_recurrent_layer qn_recurrent_layer_at(const qn_recurrent_view *view, size_t index);
+
 /* qn_recurrent_zero_tail - zeroes the rows of the open chunk that a sequence of `length` tokens does not use. */
 void qn_recurrent_zero_tail(const qn_recurrent_view *view, size_t length);
 

@@ -32,14 +32,12 @@ struct pack {
     const qn_matrix *stored;
     qn_packing packing;
     uint8_t *packed;
-    qn_team *team;
 };
 
-static void pack_worker(void *context, int thread)
+static void pack_panels(void *context, size_t begin, size_t end, int thread)
 {
     const struct pack *pack = context;
-    size_t begin, end;
-    qn_team_range(pack->stored->n_rows / QN_PANEL_ROWS, 1, thread, qn_team_size(pack->team), &begin, &end);
+    (void)thread;
     qn_matmul_pack(pack->stored, pack->packing, begin, end, pack->packed);
 }
 
@@ -54,13 +52,13 @@ static qn_status pack_rows(qn_cpu_weights *weights, const qn_matrix *stored, qn_
                            uint8_t **out)
 {
     const size_t bytes = stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS * stored->row_bytes;
-    struct pack pack = { .stored = stored, .packing = packing, .team = team };
+    struct pack pack = { .stored = stored, .packing = packing };
     QN_TRY(qn_realloc_array(&weights->packed, &weights->cap_packed, weights->n_packed + 1, sizeof *weights->packed,
                             "packed weights"));
     QN_TRY(qn_alloc(&pack.packed, bytes, 1, "packed weights"));
     *out = weights->packed[weights->n_packed++] = pack.packed;
     qn_advise_huge(pack.packed, bytes);
-    qn_team_run(team, pack_worker, &pack);
+    qn_team_divide(team, stored->n_rows / QN_PANEL_ROWS, 1, pack_panels, &pack);
     return QN_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/matmul/matmul.h"
 #include "plan/plan.h"
 
+/* Constant after the last qn_cpu_weights_pack. Matrices that are not packed point into the file's map. */
 typedef struct qn_cpu_weights {
     qn_packed_matrix (*at)[QN_OP_MATRICES]; /* [n_ops] of the plan: the matrices of each operation */
     uint8_t **packed;                       /* [n_packed] packed rows that matrices point to */

@@ -1,4 +1,5 @@
-/* The CPU's working memory for a plan: its buffers and activations, rope's sines and cosines, split-KV partials. */
+/* The CPU's working memory for a plan: its buffers and activations, rope's sines and cosines, split-KV partials
+ * (attention split over blocks of keys). It is overwritten by every step. */
 #ifndef QN_CPU_WORKSPACE_H
 #define QN_CPU_WORKSPACE_H
 

@@ -1,6 +1,8 @@
 /* What a backend implements besides the tables of its devices (device/device.h): functions that count, describe and
  * open devices and, if it compiles kernels for a device, functions that list and load these. The registry
- * (device/registry.h) has the list of backends, and is the only caller of `count`, `describe`, `memory` and `open`. */
+ * (device/registry.h) has the list of backends, and is the only caller of `count`, `describe`, `memory` and `open`.
+ * These and the functions without a qn_device_kernels may be called from any thread; one thread at a time may use a
+ * qn_device_kernels. */
 #ifndef QN_DEVICE_BACKEND_H
 #define QN_DEVICE_BACKEND_H
 

@@ -3,7 +3,8 @@
  * A device executes the plan of one model and allocates the session memories (KV cache and recurrent state) of that
  * model. The plan must outlive the device, and the device its memories. Threads: any thread may create and free
  * memories at any time. One thread at a time may use a memory and its checkpoints; different threads may use different
- * memories. One thread at a time may make the other calls of a device. */
+ * memories. One thread at a time may make the other calls of a device: the engine holds a lock of the model for them
+ * (qn_model_lock). */
 #ifndef QN_DEVICE_DEVICE_H
 #define QN_DEVICE_DEVICE_H
 
@@ -55,7 +56,8 @@ typedef struct qn_step {
 
 /* ---- Memory: the KV cache and recurrent state of a session ---- */
 
-/* Called with a host buffer of `bytes` bytes: reads it (serialize) or fills it (deserialize). */
+/* Called with a host buffer of `bytes` bytes, valid during the call: reads it (serialize) or fills it (deserialize). On
+ * the calling thread. An error ends the operation with its status. */
 typedef qn_status (*qn_memory_region_fn)(void *context, void *data, size_t bytes);
 
 typedef struct qn_memory_params {
@@ -83,6 +85,7 @@ typedef struct qn_memory_vtable {
     qn_status (*deserialize)(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn region, void *context);
 } qn_memory_vtable;
 
+/* The memory of a session or of a scheduler's request. Used by one thread at a time. */
 struct qn_memory {
     const qn_memory_vtable *vtable;
     /* The memory's items. While it is empty, pages and states of other sequences may be put into it, even during a step
@@ -98,8 +101,8 @@ typedef struct qn_device_params {
     qn_team *team;   /* runs the CPU's steps; for other devices, converts weights and embeddings */
     unsigned cpu;    /* CPU features (base/cpu.h); for other devices, used for embeddings and sampling on the host */
     uint64_t memory; /* limit of the bytes of memories; 0: half of the available memory, on GPUs most of it */
-    /* Called with a line of text for each kernel that is compiled when it is first needed; may be NULL. Must not call
-     * the device. */
+    /* Called with a line of text for each kernel that is compiled when it is first needed, on any thread, but by one
+     * thread at a time; may be NULL. Must not call the device. */
     void (*on_log)(void *user, const char *line);
     void *user;
     bool deterministic; /* results of a row do not depend on the other rows of a step; always true on the CPU */
@@ -133,6 +136,7 @@ typedef struct qn_device_vtable {
     qn_status (*sample)(qn_device *device);
     qn_status (*finish)(qn_device *device);
 
+    /* Creates an empty memory; free it with its vtable->free, before the device. From any thread. */
     qn_status (*memory_new)(qn_device *device, const qn_memory_params *params, qn_memory **out);
 
     /* Copies all weight matrices of the plan whose rows begin at `data` to the device, in the layout that its kernels
@@ -145,6 +149,8 @@ typedef struct qn_device_vtable {
     qn_status (*read_rate)(qn_device *device, double *rate);
 } qn_device_vtable;
 
+/* A device with the plan of a model. Members are constant after it was opened, but `ahead`, which `reserve` sets, and
+ * idle_seconds, which `finish` sets. */
 struct qn_device {
     const qn_device_vtable *vtable;
     unsigned row_features; /* QN_ROW_*: what rows may have besides tokens */

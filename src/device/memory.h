@@ -1,5 +1,6 @@
 /* Functions of memories that are the same on all devices: a memory is a sequence of a pool (qn_memory.sequence), and a
- * checkpoint is a fork of it. */
+ * checkpoint is a fork of it. One thread at a time may use a memory and its checkpoints; the model's lock is not
+ * needed. */
 #ifndef QN_DEVICE_MEMORY_H
 #define QN_DEVICE_MEMORY_H
 
@@ -24,6 +25,8 @@ size_t qn_memory_open_tokens(const qn_memory *memory);
 qn_status qn_memory_copy(qn_memory *to, const qn_memory *from);
 
 /* ---- Checkpoints: what a memory with recurrent layers needs to return to a length ---- */
+
+/* Holds references to pool items, which it shares with the memory: it must be freed before the device. */
 
 typedef struct qn_memory_checkpoint qn_memory_checkpoint;
 

@@ -1,5 +1,6 @@
 /* The registry of devices: lists the backends, parses device names, and counts, describes and opens devices. The
- * engine, the program and quern-check reach devices through it; nothing else parses a device name. */
+ * engine, the program and quern-check reach devices through it; nothing else parses a device name. Any thread may call
+ * its functions. */
 #ifndef QN_DEVICE_REGISTRY_H
 #define QN_DEVICE_REGISTRY_H
 

@@ -5,7 +5,7 @@
 #include "device/device.h"
 
 /* qn_device_check_features - QN_ERR_UNSUPPORTED, naming the device and the feature, unless the device takes all of
- * these QN_ROW_*. */
+ * these QN_ROW_* (qn_device.row_features). */
 qn_status qn_device_check_features(const qn_device *device, unsigned features);
 
 /* qn_row_features - returns the QN_ROW_* that n rows need. */

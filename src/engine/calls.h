@@ -19,14 +19,14 @@ qn_status qn_model_enter(qn_model *model, const char *function);
  * QN_ERR_INVALID if it is already used, by the call that runs this callback or by another thread. */
 qn_status qn_session_enter(qn_session *session, const char *function);
 
-/* qn_session_leave - Ends the use of a session by a call. */
+/* qn_session_leave - Ends the use of a session by a call that has entered or taken it. */
 void qn_session_leave(qn_session *session);
 
 /* qn_session_take - Marks the session as used, as qn_session_enter does, but may be called where the thread holds the
  * model's lock: for qn_session_free. */
 qn_status qn_session_take(qn_session *session, const char *function);
 
-/* The scheduler whose callbacks a thread calls, and its model; NULL: none. */
+/* The scheduler whose callbacks a thread calls, and its model; NULL: none. Each thread has its own. */
 typedef struct qn_calling {
     const qn_scheduler *scheduler;
     const qn_model *model;

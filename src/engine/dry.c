@@ -1,4 +1,5 @@
-/* DRY's breakers: converts texts to token sequences, and token sequences to the form that samplers use. */
+/* The breakers of DRY, which penalises repetitions (qn_sampling): converts texts to token sequences, and token
+ * sequences to the form that samplers use. */
 #include "engine/dry.h"
 
 #include "base/memory.h"
@@ -35,7 +36,7 @@ static size_t count_sequences(const qn_token *given, size_t n)
     return count;
 }
 
-/* Each sequence is stored in reverse, because it is compared from its end. */
+/* Fills the breakers from tokens. Each sequence is stored in reverse, because it is compared from its end. */
 static void fill(qn_sample_breakers *breakers, const qn_token *given)
 {
     qn_token *to = breakers->tokens;
@@ -158,8 +159,8 @@ static qn_status add(breaker_search *search, qn_token token, const token_list *r
     return QN_OK;
 }
 
-/* Adds the sequence of a token that ends with the first bytes of a text. Adds nothing if no tokens
- * spell the rest of the text, or too many. */
+/* Adds the sequence of a token that ends with the first bytes of a text. Adds nothing if no tokens spell the rest of
+ * the text, or too many. */
 static qn_status add_beginning(breaker_search *search, qn_token token, size_t text, size_t length)
 {
     token_list *rest = &search->rests[text * QN_MAX_DRY_BREAKER_BYTES + length];

@@ -1,4 +1,5 @@
-/* DRY's breakers in the form that samplers use. */
+/* The breakers of DRY, which penalises repetitions (qn_sampling.dry_breakers), in the form that samplers use. They are
+ * constant after creation. */
 #ifndef QN_ENGINE_DRY_H
 #define QN_ENGINE_DRY_H
 

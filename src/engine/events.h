@@ -1,5 +1,6 @@
 /* The events of an answer (quern/output.h), for sessions and the scheduler: parses the tokens, searches stop strings in
- * content only, and supplies the words that end reasoning when its budget is spent. */
+ * content only, and supplies the words that end reasoning when its budget is spent. The events of an answer are used by
+ * one thread at a time. */
 #ifndef QN_ENGINE_EVENTS_H
 #define QN_ENGINE_EVENTS_H
 
@@ -9,7 +10,7 @@
 /* Zero: no events. Must not move after qn_events_create. */
 typedef struct qn_events {
     qn_output_parser *parser;
-    qn_stop *stop; /* the caller's */
+    qn_stop *stop; /* the caller's, outlives the events */
     qn_status (*emit)(void *user, const qn_output_event *event);
     void *user;
     bool is_stop_string; /* one was found: nothing is emitted any more */

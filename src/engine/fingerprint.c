@@ -13,7 +13,8 @@ static bool begins_with(qn_string s, const char *start, size_t length)
     return s.length >= length && memcmp(s.data, start, length) == 0;
 }
 
-/* Other keys, such as the author or the tokeniser's, may differ between files of the same model. */
+/* Whether a key counts for the fingerprint. Other keys, such as the author or the tokeniser's, may differ between files
+ * of the same model. */
 static bool is_hyper_parameter(qn_string key, const char *architecture)
 {
     const size_t n = strlen(architecture);

@@ -31,6 +31,7 @@ typedef struct source {
     const qn_grammar_calls *calls;
 } source;
 
+/* A cached grammar, with a reference to it. */
 typedef struct kept_grammar {
     int kind;
     qn_json_style style;
@@ -40,6 +41,8 @@ typedef struct kept_grammar {
     qn_grammar *grammar;
 } kept_grammar;
 
+/* `lock` protects kept, n_uses and counts, and is not held while a grammar is compiled. vocab_lock protects `vocab`,
+ * and is held while it is built; once it is set it does not change. */
 struct qn_grammars {
     pthread_mutex_t lock, vocab_lock;
     bool has_lock, has_vocab_lock;
@@ -121,7 +124,7 @@ static qn_grammar *find(qn_grammars *g, const source *s, uint64_t hash)
     return NULL;
 }
 
-/* The total of a scope's cached grammars, in bytes or in number. */
+/* The total of a scope's cached grammars, in bytes or in number. The caller holds the lock. */
 static size_t weigh(const qn_grammars *g, const char *scope, bool by_bytes)
 {
     size_t weight = 0;
@@ -132,7 +135,7 @@ static size_t weigh(const qn_grammars *g, const char *scope, bool by_bytes)
 }
 
 /* Drops one grammar to make room for a new grammar of `bytes`, which counts towards `scope`. So a scope never makes
- * others drop below an equal share. */
+ * others drop below an equal share. The caller holds the lock. */
 static void drop_one(qn_grammars *g, const char *scope, size_t bytes)
 {
     const bool by_bytes = g->counts.n < QN_KEPT_GRAMMARS;
@@ -224,7 +227,7 @@ static qn_status get(qn_grammars *g, const source *s, qn_grammar **out)
     return QN_OK;
 }
 
-/* NULL: the defaults. */
+/* Reads a caller's style; NULL: the defaults. */
 static qn_status read_style(const qn_json_style *given, qn_json_style *style)
 {
     if (given)

@@ -1,4 +1,6 @@
-/* Internal declarations of the engine: models and sessions. */
+/* Internal declarations of the engine: models and sessions. The public functions are in model.c (loading), session.c
+ * and session_state.c (sessions), conversation.c and tokens.c (text), sampler.c, grammars.c and quantize.c. calls.h
+ * checks where they may be called; scheduler/ evaluates many sequences of one model together. */
 #ifndef QN_ENGINE_INTERNAL_H
 #define QN_ENGINE_INTERNAL_H
 
@@ -18,6 +20,10 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+/* A loaded model, shared by any number of threads. Members are constant after qn_model_load, but for the locks, and for
+ * the contents of `kept` and `grammars`, which have locks of their own. After loading, only the thread that holds
+ * `lock` may use `team` and `device`; memories may be created, changed and freed without it. Locks are taken in this
+ * order: `turn`, `lock`, those of `kept`, that of the device's pool. */
 struct qn_model {
     pid_t process; /* that loaded it (base/process.h) */
     qn_gguf *file;
@@ -42,7 +48,7 @@ struct qn_model {
     uint64_t n_params;
 };
 
-/* A checkpoint: a length that the session can be truncated to. */
+/* A checkpoint: a length that the session can be truncated to. Owned by its session. */
 typedef struct qn_checkpoint {
     uint32_t length;
     qn_token pending;
@@ -52,8 +58,10 @@ typedef struct qn_checkpoint {
 
 enum { QN_MAX_CTX = 1 << 30, QN_NO_TOKEN = -1 };
 
+/* A session. Used by one thread at a time: by the call that has set is_used, and its callbacks. Only `cancelled` may be
+ * set by any thread and by signal handlers. */
 struct qn_session {
-    qn_model *model;
+    qn_model *model;            /* outlives the session */
     const qn_kv_format *format; /* of the KV cache: qn_model_kv_format of the requested one */
     qn_memory *memory;
     bool is_recurrent; /* the model has recurrent layers */
@@ -83,7 +91,7 @@ qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_k
 void qn_model_log_kv(const qn_model *model, const char *name, const qn_kv_format *format, qn_log_fn on_log, void *user);
 
 /* qn_model_find_cache - Finds the pool classes of a cache format, by creating and freeing an empty memory. Sets
- * params->format. */
+ * params->format. *cache is owned by the device and valid as long as it. Any thread. */
 qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params,
                               const qn_cache **cache);
 
@@ -94,26 +102,29 @@ uint32_t qn_model_default_context(const qn_model *model, const qn_cache *cache);
 /* qn_model_check_tokens - QN_ERR_INVALID if a token is outside the vocabulary; `what` names the tokens in the error. */
 qn_status qn_model_check_tokens(const qn_model *model, const char *what, const qn_token *tokens, size_t n);
 
-/* qn_model_lock - Locks the model, before reserving and running a step on the device. */
+/* qn_model_lock - Locks the model, before reserving and running a step on the device. Waits for other threads, each of
+ * which gets its turn. The calling thread must not hold the lock already (qn_model_enter) and unlocks it itself. */
 void qn_model_lock(qn_model *model);
 
-/* qn_model_unlock - Unlocks the model after a step. */
+/* qn_model_unlock - Unlocks the model after a step, on the thread that locked it. */
 void qn_model_unlock(qn_model *model);
 
 /* qn_model_is_locked_here - Returns true if the calling thread holds the model's lock. */
 bool qn_model_is_locked_here(const qn_model *model);
 
 /* qn_model_check - QN_ERR_IO if the model's file was truncated while in use: the results of the step are invalid.
- * Called after each step. The error is permanent: the model must be loaded again. */
+ * Called after each step. The error is permanent: the model must be loaded again. Any thread. */
 qn_status qn_model_check(const qn_model *model);
 
 /* qn_model_is_awaited - Returns true if another thread waits for the model's lock, which the caller holds. */
 bool qn_model_is_awaited(qn_model *model);
 
-/* qn_model_tokenizer - Returns the tokeniser, or QN_ERR_UNSUPPORTED with the reason if there is none. */
+/* qn_model_tokenizer - Returns the tokeniser, or QN_ERR_UNSUPPORTED with the reason if there is none. The model owns
+ * *tok; it is constant, and any thread may use it. */
 qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
 
-/* qn_model_find_chat_format - Fills the struct that qn_model_get_chat_format returns. */
+/* qn_model_find_chat_format - Fills the struct that qn_model_get_chat_format returns. Its strings are those of the
+ * model's chat template. Called once, by qn_model_load. */
 void qn_model_find_chat_format(const qn_model *model, qn_chat_format *format);
 
 /* qn_model_output - Sets the parameters for parsing answers, from the chat template; plain text without a template.
@@ -136,14 +147,15 @@ qn_status qn_conversation_input(const qn_model *model, const char *conversation,
                                 qn_token **tokens, size_t *count, qn_output_params *output, qn_output_tools **kept);
 
 /* qn_model_open_device - Creates model->device by params->device, from the model's plan and team. Weights are not yet
- * uploaded. */
+ * uploaded. Called once, by qn_model_load. */
 qn_status qn_model_open_device(qn_model *model, const qn_model_params *params);
 
-/* qn_session_append - Does what qn_session_eval does without logits. Does not clear session->cancelled. */
+/* qn_session_append - Does what qn_session_eval does without logits. Does not clear session->cancelled. The caller has
+ * entered the session (qn_session_enter) and does not hold the model's lock. */
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n);
 
 /* qn_sampler_next_request - Returns the parameters of the next sample. Consumes a random number unless sampling is
- * greedy.
+ * greedy. They point into `recent` and the sampler. One thread at a time, as for all functions of a sampler.
  *
  *   recent   [n_recent] the preceding tokens; must remain valid until the token is sampled. Tokens after the first
  *            n_recent of the first call are the generated text */
@@ -156,18 +168,19 @@ void qn_sampler_take_back(qn_sampler *sampler, size_t n);
 void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size_t n_recent,
                          qn_sample_request *request);
 
-/* qn_sampler_breaker_bytes - Returns the bytes of DRY's breakers, which may be as large as the vocabulary. */
+/* qn_sampler_breaker_bytes - Returns the bytes of the breakers of DRY (qn_sampling.dry_breakers), which may be as large
+ * as the vocabulary. */
 size_t qn_sampler_breaker_bytes(const qn_sampler *sampler);
 
 /* qn_sampler_observe - Updates mirostat with the surprisal of a sampled token. Call it before the next request. */
 void qn_sampler_observe(qn_sampler *sampler, const qn_sample_request *sampled);
 
-/* qn_sampler_sample - Samples a request from logits [n_vocab] on the host, with the result of qn_sample_token. One
- * thread at a time. */
+/* qn_sampler_sample - Samples a request from logits [n_vocab] on the host, with the result of qn_sample_token.
+ * Allocates its scratch in the first call. */
 qn_status qn_sampler_sample(qn_sampler *sampler, const float *logits, qn_sample_request *request);
 
 /* qn_session_add_checkpoint - Appends a checkpoint; with max_checkpoints in use, the oldest is dropped. The caller sets
- * its length, pending token and state. */
+ * its length, pending token and state. *out points into the session, until checkpoints are added or dropped. */
 qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out);
 
 /* qn_model_fingerprint - Computes a hash that identifies the model: xxHash64 of the hyperparameters, of the names,
@@ -175,9 +188,10 @@ qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out);
  * included. */
 qn_status qn_model_fingerprint(const qn_model *model, uint64_t *out);
 
-/* qn_scan_tensor - scan a tensor for infinities and NaN, on all threads of the team.
+/* qn_scan_tensor - scan a tensor for infinities and NaN, on all threads of the team. Any thread, but the team is the
+ * caller's meanwhile.
  *
- *   on_progress   called with *done and total; NULL: none. QN_ERR_CANCELLED if it returns false
+ *   on_progress   called with *done and total, on the calling thread; NULL: none. QN_ERR_CANCELLED if it returns false
  *   done          bytes scanned so far; the bytes of the tensor are added
  *   total         bytes of all tensors
  *

@@ -26,7 +26,7 @@ void qn_kept_list_free(qn_kept_list *list)
 
 enum { HOST_SHARE = 4, ADDRESSES_SHARE = 8 };
 
-/* If the address space is limited, all kinds of items must fit in a part of it. */
+/* A quarter of the available memory. If the address space is limited, all kinds of items must fit in a part of it. */
 uint64_t qn_kept_host_budget(void)
 {
     const uint64_t available = qn_available_memory(), addresses = qn_available_addresses();
@@ -80,7 +80,8 @@ void qn_kept_free(qn_kept_list *list, qn_kept *kept)
     qn_free(kept);
 }
 
-/* The cache is not locked during a copy, because its scheduler uses it. */
+/* Evicts something from a cache; false if it has nothing. The cache is not locked during a copy, because its scheduler
+ * uses it. The caller holds the list's lock, so that the cache is not freed meanwhile. */
 static bool evict_from(qn_kept *kept)
 {
     pthread_mutex_lock(&kept->lock);
@@ -95,7 +96,7 @@ static bool evict_from(qn_kept *kept)
     return true;
 }
 
-/* Evicts from all prefix caches but one. */
+/* Evicts something from the first prefix cache that has something, but not from `but`. False: there is nothing. */
 static bool evict_but(qn_kept_list *list, const qn_kept *but)
 {
     bool evicted = false;

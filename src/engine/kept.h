@@ -1,6 +1,7 @@
 /* Kept prefixes: the prefix cache of a scheduler, among those of its model. When the pool is full, allocating an item
- * evicts from all of the model's prefix caches (qn_pool_set_reclaim). Functions may be called from any thread; a memory
- * is used only by its own thread. */
+ * evicts from all of the model's prefix caches (qn_pool_set_reclaim). Functions may be called from any thread that
+ * holds no lock of this header; a memory is used only by its own thread. Locks are taken in this order: the list's, a
+ * cache's, the pool's. */
 #ifndef QN_ENGINE_KEPT_H
 #define QN_ENGINE_KEPT_H
 
@@ -9,15 +10,16 @@
 
 #include <pthread.h>
 
+/* The prefix cache of one scheduler. */
 typedef struct qn_kept {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* held during all calls with `prefix` but qn_prefix_wait */
     qn_prefix *prefix;
-    struct qn_kept *next;
+    struct qn_kept *next; /* under the list's lock */
 } qn_kept;
 
-/* All prefix caches of a model, under a lock. */
+/* All prefix caches of a model. */
 typedef struct qn_kept_list {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* protects the list; held while one of its caches evicts, so that none is freed then */
     qn_kept *first;
 } qn_kept_list;
 
@@ -27,8 +29,9 @@ void qn_kept_list_free(qn_kept_list *list);
 /* qn_kept_host_budget - Returns the default of host_budget: a quarter of the available memory, 0 if that is unknown. */
 uint64_t qn_kept_host_budget(void);
 
-/* qn_kept_create - Creates an empty prefix cache in the list, which must outlive the cache. The budgets are those of
- * qn_prefix_create. Free with qn_kept_free, which accepts NULL. */
+/* qn_kept_create - Creates an empty prefix cache in the list, which must outlive the cache, as must `cache`. The
+ * budgets are those of qn_prefix_create. Free with qn_kept_free, which accepts NULL; no other thread may then use the
+ * cache, except to evict from it. */
 qn_status qn_kept_create(qn_kept_list *list, const qn_cache *cache, uint64_t state_budget, uint64_t host_budget,
                          qn_kept **out);
 void qn_kept_free(qn_kept_list *list, qn_kept *kept);

@@ -1,4 +1,5 @@
-/* The lock of a model: evaluations take turns, and a thread can tell whether it holds the lock. */
+/* The lock of a model: evaluations take turns, and a thread can tell whether it holds the lock. A thread that waits
+ * holds `turn`: the next lock goes to it, not to the thread that has just unlocked. */
 #include "engine/internal.h"
 
 static _Thread_local char this_thread; /* its address is the thread's alone */

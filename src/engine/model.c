@@ -1,6 +1,7 @@
 /* Loading a model, its properties, and the text functions of the public interface. */
 #include "engine/calls.h"
 
+#include "base/append.h"
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "base/params.h"
@@ -118,12 +119,31 @@ static qn_status create_locks(qn_model *model)
     return QN_OK;
 }
 
+/* More threads than processors make each step wait for threads that do not run. */
+static void note_threads(const qn_model_params *params)
+{
+    char line[160];
+    const double quota = qn_cpu_quota();
+    if (params->n_threads > qn_cpu_threads())
+        (void)qn_print(line, sizeof line, "threads: %d on %d processors: they wait for each other", params->n_threads,
+                       qn_cpu_threads());
+    else if (quota > 0 && params->n_threads >= quota + 1)
+        (void)qn_print(line, sizeof line, "threads: %d with a quota of %.3g processors: they are stopped often",
+                       params->n_threads, quota);
+    else
+        return;
+    log_line(params, line);
+}
+
 static qn_status load_weights(qn_model *model, const qn_model_params *params)
 {
+    note_threads(params);
     QN_TRY(qn_model_build(model->file, &model->hparams, &model->plan));
     QN_TRY(qn_cpu_features(&model->cpu));
-    const int cores = qn_cpu_cores() < QN_TEAM_MAX ? qn_cpu_cores() : QN_TEAM_MAX;
-    QN_TRY(qn_team_create(params->n_threads ? params->n_threads : cores, &model->team));
+    const int best = qn_cpu_best_threads() < QN_TEAM_MAX ? qn_cpu_best_threads() : QN_TEAM_MAX;
+    QN_TRY(qn_team_create(params->n_threads ? params->n_threads : best, &model->team));
+    if (!params->n_threads)
+        qn_team_adapt(model->team);
     QN_TRY(qn_plan_load_scaled(&model->plan, model->team));
     QN_TRY(qn_model_open_device(model, params));
     QN_TRY(prepare_weights(model, params));

@@ -111,8 +111,6 @@ struct work {
     const qn_type_info *from_type, *to_type;
     const uint8_t *from;
     uint8_t *to;
-    size_t n_weights;
-    int n_threads;
     bool compares; /* what is written with what was read */
     atomic_bool nonfinite, too_large, differs;
 };
@@ -130,11 +128,10 @@ static bool holds(const qn_type_info *type, const float *weights, const uint8_t 
     return true;
 }
 
-static void convert_worker(void *context, int thread)
+static void convert_weights(void *context, size_t begin, size_t end, int thread)
 {
     struct work *w = context;
-    size_t begin, end;
-    qn_team_range(w->n_weights, CHUNK_WEIGHTS, thread, w->n_threads, &begin, &end);
+    (void)thread;
     const qn_type_info *a = w->from_type, *b = w->to_type;
     for (size_t i = begin; i < end; i += CHUNK_WEIGHTS) {
         float weights[CHUNK_WEIGHTS];
@@ -193,10 +190,8 @@ static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, cons
                              .to_type = to,
                              .from = t->data + begin,
                              .to = from == to ? NULL : q->piece,
-                             .n_weights = n,
-                             .compares = compares && !lossy,
-                             .n_threads = qn_team_size(q->team) };
-        qn_team_run(q->team, convert_worker, &work);
+                             .compares = compares && !lossy };
+        qn_team_divide(q->team, n, CHUNK_WEIGHTS, convert_weights, &work);
         QN_TRY(qn_gguf_check_whole(q->source));
         if (atomic_load(&work.nonfinite))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu (%s) contains an infinity or NaN",
@@ -233,7 +228,7 @@ static qn_status rewrite(struct quantizer *q)
 {
     const size_t n_tensors = qn_gguf_n_tensors(q->source);
     QN_TRY(qn_gguf_writer_create(q->out, &q->writer));
-    QN_TRY(qn_team_create(q->params.n_threads ? q->params.n_threads : qn_cpu_cores(), &q->team));
+    QN_TRY(qn_team_create(q->params.n_threads ? q->params.n_threads : qn_cpu_best_threads(), &q->team));
     QN_TRY(qn_alloc(&q->types, n_tensors, sizeof *q->types, "types of tensors"));
     QN_TRY(qn_alloc(&q->piece, PIECE_WEIGHTS, sizeof(float), "piece of a tensor"));
     if (qn_gguf_q2_layout(q->source))

@@ -8,8 +8,8 @@
  *
  *   rate   bytes per second
  *
- * The model's sessions are not evaluated meanwhile. QN_ERR_UNSUPPORTED for the CPU, whose bandwidth depends on the
- * number of threads. */
+ * Any thread. It holds the model's lock, so the model's sessions are not evaluated meanwhile. QN_ERR_UNSUPPORTED for
+ * the CPU, whose bandwidth depends on the number of threads. */
 qn_status qn_model_read_rate(qn_model *model, double *rate);
 
 #endif

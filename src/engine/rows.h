@@ -1,5 +1,6 @@
 /* Rows of sessions that are not tokens at the position after the row before them: embeddings, and tokens at positions
- * of their own. A session lists only these (qn_session.own_rows), so a session of text has no list. */
+ * of their own. A session lists only these (qn_session.own_rows), so a session of text has no list. A session is used
+ * by one thread at a time. */
 #ifndef QN_ENGINE_ROWS_H
 #define QN_ENGINE_ROWS_H
 

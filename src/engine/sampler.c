@@ -103,7 +103,8 @@ static qn_status copy_breakers(const qn_sampling *given, qn_sampler *sampler)
     return qn_dry_create(given->dry_breakers, given->n_dry_breakers, &sampler->breakers);
 }
 
-/* A struct of a later version may have members where this one has reserved bytes. */
+/* Checks that the reserved bytes are zero: a struct of a later version may have members where this one has reserved
+ * bytes. */
 static qn_status check_reserved(const qn_sampling *p)
 {
     for (size_t i = 0; i < sizeof p->reserved / sizeof *p->reserved; i++)

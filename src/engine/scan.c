@@ -9,16 +9,13 @@ enum { PIECE_BYTES = 64 << 20 };
 struct scan {
     const uint8_t *data;
     const qn_type_info *type;
-    size_t n_blocks;
-    qn_team *team;
     atomic_size_t first_nonfinite;
 };
 
-static void scan_worker(void *context, int thread)
+static void scan_blocks(void *context, size_t begin, size_t end, int thread)
 {
     struct scan *scan = context;
-    size_t begin, end;
-    qn_team_range(scan->n_blocks, 64, thread, qn_team_size(scan->team), &begin, &end);
+    (void)thread;
     const size_t nonfinite = scan->type->find_nonfinite(scan->data + begin * scan->type->block_bytes, end - begin);
     if (nonfinite == end - begin)
         return;
@@ -36,11 +33,9 @@ qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_t
     size_t piece = PIECE_BYTES / type->block_bytes;
     for (size_t begin = 0; begin < n_blocks; begin += piece) {
         piece = n_blocks - begin < piece ? n_blocks - begin : piece;
-        struct scan scan = {
-            .data = tensor->data + begin * type->block_bytes, .type = type, .n_blocks = piece, .team = team
-        };
+        struct scan scan = { .data = tensor->data + begin * type->block_bytes, .type = type };
         atomic_init(&scan.first_nonfinite, piece);
-        qn_team_run(team, scan_worker, &scan);
+        qn_team_divide(team, piece, 64, scan_blocks, &scan);
         const size_t nonfinite = atomic_load(&scan.first_nonfinite);
         if (nonfinite != piece)
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu of %zu contains an infinity or NaN",

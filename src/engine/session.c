@@ -21,7 +21,7 @@ static qn_status reserve(qn_session *session, size_t length)
     return device->vtable->reserve(device, session->n_batch, positions);
 }
 
-/* Sets *n_ctx to the default. */
+/* Sets *n_ctx to its default for sessions of this cache format. */
 static qn_status find_context(qn_model *model, const qn_kv_format *format, uint32_t *n_ctx)
 {
     qn_memory_params params = { .n_ctx = 1, .n_batch = 1 };
@@ -262,7 +262,8 @@ void qn_session_cancel(qn_session *session)
     atomic_store(&session->cancelled, true);
 }
 
-/* Fills session->rows for rows [first, first + n), the session's next ones. */
+/* Fills session->rows for rows [first, first + n), the session's next ones. They point to the caller's embeddings and
+ * hidden states until the step has ended. */
 static void fill_rows(qn_session *session, const qn_rows *rows, size_t first, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -299,7 +300,7 @@ static size_t fill_logit_rows(qn_session *session, const qn_rows *rows, size_t f
 }
 
 /* Evaluates the batch of rows [first, first + n), n <= n_batch, and appends them. *n_logits: the number of logit rows
- * of earlier batches; the batch's are added. */
+ * of earlier batches; the batch's are added. Holds the model's lock during the step. */
 static qn_status eval_batch(qn_session *session, const qn_rows *rows, size_t first, size_t n, size_t *n_logits)
 {
     qn_step step = { .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows };
@@ -437,7 +438,7 @@ static qn_status rewind_cache(qn_session *session, uint32_t length)
     return QN_OK;
 }
 
-/* The embeddings of rows are not kept, so these rows cannot be evaluated again. */
+/* Checks that truncation evaluates no rows with embeddings again: embeddings are not kept. */
 static qn_status check_embeddings(const qn_session *session, uint32_t length)
 {
     const uint32_t reach = qn_session_reach(session, length);

@@ -61,7 +61,7 @@ qn_status qn_session_fork(const qn_session *session, qn_session **out)
 
 /* ---- Common to save and restore ---- */
 
-/* Bytes of header, tokens, rows and checksum. */
+/* Returns the bytes of header, tokens, rows and checksum. */
 static uint64_t fixed_bytes(uint32_t length, uint32_t n_rows)
 {
     return sizeof(struct qn_state_header) + length * sizeof(qn_token) + n_rows * sizeof(qn_session_row) +

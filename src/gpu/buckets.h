@@ -1,4 +1,5 @@
-/* Numbers of rows that decode steps are padded to, so that few graphs or command buffers serve all steps. */
+/* Numbers of rows that decode steps are padded to, so that few graphs or command buffers serve all steps. Pure
+ * functions. */
 #ifndef QN_GPU_BUCKETS_H
 #define QN_GPU_BUCKETS_H
 

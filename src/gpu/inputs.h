@@ -1,4 +1,5 @@
-/* The layout of a step's inputs, the same in every GPU backend. */
+/* The layout of a step's inputs, the same in every GPU backend, which fills and copies them itself (for CUDA:
+ * cuda/executor/inputs.h). Pure functions. */
 #ifndef QN_GPU_INPUTS_H
 #define QN_GPU_INPUTS_H
 

@@ -20,6 +20,7 @@
 enum { MAX_PATH = 256, MAX_TEXT = 64 };
 #define LAST_SECOND 253402300799.0 /* of the year 9999 */
 
+/* `lock` protects fd and n_lost, and is held while a line is written; path and format are constant. */
 struct qn_access_log {
     char *path; /* NULL: stderr */
     qn_access_format format;
@@ -159,8 +160,8 @@ static void add_text_line(const qn_access *a, uint64_t n_lost, qn_bytes *line)
     qn_bytes_add(line, "\n", 1);
 }
 
-/* Every line is shorter than PIPE_BUF, so that a pipe takes it whole or not at all: escaping makes at most 6 bytes of
- * one. */
+/* Takes the lock, then makes and writes the line. Every line is shorter than PIPE_BUF, so that a pipe takes it whole or
+ * not at all: escaping makes at most 6 bytes of one. */
 void qn_access_log_write(qn_access_log *log, const qn_access *access)
 {
     qn_bytes line = { 0 };

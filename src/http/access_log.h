@@ -9,7 +9,7 @@
  *
  *     12:00:00 POST /v1/chat/completions 200, prompt 20 tokens (5 cached), answer 16, 0.75 s, 127.0.0.1, alice
  *
- * Threads: any, at the same time. */
+ * Threads: any, at the same time; qn_access_log_free when no other thread uses the log. */
 #ifndef QN_HTTP_ACCESS_LOG_H
 #define QN_HTTP_ACCESS_LOG_H
 
@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 typedef struct qn_access_log qn_access_log;
+/* A request, for its line. */
 typedef struct qn_access {
     double time;         /* of arrival, seconds since 1970 */
     const char *id;      /* of the request */
@@ -44,8 +45,8 @@ void qn_access_log_free(qn_access_log *log); /* NULL is allowed */
 /* qn_access_log_reopen - open the path again, after log rotation. QN_ERR_IO: the open file stays in use. */
 qn_status qn_access_log_reopen(qn_access_log *log);
 
-/* qn_access_log_write - append a line with one call of write(), without blocking. Lines that a full pipe does not take
- * are lost; the next line has their number as "lost". */
+/* qn_access_log_write - append a line with one call of write(), without waiting for the reader of a pipe. The strings
+ * of `access` are not kept. Lines that a full pipe does not take are lost; the next line has their number as "lost". */
 void qn_access_log_write(qn_access_log *log, const qn_access *access);
 
 #endif

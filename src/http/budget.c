@@ -12,8 +12,8 @@
 #include <malloc.h>
 #endif
 
-/* A client has an entry as long as it has accounts, so there are at most as many as connections and abandoned
- * streams. */
+/* A client has an entry as long as it has accounts, so there are at most as many as connections and abandoned streams.
+ * Under the budget's lock. */
 typedef struct client {
     struct client *next;
     size_t n_accounts, used;
@@ -28,6 +28,7 @@ struct qn_budget {
     size_t n_given; /* bytes given back since memory was returned to the system */
 };
 
+/* The budget's lock protects all members but `budget`, and `client`, which is constant until the account is freed. */
 struct qn_account {
     qn_budget *budget;
     client *client;
@@ -94,6 +95,7 @@ static client *client_of(qn_budget *budget, const char *name)
     return c;
 }
 
+/* Counts an account less; frees the client's entry with its last. The caller holds the lock. */
 static void leave_client(qn_budget *budget, client *c)
 {
     if (--c->n_accounts)
@@ -132,8 +134,9 @@ void qn_account_hold(qn_account *a)
     pthread_mutex_unlock(&a->budget->lock);
 }
 
-/* glibc keeps free memory between blocks and at the end of each thread's heap. malloc_trim returns the former; a
- * thread's own heap shrinks when the thread frees a block of more than 64 KiB. */
+/* Gives free memory back to the system; called without the lock. glibc keeps free memory between blocks and at the end
+ * of each thread's heap. malloc_trim returns the former; a thread's own heap shrinks when the thread frees a block of
+ * more than 64 KiB. */
 static void return_memory(void)
 {
 #ifdef __GLIBC__
@@ -143,7 +146,8 @@ static void return_memory(void)
 #endif
 }
 
-/* The caller holds the lock. True: enough was given back to call return_memory(), without the lock. */
+/* Gives bytes of an account back. The caller holds the lock. True: enough was given back to call return_memory(),
+ * without the lock. */
 static bool give(qn_account *a, size_t bytes)
 {
     enum { KEPT = 8 << 20 };
@@ -186,6 +190,7 @@ void qn_account_raise(qn_account *a, size_t body_bytes)
     pthread_mutex_unlock(&a->budget->lock);
 }
 
+/* The limit that `bytes` more would pass. The caller holds the lock. */
 static qn_account_limit limit_of(const qn_account *a, size_t bytes)
 {
     enum { MOST_OF_ALL = 2 };

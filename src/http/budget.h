@@ -8,7 +8,7 @@
  *     qn_account_give(account, n);                              after they were freed
  *     qn_account_release(account);                              the last reference returns the rest
  *
- * The account NULL has no limit. Threads: any. */
+ * The account NULL has no limit. Threads: any, also several for one account; each has a reference. */
 #ifndef QN_HTTP_BUDGET_H
 #define QN_HTTP_BUDGET_H
 
@@ -33,7 +33,8 @@ typedef struct qn_budget_limits {
  * largest requests, the server as eight. */
 qn_budget_limits qn_budget_limits_for(size_t max_body);
 
-/* qn_budget_create - free it with qn_budget_free, after all accounts. QN_ERR_MEMORY. */
+/* qn_budget_create - create a budget that no account uses. Free it with qn_budget_free, after all accounts.
+ * QN_ERR_MEMORY. */
 qn_status qn_budget_create(const qn_budget_limits *limits, qn_budget **out);
 void qn_budget_free(qn_budget *budget); /* NULL is allowed */
 
@@ -43,10 +44,11 @@ size_t qn_budget_used(qn_budget *budget);
 /* qn_account_open - open an account of a client, with one reference; copies the name. NULL: no memory. */
 qn_account *qn_account_open(qn_budget *budget, const char *client);
 
-/* qn_account_hold - take a reference. */
+/* qn_account_hold - take one more reference, for another user of the account. */
 void qn_account_hold(qn_account *account);
 
-/* qn_account_release - give a reference back. The last one returns what is still reserved and frees the account. */
+/* qn_account_release - give a reference back. The last one returns what is still reserved and frees the account. Any
+ * thread. */
 void qn_account_release(qn_account *account); /* NULL is allowed */
 
 /* qn_account_raise - raise the request's own limit by QN_REQUEST_FACTOR for each of body_bytes. */

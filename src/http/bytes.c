@@ -20,8 +20,8 @@ void qn_bytes_free(qn_bytes *bytes)
     *bytes = (qn_bytes){ .account = bytes->account };
 }
 
-/* As qn_realloc_array, but reserves the capacity first. It adds half, not double: the account counts pages that are
- * never written, although they take no memory. */
+/* Grows the buffer as qn_realloc_array does, but reserves the capacity first. It adds half, not double: the account
+ * counts pages that are never written, although they take no memory. */
 static bool grow(qn_bytes *bytes, size_t need)
 {
     enum { LEAST = 64 };

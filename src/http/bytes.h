@@ -1,5 +1,5 @@
 /* A growing buffer of bytes, and a writer of JSON into it. The writer puts commas between values by looking at the last
- * byte. */
+ * byte. A buffer is used by one thread at a time. */
 #ifndef QN_HTTP_BYTES_H
 #define QN_HTTP_BYTES_H
 

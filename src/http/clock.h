@@ -1,4 +1,4 @@
-/* The server's clocks. */
+/* The server's clocks. Any thread. */
 #ifndef QN_HTTP_CLOCK_H
 #define QN_HTTP_CLOCK_H
 

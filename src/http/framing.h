@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What was read of a header block so far. Zero it before use. */
+/* What was read of a header block so far, of one connection: used by one thread at a time. Zero it before use. */
 typedef struct qn_framing {
     size_t n_hosts, n_lengths, n_encodings; /* Host, Content-Length and Transfer-Encoding headers */
     size_t n_values;                        /* headers, cookies and query parameters, as libmicrohttpd counts them */

@@ -47,7 +47,8 @@ static bool is_name(const host *h, const char *name)
     return strlen(name) == h->length && !strncasecmp(h->name, name, h->length);
 }
 
-/* Strict: resolvers take "127.1" and "2130706433" for addresses, this function does not. */
+/* Whether a host is an IPv4 or IPv6 address. Strict: resolvers take "127.1" and "2130706433" for addresses, this
+ * function does not. */
 static bool is_address(const host *h)
 {
     char text[INET6_ADDRSTRLEN];
@@ -196,7 +197,8 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The next character of a path, or -1 if it is not allowed. In names of models (is_name) clients escape slashes. */
+/* Decodes the next character of a path, or returns -1 if it is not allowed. In names of models (is_name) clients escape
+ * slashes. */
 static int decode(const char **path, bool is_name)
 {
     const char *at = *path;

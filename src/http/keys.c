@@ -32,8 +32,9 @@ typedef struct key_set {
     size_t n, capacity;
 } key_set;
 
+/* Members but `set` are constant after creation. */
 struct qn_keys {
-    pthread_rwlock_t lock; /* of the set */
+    pthread_rwlock_t lock; /* of the set; held for reading while a key is looked up */
     key_set set;
     char **values, **files; /* [n_values], [n_files] */
     size_t n_values, n_files;
@@ -247,7 +248,8 @@ qn_status qn_keys_reload(qn_keys *keys)
     return QN_OK;
 }
 
-/* All ones if the keys are equal, else 0. The asm barrier keeps the compiler from stopping at the first difference. */
+/* Returns all ones if the keys are equal, else 0. The asm barrier keeps the compiler from stopping at the first
+ * difference. */
 static uint64_t equal_mask(const padded_key *a, const padded_key *b)
 {
     uint64_t difference = 0;

@@ -4,7 +4,8 @@
  * space is part of the delimiter. Empty lines of a file and lines that begin with '#' are skipped. A key without a name
  * is named by its number, the first of all being "key1".
  *
- * Threads: any, at the same time. */
+ * Threads: any, at the same time; qn_keys_free when no other thread uses the keys. Requests during a reload find the
+ * old keys or the new ones, never some of each. */
 #ifndef QN_HTTP_KEYS_H
 #define QN_HTTP_KEYS_H
 

@@ -1,4 +1,4 @@
-/* A listening socket, and systemd's notifications. */
+/* A listening socket, and systemd's notifications. Any thread. */
 #ifndef QN_HTTP_LISTEN_H
 #define QN_HTTP_LISTEN_H
 
@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 
 typedef struct qn_listener {
-    int fd;
+    int fd; /* the caller closes it */
     struct sockaddr_storage address;
     char authority[80]; /* of a URL: "127.0.0.1:8080" */
 } qn_listener;

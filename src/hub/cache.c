@@ -224,7 +224,7 @@ qn_status qn_hub_read_snapshot(const qn_hub_cache *cache, const char *folder, co
     return status;
 }
 
-/* In a read-only cache the times stay. */
+/* Sets the time of last use to now; in a read-only cache it stays. */
 static void mark_used(const qn_hub_cache *cache, const char *path)
 {
     const struct timespec now[2] = { { .tv_nsec = UTIME_NOW }, { .tv_nsec = UTIME_OMIT } };

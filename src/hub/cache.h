@@ -26,7 +26,8 @@ char *qn_hub_folder(const char *repo);
 /* qn_hub_tag - marks the cache folder as a cache for backup programs (CACHEDIR.TAG), as huggingface_hub does. */
 void qn_hub_tag(const qn_hub_cache *cache);
 
-/* qn_hub_lock - tries to lock a blob. *fd is the lock, or -1 if another process holds it. */
+/* qn_hub_lock - tries to lock a blob, against other processes and other threads. *fd is the lock, or -1 if another
+ * holds it. */
 qn_status qn_hub_lock(const qn_hub_cache *cache, const char *repo, const char *hash, int *fd);
 
 /* qn_hub_unlock - releases a lock; -1 is allowed. */
@@ -39,7 +40,7 @@ void qn_hub_read_ref(const qn_hub_cache *cache, const char *folder, const char *
 /* qn_hub_read_ref_file - reads the commit in any file of refs; "" if it has none. */
 void qn_hub_read_ref_file(const qn_hub_cache *cache, const char *path, char commit[QN_HUB_COMMIT_LENGTH + 1]);
 
-/* qn_hub_write_ref - sets the commit of a revision, unless it is that commit. */
+/* qn_hub_write_ref - sets the commit of a revision; writes nothing if the revision already has that commit. */
 qn_status qn_hub_write_ref(const qn_hub_cache *cache, const char *folder, const char *revision, const char *commit);
 
 /* qn_hub_make_snapshot - creates the folders of snapshots/COMMIT/PATH. Without them huggingface_hub considers a
@@ -56,8 +57,8 @@ qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char 
  * missing snapshot has no files. Free the list with qn_hub_files_free, even after an error. */
 qn_status qn_hub_read_snapshot(const qn_hub_cache *cache, const char *folder, const char *commit, qn_hub_files *files);
 
-/* qn_hub_find_cached - the path of a model's file, or of the first of its parts, in the snapshot of its revision;
- * NULL if it is missing or incomplete. Marks the files as used now. */
+/* qn_hub_find_cached - finds the path of a model's file, or of the first of its parts, in the snapshot of its revision;
+ * NULL if it is missing or incomplete; free() it. Marks the files as used now. */
 qn_status qn_hub_find_cached(const qn_hub_cache *cache, const qn_hub_name *name, char **path);
 
 /* qn_hub_find_elsewhere - the same in any snapshot that has the model, the last changed first; returns its commit,

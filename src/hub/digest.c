@@ -13,13 +13,15 @@
 
 enum { N_BLOCKS = 8, HASH_BYTES = 32 };
 
+/* `lock` protects filled, hashed and stop. Blocks [hashed, filled) of the ring and their lengths belong to the thread
+ * that hashes, the others to the thread that downloads. `hash` belongs to the hashing thread while a block is left. */
 struct qn_hub_digest {
     char expected[2 * HASH_BYTES + 1];
     uint64_t size;
     gnutls_hash_hd_t hash;
     uint8_t *ring; /* [N_BLOCKS * QN_HUB_BLOCK] */
     size_t lengths[N_BLOCKS];
-    uint64_t filled, hashed; /* total numbers of blocks; guarded by the lock */
+    uint64_t filled, hashed; /* total numbers of blocks */
     bool stop;
     pthread_mutex_t lock;
     pthread_cond_t changed;

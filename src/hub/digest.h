@@ -1,5 +1,5 @@
 /* Computes the hash of a file during its download. A thread of its own does so: with a second processor it takes no
- * extra time. */
+ * extra time. All functions are called by one other thread, which downloads. */
 #ifndef QN_HUB_DIGEST_H
 #define QN_HUB_DIGEST_H
 

@@ -20,6 +20,7 @@ enum {
     PROGRESS_BYTES = 1 << 20 /* a request that received this much counts as progress */
 };
 
+/* The download of one file, on the stack of qn_hub_download. libcurl's callbacks get it on the same thread. */
 struct transfer {
     const qn_hub_params *params;
     const qn_hub_file *file;

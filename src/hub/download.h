@@ -14,7 +14,8 @@
  *          remains after an error for the next call; only content with a wrong hash is removed
  *   part, n_parts   for the progress
  *
- * The caller holds the lock of the blob. Memory does not grow with the file. */
+ * The caller holds the lock of the blob (qn_hub_lock), so that no other thread or process writes it. Memory does not
+ * grow with the file. */
 qn_status qn_hub_download(qn_hub_http *http, const qn_hub_params *params, const char *repo, const qn_hub_file *file,
                           char *url, const qn_hub_cache *cache, const char *blob, uint32_t part, uint32_t n_parts);
 

@@ -18,7 +18,7 @@ typedef struct qn_hub_file {
     char hash[QN_HUB_HASH_SIZE]; /* SHA-256, or the SHA-1 of a git blob; "" if unknown */
 } qn_hub_file;
 
-/* A list sorted by path. All zero is an empty list. */
+/* A list sorted by path, which owns its paths. All zero is an empty list. Used by one thread at a time. */
 typedef struct qn_hub_files {
     qn_hub_file *at;
     size_t count, capacity;

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <sys/stat.h>
 
+/* Constant while it is open; any thread may use it. */
 typedef struct qn_hub_cache {
     int fd;           /* -1: there is no cache */
     const char *path; /* borrowed */
@@ -25,8 +26,8 @@ typedef struct qn_hub_cache {
 qn_status qn_hub_cache_open(const char *path, bool create, qn_hub_cache *cache);
 void qn_hub_cache_close(qn_hub_cache *cache);
 
-/* qn_hub_parent - opens the parent folder of `path`. Returns its descriptor, or -1 with errno. *name is the last
- * component of the path. */
+/* qn_hub_parent - opens the parent folder of `path`. Returns its descriptor, which the caller closes, or -1 with errno.
+ * *name is the last component of the path, in `path`. */
 int qn_hub_parent(const qn_hub_cache *cache, const char *path, const char **name);
 
 /* qn_hub_make_parent - the same, but creates the parent folder and those above it. */

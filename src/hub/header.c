@@ -16,7 +16,7 @@ static void copy_value(char *out, const char *value, size_t length)
     snprintf(out, QN_HUB_HEADER_SIZE, "%.*s", (int)(length < QN_HUB_HEADER_SIZE ? length : QN_HUB_HEADER_SIZE), value);
 }
 
-/* W/"HASH" or "HASH": the hash. */
+/* Copies the hash of W/"HASH" or "HASH". */
 static void copy_etag(char *out, const char *value, size_t length)
 {
     copy_value(out, value, length);

@@ -1,5 +1,5 @@
 /* Headers of the hub's answers: parses lines and numbers. A server is untrusted: values are cut to their size, and
- * numbers must be decimal digits within bounds. */
+ * numbers must be decimal digits within bounds. Pure functions. */
 #ifndef QN_HUB_HEADER_H
 #define QN_HUB_HEADER_H
 

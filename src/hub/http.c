@@ -325,7 +325,7 @@ static qn_status perform_once(qn_hub_http *http, const char *url, bool *transien
     return status;
 }
 
-/* The target of a redirect; NULL, without an error, if the answer is not a redirect. */
+/* Finds the target of a redirect, which the caller frees; NULL, without an error, if the answer is not a redirect. */
 static qn_status redirect_target(const qn_hub_http *http, const char *from, char **to)
 {
     const int status = http->response->status;

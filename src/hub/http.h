@@ -1,5 +1,6 @@
 /* Requests to the hub, by libcurl. TLS certificates are always verified. The token is sent only to the hub's own
- * address, and only over TLS or to this machine. A redirect from https to http is refused. */
+ * address, and only over TLS or to this machine. A redirect from https to http is refused. A client is used by one
+ * thread at a time, and callbacks come on that thread. */
 #ifndef QN_HUB_HTTP_H
 #define QN_HUB_HTTP_H
 

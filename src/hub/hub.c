@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Offline, any snapshot may be used for branch main, so that every model that `quern list` shows can be used. */
+/* Finds a model offline, in another snapshot. Any snapshot may be used for branch main, so that every model that `quern
+ * list` shows can be used. */
 static qn_status find_offline(const qn_hub_cache *cache, const qn_hub_params *params, const qn_hub_name *name,
                               char **path)
 {

@@ -1,5 +1,6 @@
 /* Models by their names on the Hugging Face hub: downloads, finds, lists and removes them. The cache is that of
- * huggingface_hub (cache.h); environment variables give its place (settings.h). */
+ * huggingface_hub (cache.h); environment variables give its place (settings.h). Any thread may call; the cache on disk
+ * is shared with other threads and processes by locks of files (cache.h). */
 #ifndef QN_HUB_HUB_H
 #define QN_HUB_HUB_H
 
@@ -17,7 +18,7 @@ typedef struct qn_hub_progress {
     uint32_t part, n_parts;
 } qn_hub_progress;
 
-/* Callbacks, on the calling thread. All may be NULL. */
+/* Callbacks, on the thread that called the function; their pointers are valid during the call. All may be NULL. */
 typedef struct qn_hub_params {
     uint64_t memory; /* bytes that a model may take if the name leaves a choice; 0: the available memory */
     void (*on_log)(void *user, const char *line);
@@ -65,8 +66,8 @@ typedef struct qn_hub_removed {
 
 /* qn_hub_remove - removes a model from the cache; without file and type all models and incomplete downloads of the
  * repository. A name with a revision removes it from that revision alone; without one, from all. Other files of the
- * repository stay, as do blobs to which another snapshot links. QN_ERR_INVALID if
- * there is no such model, QN_ERR_IO while another process downloads it. */
+ * repository stay, as do blobs to which another snapshot links. QN_ERR_INVALID if there is no such model, QN_ERR_IO
+ * while another process downloads it. */
 qn_status qn_hub_remove(const char *name, qn_hub_removed *removed);
 
 #endif

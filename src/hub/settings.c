@@ -113,7 +113,7 @@ static char *join(const char *folder, const char *name)
     return folder && asprintf(&path, "%s/%s", folder, name) >= 0 ? path : NULL;
 }
 
-/* HF_HOME, or its default in the user's cache. NULL without memory or a home folder. */
+/* Returns HF_HOME, or its default in the user's cache; free() it. NULL without memory or a home folder. */
 static char *hub_home(void)
 {
     const char *given = set(getenv("HF_HOME")), *caches = set(getenv("XDG_CACHE_HOME"));

@@ -238,7 +238,7 @@ static qn_status list_repository(struct listing *l)
     return status;
 }
 
-/* "models--OWNER--REPO" to "OWNER/REPO"; false for any other folder. */
+/* Converts "models--OWNER--REPO" to "OWNER/REPO"; false for any other folder. */
 static bool repo_of(const char *folder, char repo[QN_HUB_REPO_SIZE])
 {
     static const char prefix[] = "models--";

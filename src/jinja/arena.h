@@ -1,5 +1,5 @@
 /* An arena: memory with a limit that is freed all at once. Templates and the values of a rendering are allocated in
- * one. */
+ * one. An arena is used by one thread at a time. */
 #ifndef QN_JINJA_ARENA_H
 #define QN_JINJA_ARENA_H
 
@@ -9,6 +9,7 @@
 
 typedef struct qn_arena_block qn_arena_block;
 
+/* Zero it, but for `limit`, before use. */
 typedef struct qn_arena {
     qn_arena_block *blocks;
     size_t bytes; /* bytes allocated */

@@ -1,5 +1,5 @@
 /* The syntax tree of a template. Nodes live in the template's arena; names are interned: equal names are equal
- * pointers. */
+ * pointers. The tree is constant after parsing; any thread may read it. */
 #ifndef QN_JINJA_AST_H
 #define QN_JINJA_AST_H
 
@@ -71,6 +71,7 @@ typedef struct qn_argument {
     uint8_t stars; /* 1: *value, 2: **value */
 } qn_argument;
 
+/* Statements that are executed in order. */
 typedef struct qn_body {
     qn_node **nodes;
     uint32_t n;
@@ -104,6 +105,7 @@ typedef struct qn_names {
     uint32_t n, capacity;
 } qn_names;
 
+/* A template. Constant after qn_jinja_compile. */
 struct qn_jinja {
     qn_arena arena;
     char *source; /* with newlines normalised, [length] */
@@ -114,7 +116,7 @@ struct qn_jinja {
     uint32_t n_texts;
 };
 
-/* qn_intern - the interned copy of a name of `length` bytes. */
+/* qn_intern - the interned copy of a name of `length` bytes, in the template's arena. While it is parsed only. */
 qn_status qn_intern(struct qn_jinja *jinja, const char *name, size_t length, const char **out);
 
 /* qn_shown_bytes - the number of bytes of a text that an error shows: complete characters, at most `most` bytes. */

@@ -108,7 +108,7 @@ static qn_status add_unpacked(qn_run *r, arguments *a, const qn_value *value, ui
     return QN_OK;
 }
 
-/* caller: of a call block; NULL otherwise. */
+/* Evaluates the arguments of a call. caller: of a call block; NULL otherwise. */
 static qn_status eval_arguments(qn_run *r, qn_scope *scope, const qn_node *node, const qn_value *caller, qn_call *call)
 {
     arguments a = { 0 };

@@ -213,7 +213,7 @@ static bool loop_attribute(const qn_loop *loop, const char *name, size_t length,
     return false;
 }
 
-/* An undefined value with a copy of its name, for errors. */
+/* Makes an undefined value with a copy of its name, for errors. */
 static qn_status undefined_named(qn_run *r, const char *name, size_t length, qn_value *out)
 {
     char *copy;
@@ -223,7 +223,7 @@ static qn_status undefined_named(qn_run *r, const char *name, size_t length, qn_
     return QN_OK;
 }
 
-/* The name of a macro, and the names of its parameters. */
+/* Gets an attribute of a macro: its name, or the names of its parameters. */
 static qn_status macro_attribute(qn_run *r, const qn_node *macro, const char *name, size_t length, qn_value *out,
                                  bool *found)
 {
@@ -296,7 +296,7 @@ static qn_status string_item(qn_run *r, const qn_value *string, size_t i, qn_val
     return qn_value_part(&r->arena, string, begin, begin + qn_code_point_at(&rest, 1), out);
 }
 
-/* value[index] of a sequence; false if it has no such item. */
+/* Gets value[index] of a sequence; false if it has no such item. */
 static qn_status sequence_item(qn_run *r, const qn_value *value, int64_t index, qn_value *out, bool *found)
 {
     size_t n = 0;
@@ -358,7 +358,7 @@ static qn_status slice_index(qn_run *r, qn_scope *scope, const qn_node *node, in
     return *given ? qn_want_integer(r, &v, "an index of a slice", out) : QN_OK;
 }
 
-/* Python's slice.indices. */
+/* Brings the bounds of a slice into a sequence of n items, as Python's slice.indices does. */
 static void clamp_slice(int64_t n, int64_t *start, bool has_start, int64_t *stop, bool has_stop, int64_t step)
 {
     const int64_t low = step < 0 ? -1 : 0, high = step < 0 ? n - 1 : n;
@@ -671,7 +671,7 @@ static qn_status add_texts(qn_run *r, const qn_value *values, size_t n, size_t *
     return qn_builder_finish(&b, sum);
 }
 
-/* a + b + c + ...: strings are joined all at once, since the sum of two would copy everything before it. */
+/* Evaluates a + b + c + ...: strings are joined all at once, since the sum of two would copy everything before it. */
 static qn_status eval_sum(qn_run *r, qn_scope *scope, const qn_node *node, qn_value *out)
 {
     size_t n = 1;

@@ -61,7 +61,7 @@ static bool is_opening(char byte)
     return byte == '-' || byte == '(' || byte == '{' || byte == '[' || byte == '<';
 }
 
-/* Words begin after white space and some opening characters. */
+/* Makes the first letter of each word a capital. Words begin after white space and some opening characters. */
 FILTER(filter_title)
 {
     qn_value text, part;
@@ -206,7 +206,7 @@ FILTER(filter_format)
     return qn_format_percent(r, &text, &values, out);
 }
 
-/* Runs of letters, digits and _. */
+/* Counts words: runs of letters, digits and _. */
 FILTER(filter_wordcount)
 {
     qn_value text;
@@ -280,7 +280,7 @@ static qn_status put_quoted(qn_run *r, qn_builder *b, const qn_value *value, boo
     return QN_OK;
 }
 
-/* The input is a text, or pairs of keys and values, which become a query. */
+/* Percent-encodes the input: a text, or pairs of keys and values, which become a query. */
 FILTER(filter_urlencode)
 {
     const qn_value *pairs, *pair;
@@ -405,7 +405,7 @@ static bool read_real(const qn_jinja_string *s, double *out)
     return end != text && !*end;
 }
 
-/* A NaN becomes 0. */
+/* Converts a float to an integer, without its fraction. A NaN becomes 0. */
 static qn_status real_to_integer(const qn_run *r, double x, int64_t *out)
 {
     *out = 0;

@@ -16,7 +16,7 @@ static bool is_set(const qn_value *argument)
 
 /* ---- Attributes by name: "a.b.0" ---- */
 
-/* The value that `attribute` names in an item: the item itself without an attribute, an item by number, or a path
+/* Gets the value that `attribute` names in an item: the item itself without an attribute, an item by number, or a path
  * with dots. */
 static qn_status get_attribute(qn_run *r, const qn_value *item, const qn_value *attribute, const qn_value *standard,
                                qn_value *out)
@@ -49,7 +49,7 @@ static qn_status get_attribute(qn_run *r, const qn_value *item, const qn_value *
     }
 }
 
-/* Strings are compared in lower case unless case_sensitive is set. */
+/* Finds the value that an item is sorted by. Strings are compared in lower case unless case_sensitive is set. */
 static qn_status sort_key(qn_run *r, const qn_value *item, const qn_value *attribute, bool case_sensitive,
                           qn_value *out)
 {
@@ -226,7 +226,7 @@ static qn_status map_by_filter(qn_run *r, const qn_value *items, size_t n, const
     return QN_OK;
 }
 
-/* The items of a value; none if it is false, whatever its type. */
+/* Gets the items of a value; none if it is false, whatever its type. */
 static qn_status items_if_true(qn_run *r, const qn_value *self, const qn_value **items, size_t *n)
 {
     *items = NULL;
@@ -327,7 +327,7 @@ static qn_status compare_keys(qn_run *r, const qn_value *a, const qn_value *b, i
     return QN_OK;
 }
 
-/* A stable merge sort of v [n]; scratch [n]. */
+/* Sorts v [n] by a stable merge sort; scratch [n]. */
 static qn_status merge_sort(qn_run *r, sortable *v, sortable *scratch, size_t n, bool reverse)
 {
     for (size_t width = 1; width < n; width *= 2) {
@@ -359,7 +359,7 @@ static qn_status sort_items(qn_run *r, sortable *v, size_t n, bool reverse, qn_v
     return QN_OK;
 }
 
-/* A list of keys, one for each attribute of "a,b". Lists with equal items are ordered even if the items have no
+/* Makes a list of keys, one for each attribute of "a,b". Lists with equal items are ordered even if the items have no
  * order, such as None. */
 static qn_status keys_of(qn_run *r, const qn_value *item, const qn_value *attribute, bool case_sensitive, qn_value *out)
 {
@@ -493,7 +493,7 @@ FILTER(filter_sum)
     return QN_OK;
 }
 
-/* Lists of `linecount` items; fill_with pads the last one. */
+/* Divides the items into lists of `linecount` items; fill_with pads the last one. */
 FILTER(filter_batch)
 {
     const qn_value *items;
@@ -545,7 +545,7 @@ FILTER(filter_slice)
     return qn_value_iterator(&r->arena, list.u.list->items, list.u.list->n, out);
 }
 
-/* A pair of the attribute and the `n` items that have it. Its attributes are `grouper` and `list`. */
+/* Makes a pair of the attribute and the `n` items that have it. Its attributes are `grouper` and `list`. */
 static qn_status make_group(qn_run *r, const sortable *v, size_t n, const qn_call *call, qn_value *out)
 {
     qn_value key, members;

@@ -44,7 +44,7 @@ static qn_status put_fill(qn_run *r, qn_builder *b, const spec *s, size_t n)
     return qn_builder_repeat(b, &value, n);
 }
 
-/* With '=', the padding comes after the first `sign` bytes of a number. */
+/* Appends a text padded to its width. With '=', the padding comes after the first `sign` bytes of a number. */
 static qn_status put_padded(qn_run *r, qn_builder *b, const spec *s, const qn_value *text, size_t sign,
                             char default_align)
 {
@@ -145,7 +145,7 @@ static qn_status put_real(qn_run *r, qn_builder *b, const spec *s, double v)
     return put_number_text(r, b, s, text);
 }
 
-/* A string, cut to `precision` characters. */
+/* Appends a string, cut to `precision` characters. */
 static qn_status put_text(qn_run *r, qn_builder *b, const spec *s, const qn_value *text, char default_align)
 {
     qn_value shown = *text;
@@ -192,7 +192,7 @@ static qn_status read_star(percent *p, int most, int *out)
     return *out == -2 ? qn_run_fail(p->r, "a width or precision above %d", most) : QN_OK;
 }
 
-/* %(name): the value of a key. */
+/* Reads "(name)" after %, and finds the value of that key. */
 static qn_status read_key(percent *p, const qn_value **value)
 {
     const char *close = memchr(p->at, ')', (size_t)(p->end - p->at));
@@ -436,7 +436,7 @@ static qn_status field_root(braces *f, const char *name, size_t n, qn_value *out
     return qn_run_fail(f->r, "there is no value '%.*s' to format", qn_shown_bytes(name, n, QN_SHOWN_BYTES), name);
 }
 
-/* name, then .attribute and [key]. */
+/* Finds the value of a field: a name, then .attribute and [key]. */
 static qn_status field_value(braces *f, const char *at, const char *end, qn_value *out)
 {
     const char *stop = at;

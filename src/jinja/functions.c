@@ -59,7 +59,7 @@ static qn_status add_pairs(qn_run *r, const qn_value *from, qn_dict *to)
     return QN_OK;
 }
 
-/* dict(...) and namespace(...). */
+/* Makes the result of dict(...) and namespace(...). */
 static qn_status make_dict(qn_run *r, const qn_call *call, qn_value_type type, qn_value *out)
 {
     QN_TRY(qn_value_dict(&r->arena, type, out));

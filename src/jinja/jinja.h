@@ -27,7 +27,7 @@ typedef struct qn_jinja qn_jinja;
  * QN_ERR_UNSUPPORTED   an unsupported construct: the error text names it and its line
  * QN_ERR_MEMORY        not enough memory */
 qn_status qn_jinja_compile(const char *source, size_t length, qn_jinja **out);
-void qn_jinja_free(qn_jinja *jinja);
+void qn_jinja_free(qn_jinja *jinja); /* when no thread renders it; NULL is allowed */
 
 /* Limits of one rendering. 0 means the default. */
 typedef struct qn_jinja_limits {
@@ -42,7 +42,7 @@ typedef struct qn_jinja_variable {
     bool from_template; /* its strings may form special tokens: bos_token */
 } qn_jinja_variable;
 
-/* Bytes [begin, end) of the output, all of one origin. */
+/* Bytes [begin, end) of the output, all of one origin: the template's source, or its variables. */
 typedef struct qn_jinja_span {
     size_t begin, end;
     bool from_template;

@@ -130,7 +130,7 @@ static char sign_at(const lexer *x, size_t at)
     return at < x->length && (x->source[at] == '-' || x->source[at] == '+') ? x->source[at] : 0;
 }
 
-/* After the closing delimiter of a block or a comment. */
+/* Skips what is stripped after the closing delimiter of a tag or a comment. */
 static void strip_after_tag(lexer *x, char sign, bool is_print)
 {
     if (sign == '-')
@@ -176,7 +176,7 @@ static size_t match_simple_tag(const lexer *x, const char *name, char *sign)
     return x->length - at >= 2 && memcmp(x->source + at, "%}", 2) == 0 ? at + 2 - x->at : 0;
 }
 
-/* Text between {% raw %} and {% endraw %}. Unlike other tags, {% raw %} keeps the newline after it. */
+/* Reads the text between {% raw %} and {% endraw %}. Unlike other tags, {% raw %} keeps the newline after it. */
 static qn_status lex_raw(lexer *x, size_t tag_length, char sign)
 {
     x->at += tag_length;

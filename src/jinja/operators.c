@@ -62,7 +62,7 @@ static qn_status apply_to_integers(const qn_run *r, qn_operator op, int64_t a, i
     return fits ? QN_OK : fail_overflow(r);
 }
 
-/* Python's modulo of floats has the sign of the divisor. */
+/* Computes Python's modulo of floats, which has the sign of the divisor. */
 static double modulo(double a, double b)
 {
     const double m = fmod(a, b);
@@ -115,7 +115,7 @@ static qn_status apply_to_numbers(const qn_run *r, qn_operator op, const qn_valu
 
 /* ---- Sequences ---- */
 
-/* A safe string escapes the strings joined to it. */
+/* Joins two strings. A safe string escapes the string joined to it. */
 static qn_status add_strings(qn_run *r, const qn_value *a, const qn_value *b, qn_value *out)
 {
     qn_builder builder = { .arena = &r->arena };

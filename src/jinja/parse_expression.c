@@ -113,7 +113,7 @@ static qn_status append_string(qn_parser *p, qn_builder *b)
     return QN_OK;
 }
 
-/* Adjacent strings are joined. */
+/* Parses a string constant. Adjacent strings are joined. */
 static qn_status parse_string(qn_parser *p, qn_node **out)
 {
     qn_builder b = { .arena = &p->jinja->arena };
@@ -353,7 +353,7 @@ static qn_status parse_subscript(qn_parser *p, qn_node *of, qn_node **out)
     return finish(p, *out, of->begin);
 }
 
-/* a.name and a.0. */
+/* Parses .name or .0 after an expression. */
 static qn_status parse_attribute(qn_parser *p, qn_node *of, qn_node **out)
 {
     QN_TRY(qn_parse_expect(p, "."));
@@ -424,7 +424,7 @@ static qn_status parse_postfix(qn_parser *p, qn_node **node)
     }
 }
 
-/* In jinja2, names of filters and tests may contain dots. No such filter exists here: its use fails. */
+/* Parses the name of a filter or test. In jinja2 it may contain dots. No such filter exists here: its use fails. */
 static qn_status parse_dotted_name(qn_parser *p, const char **name)
 {
     const uint32_t begin = p->at->begin;
@@ -436,7 +436,7 @@ static qn_status parse_dotted_name(qn_parser *p, const char **name)
     return qn_intern(p->jinja, p->jinja->source + begin, p->at[-1].end - begin, name);
 }
 
-/* One filter, after the bar. */
+/* Parses one filter, after the bar. */
 static qn_status parse_filter(qn_parser *p, qn_node *of, qn_node **out)
 {
     const uint32_t begin = of ? of->begin : p->at->begin;

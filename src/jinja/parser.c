@@ -71,7 +71,7 @@ qn_status qn_parse_node(qn_parser *p, qn_node_kind kind, qn_node **out)
     return QN_OK;
 }
 
-/* An array's capacity is the smallest power of two that is enough, at least 4. */
+/* Grows an array by one element. Its capacity is the smallest power of two that is enough, at least 4. */
 qn_status qn_parse_grow(qn_parser *p, void *array, uint32_t n, size_t size)
 {
     enum { LEAST = 4 };

@@ -1,4 +1,5 @@
-/* The parser's state, shared by parser.c (statements) and parse_expression.c. */
+/* The parser's state, shared by parser.c (statements) and parse_expression.c. Nodes are allocated in the template's
+ * arena, and live as long as it. One thread parses a template. */
 #ifndef QN_JINJA_PARSER_H
 #define QN_JINJA_PARSER_H
 

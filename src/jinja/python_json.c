@@ -115,7 +115,7 @@ static qn_status put_list(writer *w, const qn_list *list)
     return put(w, "]", 1);
 }
 
-/* Keys that are not strings are printed in quotes. */
+/* Writes a key. Keys that are not strings are printed in quotes. */
 static qn_status put_key(writer *w, const qn_value *key)
 {
     if (qn_is_string(key))
@@ -135,7 +135,7 @@ static int order_of_entries(const void *a, const void *b)
     return order;
 }
 
-/* A sorted copy of the entries. Keys of different types have no order. */
+/* Makes a sorted copy of the entries. Keys of different types have no order. */
 static qn_status sorted_entries(writer *w, const qn_dict *dict, const qn_dict_entry ***out)
 {
     uint64_t compared = 0;

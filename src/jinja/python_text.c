@@ -24,8 +24,8 @@ static void drop_zeros(char *text)
     memmove(end, e, strlen(e) + 1);
 }
 
-/* The shortest digits that read back as x, at most 17: "d.ddde+XX". All doubles keep 15 digits, except those near
- * zero. */
+/* Writes the shortest digits that read back as x, at most 17: "d.ddde+XX". All doubles keep 15 digits, except those
+ * near zero. */
 static void shortest_digits(double x, char *text, size_t size)
 {
     const bool is_normal = x >= DBL_MIN || x == 0;
@@ -195,7 +195,8 @@ static qn_status append_other(qn_run *r, qn_builder *b, const qn_value *v)
     }
 }
 
-/* Numbers, booleans and none. They cannot spell a special token, so their text counts as the template's. */
+/* Writes str() of a number, a boolean or none; false for other values. They cannot spell a special token, so their text
+ * counts as the template's. */
 static bool scalar_text(const qn_value *v, char *text, size_t size)
 {
     switch (v->type) {

@@ -71,7 +71,7 @@ static qn_status render_set_block(qn_run *r, qn_scope *scope, const qn_node *nod
     return assign(r, scope, node->a, &value);
 }
 
-/* The result of a filter block or call block must be a string: it is printed as it is. */
+/* Appends the result of a filter block or call block, which must be a string: it is printed as it is. */
 static qn_status append_block(qn_run *r, const qn_node *node, qn_builder *b, const qn_value *value)
 {
     r->at = node->a;
@@ -128,7 +128,7 @@ static qn_status filter_items(qn_run *r, qn_scope *scope, const qn_node *node, c
     return QN_OK;
 }
 
-/* *completed: at least one iteration has reached the end of the body. */
+/* Renders the iterations of a for statement. *completed: at least one iteration has reached the end of the body. */
 static qn_status render_iterations(qn_run *r, qn_scope *scope, const qn_node *node, qn_loop *loop, qn_builder *b,
                                    bool *completed)
 {

@@ -1,4 +1,6 @@
-/* One rendering of a template: its state, and the functions that evaluate it. */
+/* One rendering of a template: its state, and the functions that evaluate it. One thread renders; the template itself
+ * is constant, and other threads may render it meanwhile. All values are in the run's arena: *out of every function is
+ * valid until the rendering ends. */
 #ifndef QN_JINJA_RUN_H
 #define QN_JINJA_RUN_H
 
@@ -15,6 +17,7 @@ typedef struct qn_scope {
     bool is_captured; /* a macro refers to it: it must not be reused */
 } qn_scope;
 
+/* The state of a rendering. */
 typedef struct qn_run {
     const struct qn_jinja *jinja;
     qn_arena arena;
@@ -27,11 +30,13 @@ typedef struct qn_run {
     unsigned loop_depth;
 } qn_run;
 
+/* A macro as a value: its body, and the scope in which it was defined, which it keeps. */
 struct qn_macro {
     const qn_node *node;
     qn_scope *scope;
 };
 
+/* The variable `loop` of a for statement. */
 struct qn_loop {
     const qn_value *items;
     size_t n, at;
@@ -59,6 +64,7 @@ typedef struct qn_builtin {
     bool is_variadic; /* arguments are not bound to parameters */
 } qn_builtin;
 
+/* A function as a value, or a method with the value that it is a method of. */
 struct qn_function {
     const qn_builtin *builtin;
     qn_value self;
@@ -88,11 +94,16 @@ qn_status qn_fail_undefined(const qn_run *r, const qn_value *v);
 
 /* ---- Scopes ---- */
 
+/* qn_scope_push - makes an empty scope inside `parent`. */
 qn_status qn_scope_push(qn_run *r, qn_scope *parent, qn_scope **out);
+
+/* qn_scope_set - sets a name, which is interned, in this scope; others of the same name stay as they are. */
 qn_status qn_scope_set(qn_run *r, qn_scope *scope, const char *name, qn_value value);
 
 /* ---- Expressions (eval.c, call.c, operators.c) ---- */
 
+/* qn_eval - evaluates an expression. The next two are its parts for calls (`caller`: of a call block, or NULL) and for
+ * tests. */
 qn_status qn_eval(qn_run *r, qn_scope *scope, const qn_node *node, qn_value *out);
 qn_status qn_eval_call(qn_run *r, qn_scope *scope, const qn_node *node, const qn_value *caller, qn_value *out);
 qn_status qn_eval_test(qn_run *r, qn_scope *scope, const qn_node *node, qn_value *out);
@@ -155,6 +166,7 @@ qn_status qn_format_percent(qn_run *r, const qn_value *format, const qn_value *v
 /* qn_format_braces - format.format(...). */
 qn_status qn_format_braces(qn_run *r, const qn_value *format, const qn_call *call, qn_value *out);
 
+/* The arguments of json.dumps that tojson takes; pointers are the caller's. */
 typedef struct qn_json_style {
     const qn_value *indent; /* NULL or none: print on one line */
     const char *item_separator, *key_separator;

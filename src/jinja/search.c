@@ -8,13 +8,14 @@
 
 enum { SHORT = 16 };
 
-/* Byte i of the text in the direction of the search. */
+/* Returns byte i of the text in the direction of the search. */
 static char byte_of(const qn_search *s, size_t i)
 {
     return s->what[s->backward ? s->length - 1 - i : i];
 }
 
-/* borders[i]: length of the longest proper prefix of the first i + 1 bytes that is also their suffix. */
+/* Computes the borders of the algorithm. borders[i]: length of the longest proper prefix of the first i + 1 bytes that
+ * is also their suffix. */
 static void find_borders(const qn_search *s, uint32_t *borders)
 {
     uint32_t k = 0;

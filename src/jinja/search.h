@@ -4,6 +4,7 @@
 
 #include "jinja/run.h"
 
+/* A prepared search. `what` and `borders` are borrowed: the text, and memory of the run's arena. */
 typedef struct qn_search {
     const char *what;
     size_t length;

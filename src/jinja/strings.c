@@ -13,7 +13,7 @@
 
 /* ---- Case ---- */
 
-/* Upper case of characters for which it is several characters, or which utf8proc lacks. */
+/* Returns the upper case of characters for which it is several characters, or which utf8proc lacks. */
 static const char *special_upper(uint32_t code)
 {
     switch (code) {
@@ -30,7 +30,7 @@ static const char *special_upper(uint32_t code)
     }
 }
 
-/* Title case of the same, for the first character of a word. */
+/* Returns the title case of the same, for the first character of a word. */
 static const char *special_title(uint32_t code)
 {
     switch (code) {
@@ -95,7 +95,7 @@ static uint8_t origin_at(const qn_value *v, size_t at)
     return v->u.string->marks ? v->u.string->marks[at] : v->origin;
 }
 
-/* Unicode's Case_Ignorable, without its rarest characters. */
+/* Whether a character has Unicode's property Case_Ignorable, without its rarest characters. */
 static bool is_case_ignorable(uint32_t code)
 {
     switch (utf8proc_category((utf8proc_int32_t)code)) {

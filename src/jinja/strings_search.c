@@ -126,8 +126,8 @@ METHOD(str_rsplit)
     return split_either(r, self, call, true, out);
 }
 
-/* The text before the separator, the separator, and the text after it. Without a separator the whole text is first;
- * from the right, last. */
+/* Splits a text in three: the text before the separator, the separator, and the text after it. Without a separator the
+ * whole text is first; from the right, last. */
 static qn_status partition(qn_run *r, const qn_value *self, const qn_value *separator, bool from_right, qn_value *out)
 {
     const qn_jinja_string *s = self->u.string;

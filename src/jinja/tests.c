@@ -63,7 +63,7 @@ TEST(is_mapping)
     return answer(out, self->type == QN_VALUE_DICT);
 }
 
-/* Values with a length and items: dicts too, and the undefined value, which is empty. */
+/* Whether it is a value with a length and items: dicts too, and the undefined value, which is empty. */
 TEST(is_sequence)
 {
     UNUSED;

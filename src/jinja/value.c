@@ -42,7 +42,7 @@ qn_status qn_value_part(qn_arena *arena, const qn_value *string, size_t begin, s
     return QN_OK;
 }
 
-/* A long string grows by a quarter: it is not copied, but its memory counts. */
+/* Makes room for more bytes. A long string grows by a quarter: it is not copied, but its memory counts. */
 qn_status qn_builder_reserve(qn_builder *b, size_t more)
 {
     enum { LONG = 1 << 20 };
@@ -199,7 +199,7 @@ qn_status qn_value_iterator(qn_arena *arena, const qn_value *items, size_t n, qn
 
 enum { LINEAR_ENTRIES = 8 };
 
-/* Equal values have equal hashes, including 1, 1.0 and True. */
+/* Returns the hash of a hashable value. Equal values have equal hashes, including 1, 1.0 and True. */
 static uint64_t hash_of(const qn_value *v)
 {
     uint64_t h = v->type;
@@ -260,7 +260,7 @@ static void put_in_index(qn_dict *dict, size_t entry)
     dict->index[at] = (uint32_t)entry + 1;
 }
 
-/* The index has at least twice as many slots as the dict has entries. */
+/* Makes room for another entry. The index has at least twice the number of slots that the dict has entries. */
 static qn_status grow_dict(qn_arena *arena, qn_dict *dict)
 {
     const size_t capacity = dict->capacity ? dict->capacity * 2 : LINEAR_ENTRIES;

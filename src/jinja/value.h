@@ -1,5 +1,7 @@
 /* Values of template code, as in Python: strings that record the origin of their bytes, numbers, lists, dicts,
- * callables. They are allocated in an arena and never change, except lists and dicts under construction. */
+ * callables. They are allocated in an arena and never change, except lists and dicts under construction. A value is
+ * valid as long as its arena, which one thread uses; nothing is freed before. Functions that make one fail with the
+ * errors of qn_arena_alloc. */
 #ifndef QN_JINJA_VALUE_H
 #define QN_JINJA_VALUE_H
 

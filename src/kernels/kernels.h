@@ -1,4 +1,5 @@
-/* All CPU kernel tables, filled for a set of CPU features. */
+/* All CPU kernel tables, filled for a set of CPU features. A table is constant once it is filled; its functions have no
+ * state, and any number of threads may call them with distinct outputs. */
 #ifndef QN_KERNELS_KERNELS_H
 #define QN_KERNELS_KERNELS_H
 

@@ -871,7 +871,8 @@ QN_INLINE int32x4_t v16i_dot_quarter(int32x4_t sum, int8x16_t w, int8x16_t a)
     return vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(lo), vpaddlq_s16(hi)));
 }
 #endif
-/* Codes up to 127 have the same value as signed bytes. */
+/* Adds to each lane of `sum` the dot product of its four codes and activations. Codes up to 127 have the same value as
+ * signed bytes. */
 QN_INLINE v16i v16i_dot(v16i sum, v16b codes, v16b acts)
 {
     QN_EACH(sum, v16i_dot_quarter(sum.q[i], codes.q[i], acts.q[i]));

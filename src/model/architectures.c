@@ -25,7 +25,7 @@ static const qn_architecture table[] = {
 
 enum { N_ARCHITECTURES = sizeof table / sizeof table[0] };
 
-/* n_vocab is the number of rows of the embedding table; keys with a vocabulary size are ignored. */
+/* Sets n_vocab: it is the number of rows of the embedding table; keys with a vocabulary size are ignored. */
 static qn_status read_vocabulary(const qn_gguf *file, qn_hparams *h)
 {
     const qn_gguf_tensor *table_tensor = qn_gguf_find_tensor(file, "token_embd.weight");

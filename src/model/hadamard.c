@@ -298,8 +298,8 @@ static qn_status read_inverse_names(qn_rotation *r)
 
 /* ---- Consistency of keys ---- */
 
-/* The grouped order is specified only for rotated ssm_out matrices. A file with gdn_v_grouped in which some of them are
- * not rotated is rejected. */
+/* Reads gdn_v_grouped. The grouped order is specified only for rotated ssm_out matrices. A file with gdn_v_grouped in
+ * which some of them are not rotated is rejected. */
 static qn_status read_grouping(qn_rotation *r)
 {
     static const char base[] = ".ssm_out.weight";

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 
+/* The rotation that the keys describe. Constant after qn_rotation_read. */
 typedef struct qn_rotation {
     size_t block;           /* block size of the transform; 0: no rotated weights, and no other member is set */
     bool tied_output;       /* version 2: logits = z . H(S x), with z the stored rows of token_embd */

@@ -128,7 +128,7 @@ qn_status qn_kv_bias_find(const qn_plan *plan, const qn_biased_projection qkv[3]
 
 /* ---- What is too large ---- */
 
-/* The error factors of queries and keys multiply. NaN is too large. */
+/* Compares with the limits. The error factors of queries and keys multiply. NaN is too large. */
 bool qn_kv_bias_is_large(const qn_kv_bias *bias)
 {
     const double q = (double)bias->ratios[QUERIES] / query_unit, k = (double)bias->ratios[KEYS] / key_most;

@@ -44,6 +44,7 @@ bool qn_kv_bias_is_large(const qn_kv_bias *bias);
 /* qn_plan_has_large_kv_bias - returns whether any layer's biases are too large for codes. The cache is then fp16 in all
  * layers, because pages have one layout. */
 bool qn_plan_has_large_kv_bias(const qn_plan *plan);
+
 /* qn_plan_describe_kv_bias - describes the biases of the layers in which they are too large: "biases of queries, keys
  * and values are up to 0.9, 88 and 0.2 times the norm without them (layers 0, 2-5 of 28)". The text is cut if it does
  * not fit, and empty if there are no such layers. */

@@ -6,7 +6,7 @@
 #include "model/model.h"
 #include "model/weights.h"
 
-/* A plan under construction, and the buffers shared by its layers. */
+/* A plan under construction, and the indices of the buffers shared by its layers. Used by the thread that builds. */
 typedef struct qn_build {
     qn_weights *weights;
     const qn_hparams *hparams;

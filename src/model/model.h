@@ -1,14 +1,14 @@
 /* Builds a plan from the hyperparameters and weights of a file.
  *
  * Each architecture family has a source file; architectures.c has the table. Building checks the shape of every tensor
- * against the hyperparameters, so devices need no checks. */
+ * against the hyperparameters, so devices need no checks. One thread builds a plan, while the model is loaded. */
 #ifndef QN_MODEL_MODEL_H
 #define QN_MODEL_MODEL_H
 
 #include "plan/plan.h"
 #include "gguf/gguf.h"
 
-/* The hyperparameters of a model. */
+/* The hyperparameters of a model. Constant after qn_model_build. */
 typedef struct qn_hparams {
     const char *architecture; /* name of a table entry; static */
     uint32_t n_blocks;        /* blocks in the file: n_layers evaluated blocks, then ignored ones */

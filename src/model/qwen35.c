@@ -75,7 +75,7 @@ static qn_status read_layer_kinds(const qn_gguf *file, const qn_hparams *h, bool
     return QN_OK;
 }
 
-/* An array of head counts may be 0 where a layer has no attention, and only there. */
+/* Checks the arrays of head counts: they may be 0 where a layer has no attention, and only there. */
 static qn_status check_attention_heads(const qn_gguf *file, const qn_hparams *h, const bool *is_recurrent)
 {
     static const char *const names[] = { "attention.head_count", "attention.head_count_kv" };

@@ -82,7 +82,7 @@ static qn_status read_yarn(const qn_gguf *file, qn_hparams *h)
     return read_yarn_attn_factor(file, a, &h->rope_scaling);
 }
 
-/* A factor without a type is linear scaling. attn_factor applies to all types. */
+/* Reads the keys of position scaling. A factor without a type is linear scaling. attn_factor applies to all types. */
 static qn_status read_scaling(const qn_gguf *file, qn_hparams *h)
 {
     const char *a = h->architecture;

@@ -158,8 +158,8 @@ static uint32_t block_index(qn_string name)
     return i > 4 && i < name.length && name.data[i] == '.' && block < UINT32_MAX ? (uint32_t)block : UINT32_MAX;
 }
 
-/* An unused tensor (a bias, a block after block_count) means that the model has a feature that is not implemented. A
- * rotated tensor that is not used in a matmul would be read in the wrong basis. */
+/* Checks that all tensors were used. An unused tensor (a bias, a block after block_count) means that the model has a
+ * feature that is not implemented. A rotated tensor that is not used in a matmul would be read in the wrong basis. */
 qn_status qn_weights_check_all_used(const qn_weights *weights, const char *architecture, uint32_t first_ignored,
                                     uint32_t end_ignored)
 {

@@ -7,7 +7,7 @@
 #include "plan/plan.h"
 #include "quant/matrix.h"
 
-/* A file, its rotation, and marks for the tensors that have been used. */
+/* A file, its rotation, and marks for the tensors that have been used. The file outlives it. Used by one thread. */
 typedef struct qn_weights {
     const qn_gguf *file;
     qn_rotation rotation;
@@ -15,6 +15,7 @@ typedef struct qn_weights {
     qn_plan *plan; /* gets the matrices of NVFP4 with their scales */
 } qn_weights;
 
+/* A matrix of a matmul; its data is in the file's map. */
 typedef struct qn_weight {
     qn_matrix matrix;
     bool rotated; /* requires a rotated input */

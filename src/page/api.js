@@ -7,13 +7,15 @@ import { events } from "./sse.js";
 export class ApiError extends Error {
     constructor(kind, message, status = 0, code = null) {
         super(message);
-        Object.assign(this, { kind, status, code });
+        Object.assign(this, { kind, status, code, n_tokens: undefined }); // n_tokens: of a prompt that is too long
     }
 }
 
 // The key is forgotten when the tab is closed.
 export const getKey = () => session.get("quern.key") ?? "";
 export const setKey = (key) => session.set("quern.key", key || null);
+
+const number = (value) => (Number.isFinite(value) && value > 0 ? value : undefined);
 
 const KINDS = { 401: "key", 403: "failed", 429: "busy", 503: "loading" };
 
@@ -25,8 +27,10 @@ async function refusal(response) {
     const message = typeof error.message === "string" ? error.message.slice(0, 1000)
         : `The server answered with status ${response.status}.`;
     const code = typeof error.code === "string" ? error.code : null;
-    return new ApiError(code === "stopping" ? "gone" : KINDS[response.status] ?? "failed", message, response.status,
-        code);
+    const result = new ApiError(code === "stopping" ? "gone" : KINDS[response.status] ?? "failed", message,
+        response.status, code);
+    result.n_tokens = number(error.n_prompt_tokens);
+    return result;
 }
 
 async function request(path, { body, signal } = {}) {
@@ -56,10 +60,36 @@ const getJson = async (path) => (await request(path, { signal: AbortSignal.timeo
 
 export const health = () => request("health", { signal: AbortSignal.timeout(5000) });
 
-// Returns the names of the models.
+const texts = (list) => (Array.isArray(list) ? list.filter((text) => typeof text === "string").slice(0, 16) : []);
+
+// What a model says about its reasoning: null: it has none; undefined: it does not say.
+function reasoningOf(value) {
+    if (typeof value !== "object" || value === null)
+        return value === null ? null : undefined;
+    const { is_optional, efforts, default_effort } = value;
+    return { is_optional: is_optional === true, efforts: texts(efforts),
+        default_effort: typeof default_effort === "string" ? default_effort : undefined };
+}
+
+// Returns the models: { name, n_ctx, reasoning }. A server may know the last two only after a model was loaded.
 export async function models() {
     const { data } = await getJson("v1/models");
-    return Array.isArray(data) ? data.map((model) => model?.id).filter((id) => typeof id === "string") : [];
+    return (Array.isArray(data) ? data : []).filter((model) => typeof model?.id === "string").map((model) => ({
+        name: model.id, n_ctx: number(model.meta?.n_ctx) ?? number(model.max_model_len),
+        reasoning: reasoningOf(model.reasoning),
+    }));
+}
+
+// Returns the number of tokens of a chat's prompt; undefined: the server does not count.
+export async function countTokens(body, signal) {
+    try {
+        const response = await request("v1/chat/completions/input_tokens", { body, signal });
+        return number((await response.json()).input_tokens);
+    } catch (error) {
+        if (signal?.aborted || error.kind === "gone" || error.kind === "key")
+            throw error;
+        return error.n_tokens;
+    }
 }
 
 // Returns the server's defaults for requests: { n_ctx, params }, each possibly undefined, as not every server reports
@@ -67,7 +97,7 @@ export async function models() {
 export async function defaults() {
     try {
         const settings = (await getJson("props")).default_generation_settings ?? {};
-        return { n_ctx: settings.n_ctx, params: settings.params ?? settings };
+        return { n_ctx: number(settings.n_ctx), params: settings.params ?? settings };
     } catch {
         return {};
     }

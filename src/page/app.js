@@ -1,8 +1,9 @@
 // The page: connects the server, the list of conversations, the conversation shown and the message box.
 import * as api from "./api.js";
 import { Composer } from "./composer.js";
+import { reserveOf } from "./context.js";
 import { Conversation, recoverDrafts, running } from "./conversation.js";
-import { byId, element, iconButton, local, session, toast } from "./dom.js";
+import { byId, element, iconButton, local, perFrame, session, toast } from "./dom.js";
 import { Server } from "./server.js";
 import * as settings from "./settings.js";
 import { Sidebar } from "./sidebar.js";
@@ -18,6 +19,7 @@ const NARROW = matchMedia("(max-width: 760px)");
 
 let current = new Conversation();
 let wanted = current.id; // the conversation selected last: `current`, or one that is being loaded
+let is_untouched = true; // the user did not choose a conversation yet, nor begin one
 let ask_again = null; // called after a key was entered
 
 // ---- Which conversation is shown ----
@@ -25,9 +27,11 @@ let ask_again = null; // called after a key was entered
 function show(conversation) {
     if (!current.is_busy)
         current.removeEventListener("change", changed);
+    current.removeEventListener("update", meterSoon);
     current = conversation;
     wanted = current.id;
     current.addEventListener("change", changed);
+    current.addEventListener("update", meterSoon);
     session.set("quern.open", current.record.title ? current.id : null);
     thread.show(current);
     sidebar.select(current.id);
@@ -47,13 +51,37 @@ function draw() {
     document.title = title ? `${title} · quern` : "quern";
     byId("main").classList.toggle("is-busy", current.is_busy);
     composer.set_busy(current.is_busy);
-    const thinking = settings.get("thinking");
-    byId("thinking").textContent = thinking === "default" ? "Thinking" : `Thinking ${thinking}`;
-    byId("thinking").className = `pill ${thinking}`;
-    byId("thinking").title = "Thinking: server default, on, or off";
+    const thinking = settings.get("thinking"), button = byId("thinking");
+    button.hidden = !server.model?.reasoning?.is_optional;
+    button.textContent = thinking === "default" ? "Thinking" : `Thinking ${thinking}`;
+    button.className = `pill ${thinking}`;
+    button.title = "Thinking: server default, on, or off";
+    thread.mark_first();
+    drawMeter();
 }
 
+// How much of the context the conversation takes.
+function drawMeter() {
+    const meter = byId("meter"), n_ctx = server.model?.n_ctx, { n_used } = current;
+    meter.hidden = !n_ctx || n_used === undefined;
+    if (meter.hidden)
+        return;
+    const share = Math.min(1, n_used / n_ctx), percent = Math.round(100 * share);
+    const text = `${n_used.toLocaleString("en")} of ${n_ctx.toLocaleString("en")} tokens of the context`;
+    const is_full = n_used > n_ctx - reserveOf(n_ctx, settings.get("max_tokens"));
+    meter.classList.toggle("is-full", is_full);
+    meter.title = is_full ? `${text}. The next question leaves the oldest messages out.` : text;
+    meter.setAttribute("aria-valuemax", n_ctx);
+    meter.setAttribute("aria-valuenow", Math.min(n_used, n_ctx));
+    meter.setAttribute("aria-valuetext", text);
+    meter.querySelector(".used").setAttribute("stroke-dasharray", `${percent} 100`);
+    meter.querySelector("span").textContent = `${percent}%`;
+}
+
+const meterSoon = perFrame(drawMeter);
+
 function create() {
+    is_untouched = false;
     if (current.messages.length)
         show(new Conversation());
     wanted = current.id;
@@ -62,6 +90,7 @@ function create() {
 }
 
 async function open(id) {
+    is_untouched = false;
     drawer(false);
     wanted = id;
     if (id === current.id)
@@ -70,21 +99,26 @@ async function open(id) {
     if (wanted !== id)
         return;
     if (!conversation)
-        return toast("This conversation no longer exists."), sidebar.refresh();
+        return toast("This conversation no longer exists.", { at: "side" }), sidebar.refresh();
     show(conversation);
     composer.focus();
 }
 
 // ---- Asking ----
 
+const request = () => settings.request(server.model);
+
 async function run(work) {
     const conversation = current;
+    is_untouched = false;
     session.set("quern.open", conversation.id);
     sidebar.select(conversation.id);
     const finished = new Promise((resolve) =>
         conversation.addEventListener("finish", ({ detail }) => resolve(detail), { once: true }));
     work(conversation);
     const message = await finished;
+    if (server.model?.n_ctx === undefined && message.content)
+        server.check(); // it knows more of a model that it has loaded
     if (message.error_kind === "key")
         ask_again = () => current === conversation && actions.regenerate(message);
     // A cut connection says little: the server may still be running.
@@ -92,12 +126,6 @@ async function run(work) {
         server.check();
     else if (message.error_kind)
         server.failed({ kind: message.error_kind });
-}
-
-function removed(conversation, index, messages) {
-    if (messages.length > 1)
-        toast(`${messages.length} messages were removed.`,
-            { label: "Undo", run: () => conversation.restore(index, messages) });
 }
 
 const actions = {
@@ -109,8 +137,8 @@ const actions = {
             const index = conversation.messages.indexOf(message);
             if (text === null || conversation.is_busy || index < 0 || (!text.trim() && !message.files))
                 return composer.focus();
-            removed(conversation, index, conversation.truncate(index));
-            run(() => conversation.ask(text.trim(), message.files ?? [], settings.request()));
+            conversation.branch(index);
+            run(() => conversation.ask(text.trim(), message.files ?? [], request()));
             composer.focus();
         });
     },
@@ -118,9 +146,14 @@ const actions = {
         const index = current.messages.indexOf(message);
         if (current.is_busy || index < 0)
             return;
-        removed(current, index, current.truncate(index));
-        run((conversation) => conversation.answer(settings.request()));
+        current.branch(index);
+        run((conversation) => conversation.answer(request()));
         composer.focus();
+    },
+    versions: (message) => current.versions(message),
+    choose(message) {
+        if (!current.is_busy)
+            current.choose(message);
     },
 };
 
@@ -215,16 +248,16 @@ async function importConversations(file) {
         byId("settings").close();
         if (ids.length)
             open(ids[0]);
-        toast(ids.length === 1 ? "Imported a conversation." : `Imported ${ids.length} conversations.`);
+        toast(ids.length === 1 ? "Imported a conversation." : `Imported ${ids.length} conversations.`, { at: "side" });
     } catch (error) {
-        toast(error.message);
+        toast(error.message, { at: "side" });
     }
 }
 
-const server = new Server({ key: askKey });
+const server = new Server({ key: askKey, changed: () => draw() });
 const thread = new Thread(actions);
 const composer = new Composer({
-    send: (text, files) => run((conversation) => conversation.ask(text, files, settings.request())),
+    send: (text, files) => run((conversation) => conversation.ask(text, files, request())),
     stop: () => current.stop(),
     edit_last: () => {
         const last = current.messages.findLast(({ role }) => role === "user");
@@ -259,7 +292,7 @@ async function changedElsewhere(id) {
 }
 
 async function start() {
-    const last = session.get("quern.open"), first = current.id;
+    const last = session.get("quern.open");
     theme(false);
     drawer(false);
     NARROW.addEventListener("change", () => drawer(false));
@@ -269,7 +302,7 @@ async function start() {
     byId("shade").addEventListener("click", () => drawer(false));
     byId("new").addEventListener("click", create);
     byId("thinking").addEventListener("click", settings.nextThinking);
-    byId("open-settings").addEventListener("click", () => settings.showDialog({
+    byId("open-settings").addEventListener("click", () => settings.showDialog(server.model, {
         exportAll: () => exportConversations(sidebar.records.map(({ id }) => id)),
         import: () => byId("import-file").click(),
         changeKey: askKey,
@@ -286,11 +319,11 @@ async function start() {
     if (!NARROW.matches)
         composer.focus();
     server.check();
-    await store.open(toast, changedElsewhere);
+    await store.open((text) => toast(text), changedElsewhere);
     await recoverDrafts();
     await sidebar.refresh();
     const is_there = last && await store.get(last);
-    if (is_there && wanted === first && !current.messages.length)
+    if (is_there && is_untouched)
         open(last);
 }
 

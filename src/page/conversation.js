@@ -1,9 +1,14 @@
 // A conversation and its answer in progress, which continues when another conversation is shown. thread.js displays it.
 //
-// A message: { conversation, n, role, content, created } and, if they apply, reasoning, reasoning_ms, files,
+// A message: { conversation, n, parent, role, content, created } and, if they apply, reasoning, reasoning_ms, files,
 // tool_calls: [{ id, name, arguments }], tool_call_id, model, stats, error and state: "streaming", "done", "stopped"
 // (by the user), "cut" (by a lost connection or a reload), "full" (by a limit of tokens) or "failed".
+//
+// A record: { id, title, created, updated } and, if they apply, leaf, the number of a message of the branch shown, and
+// first, that of the first message which still fits into the context.
 import * as api from "./api.js";
+import { link, pathThrough, versionsOf } from "./branches.js";
+import { firstToSend } from "./context.js";
 import { local, randomId } from "./dom.js";
 import { withFiles } from "./files.js";
 import * as store from "./store.js";
@@ -33,13 +38,16 @@ function sent(message) {
     return result;
 }
 
-// Events: "append", "update" and "finish" (detail: the message), "truncate" (detail: the number left), "change" (title,
-// time).
+// Events: "append", "update" and "finish" (detail: the message), "truncate" (detail: the number left), "branch"
+// (detail: the number of messages that are as before), "change" (title, time, first message that is sent).
 export class Conversation extends EventTarget {
-    constructor(record, messages) {
+    constructor(record, all = []) {
         super();
         this.record = record ?? { id: randomId(), title: "", created: Date.now(), updated: Date.now() };
-        this.messages = messages ?? [];
+        link(all);
+        this.all = all; // in ascending order of their numbers
+        this.messages = pathThrough(all, this.record.leaf);
+        this.used = undefined; // tokens of the context, while an answer comes
         this.controller = null; // of the request in progress
         this.is_discarded = false;
     }
@@ -78,33 +86,52 @@ export class Conversation extends EventTarget {
     }
 
     #append(message) {
-        Object.assign(message, { conversation: this.id, n: (this.messages.at(-1)?.n ?? -1) + 1, created: Date.now() });
+        Object.assign(message, { conversation: this.id, n: (this.all.at(-1)?.n ?? -1) + 1,
+            parent: this.messages.findLast(has_something)?.n ?? -1, created: Date.now() });
+        this.all.push(message);
         this.messages.push(message);
+        this.record.leaf = message.n;
         this.#keep(message);
         this.#tell("append", message);
         return message;
     }
 
     #keep(message) {
-        if (!this.is_discarded && this.messages.includes(message))
+        if (!this.is_discarded && this.all.includes(message))
             store.putMessage(message);
     }
 
-    // Removes the messages from an index on; returns them for restore().
-    truncate(index) {
-        const removed = this.messages.splice(index);
-        if (removed.length)
-            store.truncate(this.id, removed[0].n);
+    // Ends the branch shown before an index: the next message begins another one there.
+    branch(index) {
+        this.messages.splice(index);
+        this.record.leaf = this.messages.at(-1)?.n;
+        // What failed without a text is no branch to go back to.
+        this.all = this.all.filter(has_something);
         this.#tell("truncate", index);
-        return removed;
     }
 
-    // Puts removed messages back, replacing later ones.
-    restore(index, removed) {
-        this.stop();
-        this.truncate(index);
-        for (const message of removed)
-            this.#append(message);
+    versions(message) {
+        return versionsOf(this.all, message);
+    }
+
+    // Shows the branch of another version of a message.
+    choose(message) {
+        const path = pathThrough(this.all, message.n), index = path.indexOf(message);
+        this.messages = path;
+        this.record.leaf = path.at(-1).n;
+        this.#tell("branch", index);
+        this.#touch();
+    }
+
+    // The index of the first message that fits into the context.
+    get first() {
+        return Math.max(0, this.messages.findIndex(({ n }) => n === this.record.first));
+    }
+
+    // The tokens of the context that the branch shown takes; undefined: none is known.
+    get n_used() {
+        const { stats } = this.messages.findLast(({ stats }) => stats?.prompt >= 0) ?? {};
+        return this.used ?? (stats ? stats.prompt + (stats.tokens ?? 0) : undefined);
     }
 
     // The conversation is deleted: later text is not stored.
@@ -126,26 +153,45 @@ export class Conversation extends EventTarget {
         this.controller?.abort();
     }
 
-    // Answers the existing messages.
-    async answer(settings) {
-        const { system, ...options } = settings;
-        const messages = this.messages.filter(has_something).map(sent);
+    // The body of a request for the messages from an index on.
+    #body(index, { system, n_ctx, ...options }) {
+        const messages = this.messages.slice(index).filter(has_something).map(sent);
         if (system)
             messages.unshift({ role: "system", content: system });
-        const message = this.#append({ role: "assistant", content: "", state: "streaming", model: options.model });
-        const run = { message, started: performance.now(), first: 0, thought: 0, n: 0 };
+        return { ...options, messages };
+    }
+
+    // Leaves the oldest turns out if the context is full.
+    async #fit(settings, signal) {
+        const messages = this.messages.slice(0, -1), { first } = this;
+        const index = await firstToSend(messages, first, settings,
+            (i) => api.countTokens(this.#body(i, settings), signal));
+        if (index !== first) {
+            this.record.first = messages[index].n;
+            this.#touch();
+        }
+        return index;
+    }
+
+    // Answers the existing messages.
+    async answer(settings) {
+        const message = this.#append({ role: "assistant", content: "", state: "streaming", model: settings.model });
+        const run = { message, started: performance.now(), first: 0, thought: 0, n: 0, n_ctx: settings.n_ctx };
         const controller = this.controller = new AbortController();
         running.set(this.id, { conversation: this, message });
         const timer = setInterval(() => this.#keep(message), SAVE_MS);
-        this.#tell("change");
+        this.#touch();
         let failure = null;
         try {
-            const body = { ...options, messages, stream: true, stream_options: { include_usage: true },
+            const index = await this.#fit(settings, controller.signal);
+            run.from = this.messages[index].n;
+            const body = { ...this.#body(index, settings), stream: true, stream_options: { include_usage: true },
                 timings_per_token: true };
             for await (const chunk of api.chat(body, controller.signal)) {
                 if (controller.signal.aborted)
                     break;
                 receive(run, chunk);
+                this.used = usedOf(run);
                 this.#tell("update", message);
             }
         } catch (error) {
@@ -172,14 +218,13 @@ export class Conversation extends EventTarget {
         }
         message.stats = stats(run);
         this.controller = null;
+        this.used = undefined;
         running.delete(this.id);
-        if (this.messages.includes(message)) {
-            // An answer without text is not stored; its error is shown until the page is left.
-            if (has_something(message))
-                this.#keep(message);
-            else
-                store.truncate(this.id, message.n);
-        }
+        // An answer without text is not stored; its error is shown until the page is left.
+        if (has_something(message))
+            this.#keep(message);
+        else if (!this.is_discarded)
+            store.removeMessage(this.id, message.n);
         this.#tell("finish", message);
         this.#touch();
     }
@@ -231,8 +276,14 @@ function receive(run, chunk) {
     }
 }
 
+// The tokens of the context so far, by the times that come with each token.
+function usedOf({ timings }) {
+    const { cache_n = 0, prompt_n, predicted_n } = timings ?? {};
+    return Number.isFinite(prompt_n + cache_n + predicted_n) ? prompt_n + cache_n + predicted_n : undefined;
+}
+
 // The numbers shown below an answer, by the server's clock if it sends times.
-function stats({ usage, timings, started, first, n }) {
+function stats({ usage, timings, started, first, n, n_ctx, from }) {
     const now = performance.now(), number = (value) => (Number.isFinite(value) ? value : undefined);
     const generated = number(usage?.completion_tokens) ?? number(timings?.predicted_n);
     const seconds = (now - first) / 1000;
@@ -243,6 +294,8 @@ function stats({ usage, timings, started, first, n }) {
         speed: number(timings?.predicted_per_second)
             ?? (generated > 1 && n > 1 && seconds > 0 ? (generated - 1) / seconds : undefined),
         first_ms: first ? Math.round(first - started) : undefined,
+        n_ctx,
+        from,
     };
 }
 

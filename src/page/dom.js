@@ -35,14 +35,23 @@ export function iconButton(name, label, click) {
         icon(name));
 }
 
-// A line at the edge of the window that disappears; action: { label, run }.
-export function toast(text, action) {
-    const node = element("div", { class: "toast" }, element("span", {}, text));
+// Where a note appears: "side" is below the list of conversations, "bottom" above the message box, an element
+// has its own. A dialog covers the others, so it takes them while it is open.
+function placeOf(at) {
+    const dialog = document.querySelector("dialog[open]"), is_named = typeof at === "string";
+    if (dialog && (is_named || !dialog.contains(at)))
+        return dialog.querySelector(".toasts") ?? dialog;
+    return is_named ? byId(at === "side" && !byId("sidebar").inert ? "side-toasts" : "bottom-toasts") : at;
+}
+
+// A note that disappears, next to what it is about and above nothing; action: { label, run }.
+export function toast(text, { at = "bottom", action } = {}) {
+    const node = element("div", { class: "toast", role: "status" }, element("span", {}, text));
     const remove = () => node.remove();
     if (action)
         node.append(element("button", { type: "button", on: { click: () => (remove(), action.run()) } }, action.label));
-    byId("toasts").append(node);
-    setTimeout(remove, action ? 10000 : 4000);
+    placeOf(at).append(node);
+    setTimeout(remove, action ? 10000 : 5000);
 }
 
 // The Clipboard API exists only on https and on this machine; elsewhere the old command still copies.
@@ -66,7 +75,7 @@ export async function copyText(text) {
 export function copyButton(label, text) {
     const button = iconButton("copy", label, async () => {
         if (!await copyText(text()))
-            return toast("The browser does not let this page copy.");
+            return toast("The browser does not let this page copy.", { at: button.closest(".foot, .code") });
         button.replaceChildren(icon("done"));
         setTimeout(() => button.replaceChildren(icon("copy")), 1500);
     });

@@ -19,7 +19,7 @@ export class LiveMarkdown {
         const text = prepare(source);
         if (!text.startsWith(this.closed))
             this.#restart();
-        const tokens = tokenize(text.slice(this.closed.length));
+        const tokens = tokenize(text.slice(this.closed.length), true);
         this.#show(this.n_closed, tokens, false);
         this.#close(tokens);
     }
@@ -38,12 +38,13 @@ export class LiveMarkdown {
     #show(first, tokens, is_complete) {
         // A link's address may be defined later in the text, so its node is made again.
         const has_definitions = is_complete && Object.keys(tokens.links ?? {}).length > 0;
-        const is_same = (shown, token) => shown?.type === token.type && shown.raw === token.raw
-            && !(has_definitions && token.raw.includes("]"));
+        // A formula at the end of a text that grows is shown as it is written.
+        const is_same = (shown, token, is_end) => shown?.type === token.type && shown.raw === token.raw
+            && !(has_definitions && token.raw.includes("]")) && (shown.is_end === is_end || !/[$\\]/.test(token.raw));
         tokens.forEach((token, i) => {
-            const shown = this.blocks[first + i];
-            if (!is_same(shown, token))
-                this.#put(first + i, shown, token);
+            const shown = this.blocks[first + i], is_end = !is_complete && i + 1 === tokens.length;
+            if (!is_same(shown, token, is_end))
+                this.#put(first + i, shown, token, is_end);
             if (token.type === "code" && (is_complete || i + 1 < tokens.length))
                 this.#colour(this.blocks[first + i]);
         });
@@ -57,10 +58,10 @@ export class LiveMarkdown {
         shown.is_coloured = true;
     }
 
-    #put(index, shown, token) {
+    #put(index, shown, token, is_end) {
         if (token.type === "code" && shown?.type === "code" && shown.lang === token.lang) {
             shown.code.set(codeText(token));
-            Object.assign(shown, { raw: token.raw, is_coloured: false });
+            Object.assign(shown, { raw: token.raw, is_coloured: false, is_end });
             return;
         }
         const code = token.type === "code" ? new CodeBlock(codeText(token), token.lang) : null;
@@ -71,7 +72,8 @@ export class LiveMarkdown {
             shown.node.remove();
         else if (node)
             this.container.insertBefore(node, this.blocks.slice(index + 1).find((later) => later.node)?.node ?? null);
-        this.blocks[index] = { type: token.type, raw: token.raw, lang: token.lang, node, code, is_coloured: false };
+        this.blocks[index] = { type: token.type, raw: token.raw, lang: token.lang, node, code, is_coloured: false,
+            is_end };
     }
 
     #close(tokens) {

@@ -1,7 +1,10 @@
 // Markdown to elements: marked's lexer finds the tokens, and each becomes a node here. No HTML is ever parsed: tags in
-// an answer are shown as text. Without marked there are only text and fenced code.
+// an answer are shown as text. Without marked there are only text, formulas in it, and fenced code.
 import { CodeBlock } from "./code.js";
 import { element } from "./dom.js";
+import { formulas, restore } from "./formula.js";
+import { lexer, MAX_INLINE } from "./lexer.js";
+import { formulaNode } from "./typeset.js";
 
 const MAX_DEPTH = 40;
 const TAB = "\uE000"; // stands for a tab in fenced code, which marked would replace by spaces
@@ -11,7 +14,7 @@ const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: "\"", apos: "'", nbsp: "\u0
     times: "×", middot: "·", bull: "•", rarr: "→", larr: "←", le: "≤", ge: "≥", ne: "≠", deg: "°", euro: "€",
         trade: "™" };
 
-const characters = (text) => text.replace(/&(?:#(\d{1,7})|#[xX]([\da-fA-F]{1,6})|([a-zA-Z]{2,8}));/g,
+const characters = (text) => restore(text).replace(/&(?:#(\d{1,7})|#[xX]([\da-fA-F]{1,6})|([a-zA-Z]{2,8}));/g,
     (whole, decimal, hex, name) => {
     if (name)
         return Object.hasOwn(ENTITIES, name) ? ENTITIES[name] : whole;
@@ -55,44 +58,13 @@ function plainTokens(text) {
     return tokens;
 }
 
-// Searches for an end that may be missing: the beginning, and the cost per character searched.
-const SEARCHES = { emStrong: [/^[*_]/, 20], link: [/^!?\[/, 1], reflink: [/^!?\[/, 1], tag: [/^</, 1],
-    autolink: [/^</, 1], codespan: [/^`/, 1], del: [/^~/, 1] };
-const MAX_SEARCHED = 20e6, SEARCHED_PER_CHARACTER = 200, MAX_INLINE = 20000;
-
-// marked's lexer searches for such an end from each beginning. This limits the searches to a number that grows with the
-// text; beyond it, and in very long paragraphs, such beginnings are text.
-function lexer(marked, text) {
-    let left = MAX_SEARCHED + SEARCHED_PER_CHARACTER * text.length;
-    const tokenizer = new marked.Tokenizer();
-    for (const [name, [begin, cost]] of Object.entries(SEARCHES)) {
-        const search = tokenizer[name];
-        tokenizer[name] = function (source, ...more) {
-            if (!begin.test(source) || left < 0)
-                return undefined;
-            const token = search.call(this, source, ...more);
-            left -= cost * (token ? token.raw : source).length;
-            return token;
-        };
-    }
-    const lexer = new marked.Lexer({ ...marked.defaults, gfm: true, breaks: false, tokenizer });
-    const inline = lexer.inlineTokens;
-    lexer.inlineTokens = function (source, tokens = []) {
-        if (source.length <= MAX_INLINE)
-            return inline.call(this, source, tokens);
-        tokens.push({ type: "text", raw: source, text: source });
-        return tokens;
-    };
-    return lexer;
-}
-
-// The tokens of prepared text; their `raw` texts join to the text.
-export function tokenize(text) {
+// The tokens of prepared text; their `raw` texts join to the text. is_growing: more text may follow.
+export function tokenize(text, is_growing = false) {
     const { marked } = globalThis;
     if (!marked?.Lexer)
         return plainTokens(text);
     try {
-        return lexer(marked, text).lex(text);
+        return lexer(marked, text, is_growing).lex(text);
     } catch {
         return plainTokens(text); // nesting exceeds the lexer's stack
     }
@@ -116,7 +88,7 @@ function link(href, children) {
 }
 
 function codeSpan(raw) {
-    const inner = raw.replace(/^(`+)([^]*)\1$/, "$2").replaceAll("\n", " ");
+    const inner = restore(raw).replace(/^(`+)([^]*)\1$/, "$2").replaceAll("\n", " ");
     return element("code", {}, inner.startsWith(" ") && inner.endsWith(" ") && /[^ ]/.test(inner) ? inner.slice(1, -1)
         : inner);
 }
@@ -125,8 +97,9 @@ const inlines = (tokens, depth) => (tokens ?? []).map((token) => inline(token, d
 
 function inline(token, depth) {
     if (depth > MAX_DEPTH)
-        return token.raw;
+        return restore(token.raw);
     switch (token.type) {
+    case "formula": return formulaNode(token, restore(token.raw));
     case "text": return token.tokens ? element("span", {}, ...inlines(token.tokens, depth)) : characters(token.raw);
     case "escape": return token.raw.slice(1);
     case "strong": return element("strong", {}, ...inlines(token.tokens, depth));
@@ -134,12 +107,12 @@ function inline(token, depth) {
     case "del": return element("del", {}, ...inlines(token.tokens, depth));
     case "codespan": return codeSpan(token.raw);
     case "br": return element("br");
-    case "html": return /^<br *\/?>$/i.test(token.raw) ? element("br") : token.raw;
+    case "html": return /^<br *\/?>$/i.test(token.raw) ? element("br") : restore(token.raw);
     case "link": return link(token.href, /^<|^[^[]/.test(token.raw) ? [token.raw.replace(/^<|>$/g, "")]
         : inlines(token.tokens, depth));
     // An image would be a request to another server, which the page's policy forbids.
     case "image": return link(token.href, [`Image: ${characters(token.text || token.href)}`]);
-    default: return token.raw;
+    default: return restore(token.raw);
     }
 }
 
@@ -169,19 +142,31 @@ function table(token, depth) {
             element("tbody", {}, ...token.rows.map(row("td")))));
 }
 
+// Text without Markdown, with its formulas.
+function plain(raw) {
+    const text = raw.slice(0, raw.search(/(?<!\n)\n*$/)), nodes = [];
+    let shown = 0;
+    for (const span of text.length <= MAX_INLINE ? formulas(text) : []) {
+        nodes.push(text.slice(shown, span.from), formulaNode(span, text.slice(span.from, span.to)));
+        shown = span.to;
+    }
+    return [...nodes, text.slice(shown)];
+}
+
 function finishedCode(token) {
     const code = new CodeBlock(codeText(token), token.lang);
     code.finish();
     return code.element;
 }
 
-export const codeText = (token) => token.text.replaceAll(TAB, "\t");
+export const codeText = (token) => restore(token.text).replaceAll(TAB, "\t");
 
 // The node of a token; null: it shows nothing.
 export function block(token, depth = 0) {
     if (depth > MAX_DEPTH)
-        return element("p", { class: "plain" }, token.raw);
+        return element("p", { class: "plain" }, restore(token.raw));
     switch (token.type) {
+    case "formula": return element("p", { class: "display" }, formulaNode(token, restore(token.raw).trim()));
     case "space": case "def": return null;
     case "code": return finishedCode(token);
     case "heading": return element(`h${Math.min(token.depth + 2, 6)}`, {}, ...inlines(token.tokens, depth));
@@ -191,6 +176,6 @@ export function block(token, depth = 0) {
     case "table": return table(token, depth);
     case "paragraph": return element("p", {}, ...inlines(token.tokens, depth));
     case "text": return element("span", {}, ...(token.tokens ? inlines(token.tokens, depth) : [characters(token.raw)]));
-    default: return element("p", { class: "plain" }, token.raw.slice(0, token.raw.search(/(?<!\n)\n*$/)));
+    default: return element("p", { class: "plain" }, ...plain(restore(token.raw)));
     }
 }

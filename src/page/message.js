@@ -12,6 +12,7 @@ const NOTES = {
     full: "The answer reached the limit of tokens.",
     failed: "The answer failed.",
 };
+const FOLDED_LINES = 12, FOLDED_LENGTH = 1200; // of a message of one's own, which is folded beyond them
 
 export const seconds = (ms) => (ms < 950 ? `${Math.max(0.1, ms / 1000).toFixed(1)} s` : ms < 59500
     ? `${Math.round(ms / 1000)} s`
@@ -33,6 +34,14 @@ function statsText({ speed, tokens, prompt, cached, first_ms }) {
     return parts.join(" · ");
 }
 
+function noteOf({ state, error, stats }) {
+    if (error)
+        return `${state === "cut" ? "Cut off: " : ""}${error}`;
+    const { prompt = 0, tokens = 0, n_ctx } = stats ?? {};
+    return state === "full" && prompt + tokens >= n_ctx
+        ? `The answer ends here: the context of ${count(n_ctx)} tokens is full.` : NOTES[state];
+}
+
 function fold(kind, title, ...children) {
     return element("details", { class: `fold ${kind}` }, element("summary", {}, icon("fold"), title),
         element("div", { class: "inside" }, ...children));
@@ -51,7 +60,7 @@ const toolCall = (call) => fold("call", element("span", {}, icon("tool"), "Calls
     element("pre", {}, element("code", {}, pretty(call.arguments))));
 
 export class MessageView {
-    // actions: { edit(message), regenerate(message), retry(message) }
+    // actions: { edit(message), regenerate(message), versions(message), choose(message) }
     constructor(message, actions) {
         this.message = message;
         this.actions = actions;
@@ -87,7 +96,22 @@ export class MessageView {
             this.body.append(fold("file", element("span", {}, icon("file"), name),
                 element("pre", { tabindex: "0" }, text)));
         if (this.message.content)
-            this.body.append(element("div", { class: "bubble plain" }, this.message.content));
+            this.body.append(this.#bubble(this.message.content));
+    }
+
+    #bubble(content) {
+        const text = element("div", { class: "plain" }, content), bubble = element("div", { class: "bubble" }, text);
+        if (content.length <= FOLDED_LENGTH && content.split("\n").length <= FOLDED_LINES)
+            return bubble;
+        const button = element("button", { type: "button", class: "plain-button", "aria-expanded": "false", on: {
+            click: () => {
+                const is_open = !bubble.classList.toggle("is-folded");
+                button.textContent = is_open ? "Show less" : "Show all";
+                button.setAttribute("aria-expanded", String(is_open));
+            } } }, "Show all");
+        bubble.classList.add("is-folded");
+        bubble.append(button);
+        return bubble;
     }
 
     #assistant() {
@@ -154,19 +178,34 @@ export class MessageView {
         this.#foot();
     }
 
+    // Which version of the message this is, and the way to the others; null: there is one.
+    #versions() {
+        const versions = this.actions.versions(this.message), at = versions.indexOf(this.message);
+        if (versions.length < 2 || at < 0)
+            return null;
+        const button = (name, label, other) => {
+            const result = iconButton(name, label, () => this.actions.choose(other));
+            result.disabled = !other;
+            return result;
+        };
+        return element("span", { class: "versions", role: "group", "aria-label": "Versions" },
+            button("previous", "Previous version", versions[at - 1]),
+            element("span", {}, `${at + 1}/${versions.length}`),
+            button("next", "Next version", versions[at + 1]));
+    }
+
     #foot() {
         const { message, actions } = this;
         this.foot.replaceChildren();
         if (message.state === "streaming")
             return;
         const is_broken = ["stopped", "cut", "failed"].includes(message.state);
-        const note = message.error ? `${message.state === "cut" ? "Cut off: " : ""}${message.error}`
-            : NOTES[message.state];
+        const note = noteOf(message);
         if (note)
             this.foot.append(element("p", { class: `note ${message.state}` }, note,
                 is_broken ? element("button", { type: "button", on: { click: () => actions.regenerate(message) } },
                     "Try again") : null));
-        const buttons = element("div", { class: "buttons" });
+        const buttons = element("div", { class: "buttons" }, this.#versions());
         if (message.content || message.files)
             buttons.append(copyButton("Copy",
                 () => (message.role === "user" ? withFiles(message.content, message.files) : message.content)));

@@ -9,16 +9,21 @@
 /* The Content-Security-Policy that an answer with a file must have: everything comes from the server itself, and
  * nothing is evaluated, framed or posted elsewhere. */
 #define QN_PAGE_CONTENT_SECURITY_POLICY                                                                                \
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri "     \
-    "'none'; "                                                                                                         \
-    "form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; connect-src 'self'; img-src 'self' "    \
+    "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-typedef struct qn_page_file {
-    const char *path;     /* of the URL: "/", "/page/app.js", ... */
-    const char *type;     /* Content-Type */
-    const char *etag;     /* with its quotation marks: a hash of the bytes, which change only with the binary */
+/* Bytes of a file, and the hash of them as an ETag with its quotation marks: both change only with the binary. */
+typedef struct qn_page_bytes {
+    const char *etag;
     const uint8_t *bytes; /* [size] */
     size_t size;
+} qn_page_bytes;
+
+typedef struct qn_page_file {
+    const char *path;    /* of the URL: "/", "/page/app.js", ... */
+    const char *type;    /* Content-Type */
+    qn_page_bytes plain; /* the file itself */
+    qn_page_bytes gzip;  /* compressed when quern was built, for clients that accept gzip; bytes NULL: it is not */
 } qn_page_file;
 
 /* qn_page_find - returns the file of a path without its query. NULL: there is none. */

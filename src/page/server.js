@@ -15,15 +15,22 @@ const LABELS = { ok: "Connected", gone: "No connection", loading: "Loading", key
 
 // State: "unknown", "ok", "gone", "loading" or "key".
 export class Server {
-    // on: { key() }: the server needs another key
+    // on: { key(), changed() }: the server needs another key; it says something else about the model
     constructor(on) {
         this.on = on;
         this.state = "unknown";
         this.n_tries = 0;
         this.timer = 0;
-        byId("models").addEventListener("change", ({ target }) => settings.set("model", target.value));
+        this.models = [];
+        byId("models").addEventListener("change", ({ target }) =>
+            settings.set("model", target.title = target.value));
         addEventListener("online", () => this.check());
         document.addEventListener("visibilitychange", () => !document.hidden && this.check());
+    }
+
+    // What the server says of the model that answers: { name, n_ctx, reasoning }; undefined: it was not asked yet.
+    get model() {
+        return this.models.find(({ name }) => name === settings.get("model"));
     }
 
     // Asks the server, repeatedly until it answers.
@@ -32,12 +39,13 @@ export class Server {
         this.timer = 0;
         try {
             await api.health();
-            const names = await api.models();
-            this.#models(names);
+            this.models = await api.models();
+            this.#models(this.models.map(({ name }) => name));
             if (this.state !== "ok") {
                 const { params } = await api.defaults();
                 settings.setDefaults(params);
             }
+            this.on.changed();
             this.#set("ok");
         } catch (error) {
             this.failed(error);
@@ -89,7 +97,7 @@ export class Server {
             settings.set("model", names[0]);
         const chosen = settings.get("model") ?? "";
         select.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
-        select.value = chosen;
+        select.value = select.title = chosen;
         select.hidden = names.length < 2;
         one.hidden = names.length >= 2;
         one.textContent = one.title = chosen;

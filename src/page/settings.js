@@ -15,7 +15,7 @@ const NUMBERS = [
 ];
 const CHOICES = {
     thinking: ["default", "on", "off"],
-    effort: ["default", "minimal", "low", "medium", "high", "max"],
+    effort: ["default", "minimal", "low", "medium", "high", "xhigh", "max"],
 };
 const MAX_SYSTEM = 100000;
 
@@ -69,19 +69,26 @@ export function nextThinking() {
     set("thinking", CHOICES.thinking[(CHOICES.thinking.indexOf(values.thinking) + 1) % CHOICES.thinking.length]);
 }
 
-// The fields of a request, and `system`. Thinking "off" is sent as effort "none", which works whatever the server's
-// default is.
-export function request() {
+function reasoningFields() {
     const result = {};
-    for (const [name] of NUMBERS)
-        if (values[name] !== undefined)
-            result[name] = values[name];
     if (values.thinking === "off")
         result.reasoning_effort = "none";
     else if (values.effort !== "default")
         result.reasoning_effort = values.effort;
     if (values.thinking === "on")
         result.chat_template_kwargs = { enable_thinking: true };
+    return result;
+}
+
+// The fields of a request, and `system` and `n_ctx`. Thinking "off" is sent as effort "none", which works whatever the
+// server's default is. model: what the server says of it, from api.models(), or undefined.
+export function request(model) {
+    const result = { n_ctx: model?.n_ctx };
+    for (const [name] of NUMBERS)
+        if (values[name] !== undefined)
+            result[name] = values[name];
+    if (model?.reasoning !== null)
+        Object.assign(result, reasoningFields());
     if (values.model)
         result.model = values.model;
     if (values.system.trim())
@@ -111,12 +118,32 @@ function numberField(field) {
     return element("label", { class: "field" }, element("span", {}, label), input);
 }
 
-function choiceField(name, label, names) {
+// choices: pairs of a value and its name. What is selected is among them, wherever it comes from.
+function choiceField(name, label, choices) {
+    const known = choices.some(([value]) => value === values[name]) ? choices
+        : [...choices, [values[name], `${values[name]}, not of this model`]];
     const select = element("select", { id: `set-${name}` },
-        ...CHOICES[name].map((value) => element("option", { value }, names?.[value] ?? value)));
+        ...known.map(([value, text]) => element("option", { value }, text)));
     select.value = values[name];
     select.addEventListener("change", () => set(name, select.value));
     return element("label", { class: "field" }, element("span", {}, label), select);
+}
+
+const same = (list) => list.map((value) => [value, value]);
+
+// The fields about the model's reasoning, as far as it has some.
+function reasoningFieldsOf(model) {
+    const { reasoning } = model ?? {};
+    if (reasoning === null)
+        return [element("p", {}, "This model answers without thinking first.")];
+    const { efforts = [], default_effort, is_optional = true } = reasoning ?? {};
+    const levels = (efforts.length ? efforts : CHOICES.effort.slice(1)).filter((value) => value !== "none");
+    return [
+        is_optional ? choiceField("thinking", "Thinking", [["default", "server default"], ...same(["on", "off"])])
+            : element("p", {}, "This model always thinks before it answers."),
+        choiceField("effort", "Effort",
+            [["default", default_effort ? `default: ${default_effort}` : "server default"], ...same(levels)]),
+    ];
 }
 
 function reset(fill) {
@@ -128,8 +155,8 @@ function reset(fill) {
     fill();
 }
 
-// Fills the dialog and shows it. data: { exportAll(), import(), deleteAll(), changeKey() }
-export function showDialog(data) {
+// Fills the dialog and shows it. model: as of request(); data: { exportAll(), import(), changeKey() }
+export function showDialog(model, data) {
     const dialog = byId("settings");
     const system = element("textarea", { id: "set-system", rows: "4", maxlength: MAX_SYSTEM,
         placeholder: "How the model should behave. Sent before every conversation." });
@@ -141,8 +168,7 @@ export function showDialog(data) {
             element("div", { class: "scroll" },
                 element("section", {}, element("h3", {}, "Model"),
                     element("label", { class: "field tall" }, element("span", {}, "System prompt"), system),
-                    choiceField("thinking", "Thinking", { default: "server default", on: "on", off: "off" }),
-                    choiceField("effort", "Effort", { default: "server default" })),
+                    ...reasoningFieldsOf(model)),
                 element("section", {}, element("h3", {}, "Sampling"), ...NUMBERS.map(numberField),
                     element("button", { type: "button", class: "plain-button", on: { click: () => reset(fill) } },
                         "Back to the server's defaults")),
@@ -154,10 +180,11 @@ export function showDialog(data) {
                             "Export all"),
                         element("button", { type: "button", id: "import", on: { click: data.import } }, "Import"),
                         element("button", { type: "button", id: "change-key", on: { click: data.changeKey } },
-                            "API key"))),
+                            "API key")),
+                    element("div", { class: "toasts" })),
                 element("section", { class: "keys" }, element("h3", {}, "Keys"),
                     element("dl", {}, ...[["Enter", "send"], ["Shift+Enter", "new line"], ["Esc", "stop the answer"],
-                        ["↑ in an empty box", "edit the last message"],
+                        ["↑", "edit the last message, in an empty box"],
                         ["Ctrl+Shift+O", "new conversation"],
                             ["Ctrl+K", "search"]].flatMap(([key, what]) =>
                             [element("dt", {}, element("kbd", {}, key)), element("dd", {}, what)]))),

@@ -151,10 +151,11 @@ export class Sidebar {
         await this.on.deleted(record.id);
         this.records = this.records.filter(({ id }) => id !== record.id);
         this.draw();
-        toast(`Deleted “${record.title}”.`, { label: "Undo", run: async () => {
+        const undo = async () => {
             await store.addAll([{ conversation: record, messages }]);
             this.changed(record);
             this.on.restored(record.id);
-        } });
+        };
+        toast(`Deleted “${record.title}”.`, { at: "side", action: { label: "Undo", run: undo } });
     }
 }

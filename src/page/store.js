@@ -16,8 +16,8 @@ const completed = (transaction) => new Promise((resolve, reject) => {
     transaction.onerror = transaction.onabort = () => reject(transaction.error);
 });
 
-// The key range of a conversation's messages from number n on.
-const from = (id, n = 0) => IDBKeyRange.bound([id, n], [id, Infinity]);
+// The key range of a conversation's messages.
+const keysOf = (id) => IDBKeyRange.bound([id, 0], [id, Infinity]);
 
 // Tabs report changes to each other.
 const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("quern") : null;
@@ -79,7 +79,7 @@ export async function get(id) {
 
 export async function messages(id) {
     await is_open;
-    return database ? done(read("messages").getAll(from(id))) : [];
+    return database ? done(read("messages").getAll(keysOf(id))) : [];
 }
 
 export const putConversation = (conversation) =>
@@ -87,12 +87,11 @@ export const putConversation = (conversation) =>
 
 export const putMessage = (message) => write(undefined, (_, all) => all.put(message));
 
-// Deletes the messages from number n on.
-export const truncate = (id, n) => write(undefined, (_, all) => all.delete(from(id, n)));
+export const removeMessage = (id, n) => write(undefined, (_, all) => all.delete([id, n]));
 
 export const remove = (id) => write(id, (conversations, all) => {
     conversations.delete(id);
-    all.delete(from(id));
+    all.delete(keysOf(id));
 });
 
 // Stores all of [{ conversation, messages }], or nothing.

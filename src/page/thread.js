@@ -6,6 +6,7 @@ const NEAR_END = 80; // pixels from the end within which the window follows an a
 const NEAR = 1500; // pixels from the window within which messages are rendered
 const FIRST = 12; // messages at the end that are rendered immediately
 const MAX_SPOKEN = 3000;
+const EVENTS = ["append", "update", "finish", "truncate", "branch"];
 const SLOW = 8; // milliseconds of rendering after which the next rendering waits
 
 export class Thread {
@@ -15,6 +16,8 @@ export class Thread {
         this.scroller = byId("thread");
         this.list = byId("messages");
         this.conversation = null;
+        this.mark = element("p", { class: "left-out", role: "note" },
+            "The context is full: the messages above are no longer sent.");
         this.views = new Map(); // by message
         this.by_element = new WeakMap();
         this.is_following = true;
@@ -28,12 +31,12 @@ export class Thread {
         this.last_top = 0;
         this.scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
         byId("latest").addEventListener("click", () => this.follow());
-        for (const type of ["append", "update", "finish", "truncate"])
+        for (const type of EVENTS)
             this[`on_${type}`] = ({ detail }) => this[type](detail);
     }
 
     show(conversation) {
-        for (const type of ["append", "update", "finish", "truncate"]) {
+        for (const type of EVENTS) {
             this.conversation?.removeEventListener(type, this[`on_${type}`]);
             conversation.addEventListener(type, this[`on_${type}`]);
         }
@@ -46,7 +49,27 @@ export class Thread {
             view.render();
         this.list.replaceChildren(...views.map((view) => view.element));
         this.#counted();
+        this.mark_first();
         this.follow();
+    }
+
+    // Another branch: the first n messages are as before. The window stays where it is.
+    branch(n) {
+        this.is_following = false;
+        this.truncate(n);
+        const views = this.conversation.messages.slice(n).map((message) => this.#create(message));
+        views[0].render();
+        this.list.append(...views.map((view) => view.element));
+        this.#counted();
+        this.mark_first();
+    }
+
+    // A line above the first message that still fits into the context, if that is not the first of all.
+    mark_first() {
+        const { first, messages } = this.conversation, view = first > 0 ? this.views.get(messages[first]) : null;
+        this.mark.remove();
+        if (view)
+            view.element.before(this.mark);
     }
 
     #create(message) {

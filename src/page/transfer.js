@@ -1,4 +1,5 @@
 // Conversations as a file: export, and import, which trusts nothing in it.
+import { link } from "./branches.js";
 import { download, randomId } from "./dom.js";
 import { cleanName, MAX_FILE, MAX_FILES } from "./files.js";
 import * as store from "./store.js";
@@ -11,6 +12,18 @@ const MAX_TEXT = 4 * 1024 * 1024;
 const STATES = ["done", "stopped", "cut", "full", "failed"];
 const ROLES = ["user", "assistant", "tool", "system"];
 
+// A conversation for a file. Numbers of messages become their indices.
+async function exported({ id, title, created, updated, leaf, first }) {
+    const all = await store.messages(id), at = new Map(all.map(({ n }, i) => [n, i]));
+    link(all);
+    const messages = all.map(({ conversation, n, parent, ...message }) =>
+        ({ ...message, parent: at.get(parent) ?? -1 }));
+    return { title, created, updated, leaf: at.get(leaf), first: at.get(first), messages };
+}
+
+// Readers of version 1 take each message for the answer to the one before it.
+const hasBranches = ({ messages }) => messages.some(({ parent }, i) => parent !== i - 1);
+
 // ids: the conversations to export, in this order.
 export async function exportConversations(ids) {
     const conversations = [];
@@ -18,13 +31,13 @@ export async function exportConversations(ids) {
         const record = await store.get(id);
         if (!record)
             continue;
-        const messages = (await store.messages(id)).map(({ conversation, n, ...message }) => message);
-        conversations.push({ title: record.title, created: record.created, updated: record.updated, messages });
+        conversations.push(await exported(record));
     }
     const name = conversations.length === 1 ? conversations[0].title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0,
         40).replace(/^-|-$/g, "") : "conversations";
     download(`quern-${name || "conversation"}.json`, "application/json",
-        JSON.stringify({ format: FORMAT, version: 1, exported: Date.now(), conversations }, null, 1));
+        JSON.stringify({ format: FORMAT, version: conversations.some(hasBranches) ? 2 : 1, exported: Date.now(),
+            conversations }, null, 1));
 }
 
 function fail(where, found, expected) {
@@ -37,6 +50,7 @@ const is = {
     text: (value) => typeof value === "string" && value.length <= MAX_TEXT,
     time: (value) => Number.isFinite(value) && value > 0 && value < 1e14,
     object: (value) => typeof value === "object" && value !== null && !Array.isArray(value),
+    index: (value, n) => Number.isInteger(value) && value >= 0 && value < n,
     list: (value, most) => Array.isArray(value) && value.length <= most,
 };
 
@@ -65,7 +79,7 @@ function readMessage(value, where) {
         message.reasoning_ms = value.reasoning_ms;
     if (is.object(value.stats))
         message.stats = Object.fromEntries(["tokens", "prompt", "cached", "speed",
-            "first_ms"].filter((name) => Number.isFinite(value.stats[name]))
+            "first_ms", "n_ctx"].filter((name) => Number.isFinite(value.stats[name]))
             .map((name) => [name, value.stats[name]]));
     if (value.files !== undefined) {
         if (!is.list(value.files, MAX_FILES))
@@ -94,13 +108,16 @@ function readConversation(value, where) {
         fail(`${where}.messages`, value?.messages, `a list of at most ${MAX_MESSAGES}`);
     const id = randomId();
     const messages = value.messages.map((message, n) =>
-        ({ ...readMessage(message, `${where}.messages[${n}]`), conversation: id, n }));
+        ({ ...readMessage(message, `${where}.messages[${n}]`), conversation: id, n,
+            parent: message.parent === -1 || is.index(message.parent, n) ? message.parent : n - 1 }));
     const title = is.text(value.title) ? value.title : messages.find(({ role }) => role === "user")?.content ?? "";
     return {
         conversation: {
             id, title: title.trim().split("\n")[0].slice(0, 200) || "Imported",
             created: is.time(value.created) ? value.created : Date.now(),
                 updated: is.time(value.updated) ? Math.min(value.updated, Date.now()) : Date.now(),
+            ...Object.fromEntries(["leaf", "first"].filter((name) => is.index(value[name], messages.length))
+                .map((name) => [name, value[name]])),
         },
         messages,
     };
@@ -120,8 +137,8 @@ export function parse(text) {
         return [readConversation(value, "the conversation")];
     if (!is.object(value) || value.format !== FORMAT)
         throw new Error("The file has no conversations.");
-    if (value.version !== 1)
-        fail("version", value.version, "1");
+    if (value.version !== 1 && value.version !== 2)
+        fail("version", value.version, "1 or 2");
     if (!is.list(value.conversations, MAX_CONVERSATIONS))
         fail("conversations", value.conversations, `a list of at most ${MAX_CONVERSATIONS}`);
     return value.conversations.map((conversation, i) => readConversation(conversation, `conversations[${i}]`));

@@ -1,5 +1,5 @@
 /* The operations of a plan: types expanded from plan/operations.def, the only table of operations, and functions over
- * the table.
+ * the table. The table is constant.
  *
  * An operation refers to its plan's buffers and activations by index. An operand added to a row of the table appears in
  * qn_op and in qn_op_operands. A row without a function in an executor does not compile. */

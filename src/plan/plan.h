@@ -5,7 +5,8 @@
  * plan for tokens begins with EMBED, a plan whose rows are all embeddings with INPUT.
  *
  * Buffers hold floats [rows, width]; activations (kernels/matmul/matmul.h) hold the quantised operands of the matmuls.
- * Operations (plan/ops.h) refer to both by index. The device owns their memory. */
+ * Operations (plan/ops.h) refer to both by index. The device owns their memory. One thread builds a plan; afterwards it
+ * is constant, and any thread may read it. */
 #ifndef QN_PLAN_PLAN_H
 #define QN_PLAN_PLAN_H
 
@@ -83,7 +84,7 @@ qn_status qn_plan_buffer_new(qn_plan *plan, size_t width, int *id);
  * the same signs; the plan copies the signs. */
 qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool hilo, qn_plan_rotation rotation, int *id);
 
-/* qn_plan_alloc_floats - allocates a zeroed array that the plan owns and frees. */
+/* qn_plan_alloc_floats - allocates a zeroed array that the plan owns, until qn_plan_free. */
 qn_status qn_plan_alloc_floats(qn_plan *plan, size_t count, float **out);
 
 /* qn_plan_add_scaled - adds a matrix of NVFP4 and the scale of its tensor; nothing if the plan has it already. */
@@ -96,10 +97,11 @@ float qn_plan_scale_of(const qn_plan *plan, const qn_matrix *matrix);
  * them. Call it before the plan is given to a device. */
 qn_status qn_plan_load_scaled(qn_plan *plan, qn_team *team);
 
-/* qn_plan_add - appends a copy of an operation. */
+/* qn_plan_add - appends a copy of an operation. Its weights and vectors are not copied: they must outlive the plan. */
 qn_status qn_plan_add(qn_plan *plan, const qn_op *op);
 
-/* qn_plan_free - frees everything that the plan owns; it does not own the weights. Accepts a zeroed plan. */
+/* qn_plan_free - frees everything that the plan owns; it does not own the weights. No device may use it any more.
+ * Accepts a zeroed plan. */
 void qn_plan_free(qn_plan *plan);
 
 /* qn_plan_width - returns a width of an operation. The operation must have a field of this width. */

@@ -42,8 +42,8 @@ enum { QN_ROPE_COMPONENTS = 4 };
 /* Which component of a position rotates each pair, as files state it: the number of pairs of each component.
  *
  *   contiguous    pairs [0, pairs[0]) have component 0, the next pairs[1] component 1, and so on (Qwen2-VL)
- *   interleaved   pairs 1, 4, 7, ... below 3 * pairs[1] have component 1, pairs 2, 5, 8, ... below 3 * pairs[2]
- * component 2 (Qwen3-VL, Qwen3.5); pairs[0] and pairs[3] are not read
+ *   interleaved   pairs 1, 4, 7, ... below 3 * pairs[1] have component 1, pairs 2, 5, 8, ... below 3 * pairs[2] have
+ *                 component 2 (Qwen3-VL, Qwen3.5); pairs[0] and pairs[3] are not read
  *
  * All other pairs have component 0. */
 typedef struct qn_rope_sections {

@@ -1,4 +1,4 @@
-/* The status of a sampled token, and the order of DRY's breakers. */
+/* The status of a sampled token, and the order of the breakers of DRY (qn_sampling.dry_breakers). */
 #include "plan/sampling.h"
 
 #include <stdlib.h>

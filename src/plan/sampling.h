@@ -1,4 +1,5 @@
-/* Sampling of a step's logits: the requests, and how a device computes them. */
+/* Sampling of a step's logits: the requests, and how a device computes them. engine/sampler.c makes requests,
+ * kernels/sample and cuda/executor/sampling.c compute them. */
 #ifndef QN_PLAN_SAMPLING_H
 #define QN_PLAN_SAMPLING_H
 

@@ -22,7 +22,7 @@ static qn_status check_index(const qn_plan *plan, const qn_op *op, const qn_op_o
     return QN_OK;
 }
 
-/* All attention layers use the same KV cache layout, and angles of the same n_rot. */
+/* Checks the layer of an operation. All attention layers use the same KV cache layout, and angles of the same n_rot. */
 static qn_status check_layer(const qn_plan *plan, const qn_op *op)
 {
     const qn_op_desc *desc = qn_op_desc_of(op->kind);

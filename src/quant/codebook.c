@@ -50,7 +50,7 @@ void qn_unpack_iq4_xs(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, fl
     }
 }
 
-/* 2^(exponent - 128), half the block's scale since the codes are twice the values. */
+/* Returns 2^(exponent - 128), half the block's scale since the codes are twice the values. */
 static float mxfp4_scale(uint8_t exponent)
 {
     const uint32_t bits = exponent < 2 ? 0x00200000u << exponent : (uint32_t)(exponent - 1) << 23;

@@ -12,9 +12,9 @@
 
 enum { WEIGHTS = 256, GROUPS = WEIGHTS / QN_QUANT_GROUP };
 
-/* Twelve bytes hold eight 6-bit scales and eight 6-bit minima. Groups 0 to 3: low six bits of bytes 0 to 3 (scales) and
- * 4 to 7 (minima). Groups 4 to 7: the low four bits are the nibbles of bytes 8 to 11 (low: scale, high: minimum), the
- * top two bits are the top bits of bytes 0 to 7. */
+/* Unpacks scales and minima. Twelve bytes hold eight 6-bit scales and eight 6-bit minima. Groups 0 to 3: low six bits
+ * of bytes 0 to 3 (scales) and 4 to 7 (minima). Groups 4 to 7: the low four bits are the nibbles of bytes 8 to 11 (low:
+ * scale, high: minimum), the top two bits are the top bits of bytes 0 to 7. */
 static void unpack_scales(const uint8_t bytes[12], uint8_t scale[GROUPS], uint8_t min[GROUPS])
 {
     for (size_t r = 0; r < 4; r++) {

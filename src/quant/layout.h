@@ -66,32 +66,33 @@ enum {
 
 /* ---- The code of weight i of a block, from the block's codes ---- */
 
-/* Q1_0: 1 is +d, 0 is -d. The integer form doubles it. */
+/* Returns code i of Q1_0: 1 is +d, 0 is -d. The integer form doubles it. */
 QN_LAYOUT_INLINE uint32_t qn_code_1bit(const uint8_t *codes, uint32_t i)
 {
     return codes[i / 8] >> i % 8 & 1;
 }
 
-/* Q2_0, PQ2_0, OX2_0. */
+/* Returns code i of Q2_0, PQ2_0 and OX2_0. */
 QN_LAYOUT_INLINE uint32_t qn_code_2bit(const uint8_t *codes, uint32_t i)
 {
     return codes[i / 4] >> 2 * (i % 4) & 3;
 }
 
-/* TQ2_0, Q2_K: two halves of 128 weights, 32 bytes each; weight 32l + j of a half is in bits 2l and 2l+1 of byte j. */
+/* Returns code i of TQ2_0 and Q2_K: two halves of 128 weights, 32 bytes each; weight 32l + j of a half is in bits 2l
+ * and 2l+1 of byte j. */
 QN_LAYOUT_INLINE uint32_t qn_code_tq2_0(const uint8_t *codes, uint32_t i)
 {
     return codes[i / 128 * 32 + i % 32] >> 2 * (i % 128 / 32) & 3;
 }
 
-/* Q4_0, Q4_1, and the low bits of Q5_0 and Q5_1: the low nibbles of 16 bytes are weights 0 to 15, the high ones 16
- * to 31. */
+/* Returns code i of Q4_0 and Q4_1, and the low bits of Q5_0 and Q5_1: the low nibbles of 16 bytes are weights 0 to 15,
+ * the high ones 16 to 31. */
 QN_LAYOUT_INLINE uint32_t qn_code_nibble(const uint8_t *codes, uint32_t i)
 {
     return codes[i % 16] >> 4 * (i / 16) & 15;
 }
 
-/* Q8_0: stored signed. */
+/* Returns code i of Q8_0, which is stored signed. */
 QN_LAYOUT_INLINE uint32_t qn_code_int8(const uint8_t *codes, uint32_t i)
 {
     return codes[i] ^ 0x80u;
@@ -157,7 +158,7 @@ QN_LAYOUT_INLINE qn_trit qn_trit_place(uint32_t i, uint32_t n_bytes)
     return place;
 }
 
-/* 3^n, n up to 4. */
+/* Returns 3^n, n up to 4. */
 QN_LAYOUT_INLINE uint32_t qn_power_of_3(uint32_t n)
 {
     uint32_t power = 1;

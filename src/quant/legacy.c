@@ -86,8 +86,8 @@ static void pack_nibbles(const uint8_t *codes, uint8_t *bytes)
         bytes[j] = (uint8_t)(codes[j] | codes[j + WEIGHTS / 2] << 4);
 }
 
-/* Scales are ggml's. Codes are rounded with the stored fp16 scale, which is never worse than rounding with the f32
- * scale. */
+/* Quantises to Q4_0. Scales are ggml's. Codes are rounded with the stored fp16 scale, which is never worse than
+ * rounding with the f32 scale. */
 void qn_quantize_q4_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += QN_Q4_0_BYTES) {
@@ -125,7 +125,7 @@ void qn_quantize_q4_1(const float *weights, size_t n_blocks, uint8_t *blocks)
     }
 }
 
-/* Sum of squared errors of a block quantised with step d; INFINITY if a code exceeds 127. */
+/* Returns the sum of squared errors of a block quantised with step d; INFINITY if a code exceeds 127. */
 static float q8_error(const float *weights, float d)
 {
     float sum = 0.0f;

@@ -27,8 +27,8 @@ void qn_unpack_q1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
     }
 }
 
-/* Mean magnitudes of n blocks. Each sum is in the order of its weights; interleaving several blocks hides the
- * latency of additions. n is a constant in every call. */
+/* Computes the mean magnitudes of n blocks. Each sum is in the order of its weights; interleaving several blocks hides
+ * the latency of additions. n is a constant in every call. */
 static inline void mean_magnitudes(const float *weights, size_t n, float *means)
 {
     enum { MAX = 4 };

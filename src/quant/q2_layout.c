@@ -38,7 +38,7 @@ static bool fills(const struct layout *r, const qn_q2_tensor *t, size_t alignmen
     return fits(r, t) && t->available_bytes - t->n_weights / r->block_weights * r->block_bytes < alignment;
 }
 
-/* Number of bytes of the name to print: in a malicious file it can be as long as the file. */
+/* Returns the number of bytes of the name to print: in a malicious file it can be as long as the file. */
 static int shown(const qn_q2_tensor *t)
 {
     return t->name_length < 80 ? (int)t->name_length : 80;

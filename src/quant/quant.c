@@ -11,9 +11,9 @@
 
 enum { MAX_BLOCK = 256 };
 
-/* weight = scale * factor * (code - zero) + offset, in that order. The products are exact in f32 (11 + 8 + 5
- * significant bits at most), so that only the addition rounds, as in ggml. The arguments are constants in every
- * call, so that each type gets a specialised loop. */
+/* Dequantises blocks: weight = scale * factor * (code - zero) + offset, in that order. The products are exact in f32
+ * (11 + 8 + 5 significant bits at most), so that only the addition rounds, as in ggml. The arguments are constants in
+ * every call, so that each type gets a specialised loop. */
 static inline void dequantize_packed(qn_unpack_fn *unpack, size_t block_weights, size_t block_bytes, int zero,
                                      bool has_offset, bool has_factor, bool has_half_scale, const uint8_t *blocks,
                                      size_t n_blocks, float *weights)

@@ -71,7 +71,7 @@ static void unpack_q1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, 
         }
 }
 
-/* Codes of 8 weights as int32. */
+/* Returns the codes of 8 weights as int32. */
 static inline __m256i ternary_codes(const float *weights, float bound)
 {
     const __m256 x = _mm256_loadu_ps(weights);

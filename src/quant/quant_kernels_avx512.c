@@ -91,7 +91,8 @@ static inline __m256i add_8_digits(__m256i values, const float *weights, float b
     return _mm256_mask_sub_epi32(values, _mm256_cmp_ps_mask(x, _mm256_set1_ps(-bound), _CMP_LE_OQ), values, place);
 }
 
-/* ceil(256 v / 243) for v up to 242, by a multiplication and shift that divide 256 v + 242 exactly; 16 bytes. */
+/* Returns ceil(256 v / 243) for v up to 242, by a multiplication and shift that divide 256 v + 242 exactly; 16
+ * bytes. */
 static inline __m128i fractions(__m512i values)
 {
     const __m512i dividend = _mm512_add_epi32(_mm512_slli_epi32(values, 8), _mm512_set1_epi32(242));

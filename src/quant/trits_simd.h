@@ -57,7 +57,7 @@ static inline __m128i load_digits(const uint8_t *codes, size_t width)
     return _mm_cvtsi32_si128(two);
 }
 
-/* 81 t0 + 27 t1 + 9 t2 + 3 t3 + t4 of each byte; at most 242. Called with constants. */
+/* Returns 81 t0 + 27 t1 + 9 t2 + 3 t3 + t4 of each byte; at most 242. Called with constants. */
 static inline __m128i join_digits(const uint8_t *codes, size_t width, size_t n_digits)
 {
     __m128i value = load_digits(codes, width);
@@ -69,8 +69,8 @@ static inline __m128i join_digits(const uint8_t *codes, size_t width, size_t n_d
     return value;
 }
 
-/* ceil(256 v / 243) = v + ceil(13 v / 243). The multiplication and shift divide by 243 exactly up to 3388 = 13 * 242
- * + 242. */
+/* Returns ceil(256 v / 243) = v + ceil(13 v / 243). The multiplication and shift divide by 243 exactly up to 3388 = 13
+ * * 242 + 242. */
 static inline __m128i byte_fractions(__m128i values)
 {
     const __m256i v = _mm256_cvtepu8_epi16(values);

@@ -1,4 +1,4 @@
-/* Admission: chooses the requests to evaluate next.
+/* Admission: chooses the requests to evaluate next. All functions run on the step thread.
  *
  * Clients share the max_sequences places evenly. The next request comes from the client with the fewest places and,
  * among these, the fewest rows used (deficit round robin, in rows). Of a client's requests, the one of highest priority
@@ -28,7 +28,7 @@ static uint64_t item_bytes(const qn_pool_class *class)
     return class ? qn_pool_stride(class) : 0;
 }
 
-/* Bytes of pages that a sequence of `held` tokens still needs for its request's tokens and one more. */
+/* Returns the bytes of pages that a sequence of `held` tokens still needs for its request's tokens and one more. */
 static uint64_t missing_bytes(const qn_scheduler *s, const qn_request *r, size_t held)
 {
     const size_t pages = (r->n_tokens + QN_PAGE) / QN_PAGE - held / QN_PAGE;
@@ -62,7 +62,7 @@ static double priority_of(const qn_request *r, double now)
     return r->params.priority + (now - r->submitted);
 }
 
-/* The next request in a client's queue. NULL: no request of it may begin. */
+/* The next request in a client's queue. NULL: no request of it may begin. The caller holds the lock. */
 static qn_request *first_of(const qn_scheduler *s, const qn_client *c, double now)
 {
     qn_request *best = NULL;

@@ -23,7 +23,8 @@ static qn_status create(const char *name, qn_client **out)
     return QN_OK;
 }
 
-/* Finds a client by name; NULL if it has no requests. The caller of this function and of those below holds the lock. */
+/* Finds a client by name; NULL if it has no requests. The caller of this function and of those below, up to
+ * qn_clients_check_room, holds the lock. */
 static qn_client *find(const qn_scheduler *s, const char *name)
 {
     qn_client *c = s->clients;
@@ -112,7 +113,8 @@ qn_status qn_clients_check_room(qn_scheduler *s, const char *client, size_t n)
     return status;
 }
 
-/* A client that was idle has no claim on rows that others used meanwhile. */
+/* Raises the rows of a client that was idle to the lowest count of the others: it has no claim on rows that they used
+ * meanwhile. The caller holds the lock. */
 static void lift_rows(const qn_scheduler *s, qn_client *c)
 {
     uint64_t least = UINT64_MAX;
@@ -192,7 +194,7 @@ static qn_client **find_sharing(const qn_scheduler *s, const qn_client *c, uint3
     return NULL;
 }
 
-/* Lists the clients with prompts left, in ascending order of rows used. */
+/* Lists the clients with prompts left in s->sharing, in ascending order of rows used. Returns their number. */
 static uint32_t find_clients_with_prompts(qn_scheduler *s)
 {
     uint32_t n = 0;

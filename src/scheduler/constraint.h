@@ -1,6 +1,9 @@
 /* The constraint of an answer: which tokens may follow. A token is sampled under a mask that is made while the step is
  * computed. On devices that compute on the host, and while few tokens are rejected, it is sampled from the whole
- * vocabulary and checked instead. */
+ * vocabulary and checked instead.
+ *
+ * A constraint is used by one thread at a time: the scheduler's step thread, during a step a thread of the team
+ * (qn_sample_request.prepare), and after a rejection the thread that makes the mask. */
 #ifndef QN_SCHEDULER_CONSTRAINT_H
 #define QN_SCHEDULER_CONSTRAINT_H
 
@@ -13,7 +16,7 @@ typedef struct qn_constraint {
     void *user;
     qn_grammar *grammar; /* a reference, or NULL; `user` is then `match` */
     qn_grammar_match *match;
-    float rejected; /* fraction of recently checked tokens that were rejected; 0 to 1 */
+    float rejected; /* estimate: fraction of recently checked tokens that were rejected; 0 to 1 */
 } qn_constraint;
 
 static inline bool qn_constraint_exists(const qn_constraint *constraint)
@@ -21,10 +24,10 @@ static inline bool qn_constraint_exists(const qn_constraint *constraint)
     return constraint->mask || constraint->match;
 }
 
-/* qn_constraint_create - Creates the constraint of a grammar.
+/* qn_constraint_create - Creates the constraint of a grammar, on any thread. It takes a reference of the grammar.
  *
  *   repeats    the grammar restarts after an end token
- *   prompt     [n] its end determines whether the answer begins in reasoning
+ *   prompt     [n] its end determines whether the answer begins in reasoning; not kept
  *   sampling   with filters of the vocabulary, tokens are not checked first: that would change their distribution
  *   out        free it with qn_constraint_free; zero for no grammar */
 qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_grammar_trigger *trigger, bool repeats,

@@ -1,7 +1,10 @@
 /* Jump-forward: text that a grammar forces, as a draft. A step evaluates the tokens of the text after the last token of
  * the answer, and samples at each of them under the mask of its position, with the random number of a step of its own.
  * Sampled tokens are kept up to the first that differs from the draft: answers are the same as with one token per step,
- * in fewer steps. */
+ * in fewer steps.
+ *
+ * A drafter is used by one thread at a time: the scheduler's step thread, and while a step is computed a thread of the
+ * team (qn_sample_request.prepare), which calls qn_draft_expects. */
 #ifndef QN_SCHEDULER_DRAFT_H
 #define QN_SCHEDULER_DRAFT_H
 
@@ -9,7 +12,7 @@
 
 enum { QN_DRAFT_TOKENS = 15 };
 
-/* Zero: nothing is drafted. */
+/* How the tokens of one answer are drafted. Zero: nothing is drafted. */
 typedef struct qn_drafter {
     bool is_on;
     bool is_lone; /* only in steps without other sequences */
@@ -25,7 +28,7 @@ typedef struct qn_drafter {
 qn_drafter qn_drafter_create(const qn_device *device, qn_jump_forward jump_forward, const qn_sampling *sampling,
                              bool excluded, qn_constraint *constraint);
 
-/* The text that a draft continues. */
+/* The text that a draft continues. All pointers are the caller's, valid during the call. */
 typedef struct qn_draft_input {
     const qn_constraint *constraint;
     const qn_tokenizer *tokenizer;

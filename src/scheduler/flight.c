@@ -2,7 +2,10 @@
  *
  * While a step is in flight the next one is launched, if it needs no result on the host: a row whose token is sampled
  * by the step in flight reads the token on the device. When the first step is finished, a request may turn out to have
- * ended: its row in the next step is then void. */
+ * ended: its row in the next step is then void.
+ *
+ * All functions run on the step thread. The model's lock is held from the launch of a step until no step is in
+ * flight. */
 #include "scheduler/scheduler.h"
 
 #include "base/memory.h"
@@ -112,7 +115,7 @@ static void take_token(qn_scheduler *s, qn_request *r, const qn_sample_request *
         qn_request_fail(r, status);
 }
 
-/* A budget may be spent before the first token. */
+/* Adds the words that end reasoning to answers that have not begun: a budget may be spent before the first token. */
 static void begin_answers(qn_scheduler *s)
 {
     for (uint32_t i = 0; i < s->n_running; i++)
@@ -164,8 +167,8 @@ void qn_scheduler_catch_up(qn_scheduler *s)
     end_requests(s);
 }
 
-/* Host work during a step. A GPU's driver frees memory only when the GPU is idle: so freeing, and admission of requests
- * that wait for memory, come last. */
+/* Does host work during a step. A GPU's driver frees memory only when the GPU is idle: so freeing, and admission of
+ * requests that wait for memory, come last. */
 static void work_beside(qn_scheduler *s)
 {
     emit_outputs(s);
@@ -274,7 +277,7 @@ static void complete(qn_scheduler *s, qn_scheduled *step, qn_scheduled *next)
         void_pieces(next);
 }
 
-/* Fails the requests of a failed step: each ends when none of its rows are in flight. */
+/* Fails the requests of a failed step, with this error text: each ends when none of its rows are in flight. */
 static void fail(const qn_scheduled *step, qn_status status, const char *text)
 {
     for (uint32_t i = 0; i < step->n_pieces; i++) {
@@ -325,7 +328,8 @@ static void enter_flight(qn_scheduled *step, bool is_ahead)
         step->pieces[i].request->n_in_flight++;
 }
 
-/* Launches a step, or runs it if the device computes on the host. */
+/* Launches a step, or runs it if the device computes on the host. Takes the model's lock, and keeps it if the step is
+ * then in flight. */
 static qn_status launch(qn_scheduler *s, qn_scheduled *step)
 {
     qn_device *device = s->model->device;
@@ -446,9 +450,10 @@ static bool has_prompts(const qn_scheduler *s)
     return false;
 }
 
-/* Samples in the step in flight and finishes it. Meanwhile it launches the next step and does the remaining host work
- * of the previous one. The previous step's tokens are emitted first if the next step may have rows of prompts: such a
- * step has many launches, and if the driver's queue is full, launching it takes as long as the step in flight. */
+/* Samples in the step in flight and finishes it, then releases the model's lock unless another step is in flight.
+ * Meanwhile it launches the next step and does the remaining host work of the previous one. The previous step's tokens
+ * are emitted first if the next step may have rows of prompts: such a step has many launches, and if the driver's queue
+ * is full, launching it takes as long as the step in flight. */
 static qn_status finish(qn_scheduler *s, qn_scheduled **next)
 {
     qn_device *device = s->model->device;

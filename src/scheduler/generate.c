@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-/* In callbacks the session holds all tokens before the token that they receive, and that token is pending. */
+/* Updates the session before callbacks receive a token. In callbacks the session holds all tokens before the token that
+ * they receive, and that token is pending. */
 void qn_generation_pass(qn_generation *g, qn_token token)
 {
     qn_session *session = g->session;

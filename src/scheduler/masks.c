@@ -3,8 +3,8 @@
  * first. A caller's mask is a callback and therefore an event (output.c). */
 #include "scheduler/scheduler.h"
 
-/* A client that had no masks has no claim on the time that others used meanwhile. The caller of this function and of
- * the next two holds events_lock. */
+/* Queues a request's mask. A client that had no masks has no claim on the time that others used meanwhile: its time is
+ * raised to theirs. The caller of this function and of the next two holds events_lock. */
 static void enqueue(qn_scheduler *s, qn_request *r)
 {
     qn_client *c = r->client, **client = &s->masking;
@@ -38,7 +38,8 @@ static void dequeue(qn_scheduler *s, qn_request *r)
     *client = c->next_masking;
 }
 
-/* The first queued request of the client whose masks have taken the least time; NULL if none is queued. */
+/* Takes the first queued request of the client whose masks have taken the least time; NULL if none is queued. The
+ * caller holds events_lock. */
 static qn_request *take(qn_scheduler *s)
 {
     qn_client *least = s->masking;

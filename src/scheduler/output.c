@@ -16,7 +16,7 @@ static bool has_callbacks(const qn_request *r)
            r->params.on_prompt_token;
 }
 
-/* The caller of these two holds events_lock. */
+/* Puts a client that now has events at the end of the list. The caller holds events_lock. */
 static void add_ready(qn_scheduler *s, qn_client *c)
 {
     c->next_ready = NULL;
@@ -28,7 +28,7 @@ static void add_ready(qn_scheduler *s, qn_client *c)
 }
 
 /* Takes one event of each client in turn: many events of one client delay those of another by one event. NULL: no event
- * is queued. */
+ * is queued. The caller holds events_lock. */
 static qn_event *take_event(qn_scheduler *s)
 {
     qn_client *c = s->first_ready;
@@ -107,7 +107,7 @@ qn_status qn_request_push_parsed(void *request, const qn_output_event *parsed)
     return QN_OK;
 }
 
-/* Handles a stop string in text that was held back. */
+/* Handles a stop string in text that was held back: an answer that ended for its length then ended by the string. */
 static void stop_late(qn_request *r, bool found)
 {
     if (found && (r->result.finish == QN_FINISH_LENGTH || r->result.finish == QN_FINISH_CONTEXT))
@@ -126,7 +126,7 @@ static qn_status finish_events(qn_request *r)
 
 /* ---- Text ---- */
 
-/* The bytes of a token, none if it has no text. */
+/* Finds the bytes of a token, none if it has no text. They belong to the tokeniser. */
 static qn_status find_bytes(const qn_scheduler *s, const qn_request *r, qn_token token, const char **bytes,
                             size_t *length)
 {
@@ -280,8 +280,8 @@ static void deliver(qn_scheduler *s, qn_event *event)
     }
 }
 
-/* Delivers the next event. Returns false if there is none. The caller holds events_lock, which is released during the
- * callbacks. */
+/* Calls the callbacks of the next event. Returns false if there is none. The caller holds events_lock, which is
+ * released during the callbacks. */
 static bool deliver_next(qn_scheduler *s)
 {
     qn_event *event = take_event(s);

@@ -1,10 +1,11 @@
 /* The end of sequences: puts requests that are set aside back in the queue, and ends other requests, including those
- * that were cancelled, withdrawn or are past their deadline. */
+ * that were cancelled, withdrawn or are past their deadline. All functions run on the step thread; the delivery thread
+ * frees the requests (output.c). */
 #include "scheduler/scheduler.h"
 
 #include <string.h>
 
-/* The caller holds s->lock. */
+/* Takes a request out of the running ones, if it is one of them. The caller holds s->lock. */
 static void unlink_running(qn_scheduler *s, const qn_request *r)
 {
     for (uint32_t i = 0; i < s->n_running; i++)

@@ -1,5 +1,5 @@
 /* Requests: the checks of qn_scheduler_submit, the data that a request shares with the previous one, and its own
- * data. */
+ * data. All of it runs on the submitting thread, without locks. */
 #include "scheduler/scheduler.h"
 
 #include "base/memory.h"
@@ -137,7 +137,7 @@ static qn_status create(const qn_scheduler *s, const qn_request_params *p, const
     return QN_OK;
 }
 
-/* Bytes that a request keeps, excluding memory shared with the previous request. */
+/* Returns the bytes that a request keeps, excluding memory shared with the previous request. */
 static size_t count_bytes(const qn_request *r, const qn_request *before)
 {
     enum { PARTS = 4 << 10 }; /* sampler, parser, search */

@@ -35,7 +35,7 @@ static void keep_error(qn_request *r, qn_status status)
     memcpy(r->mask_error, qn_error_text(), strlen(qn_error_text()) + 1);
 }
 
-/* A request's qn_sample_request.check. */
+/* A request's qn_sample_request.check: called by the device on the step thread, while the step is being finished. */
 static float *check(void *request, qn_token token)
 {
     qn_request *r = request;
@@ -54,8 +54,8 @@ static float *check(void *request, qn_token token)
     return status == QN_OK ? r->logits : NULL;
 }
 
-/* Makes the mask for the next token. If that takes too long, the masks of this token and of some tokens after it are
- * made later, on another thread. */
+/* Makes the mask for the next token, on a thread of the team. If that takes too long, the masks of this token and of
+ * some tokens after it are made later, on another thread. */
 static void constrain(qn_request *r, qn_sample_request *sampled)
 {
     enum { SLOW_TOKENS = 32 };
@@ -81,7 +81,8 @@ static qn_draft_input draft_input(const qn_request *r)
                              .n_vocab = r->n_vocab };
 }
 
-/* A request's qn_sample_request.prepare. The row of a request that is over is void. */
+/* A request's qn_sample_request.prepare: called by the device while it computes the step, on any thread of the team,
+ * for each request by one thread. The row of a request that is over is void. */
 static void prepare(void *request, qn_sample_request *sampled)
 {
     qn_request *r = request;
@@ -95,8 +96,8 @@ static void prepare(void *request, qn_sample_request *sampled)
     r->expects_draft = r->scheduler->overlaps && qn_draft_expects(&r->drafter, &input);
 }
 
-/* A token sampled on the host is known only when the step has ended. After a forced token the next step has a draft:
- * several tokens, which save more than running one step ahead. */
+/* Whether the next step waits. A token sampled on the host is known only when the step has ended. After a forced token
+ * the next step has a draft: several tokens, which save more than running one step ahead. */
 bool qn_request_waits_for_token(const qn_request *r)
 {
     return r->is_checked || r->expects_draft || qn_sample_is_on_host(&r->params.sampling) ||
@@ -154,7 +155,8 @@ size_t qn_request_draft(qn_request *r, size_t n_sequences, size_t most, uint32_t
     return qn_draft_find(&r->drafter, &input, n_sequences, most, masks);
 }
 
-/* No step is launched while a step with drafts is in flight, so `tokens` does not move. */
+/* The parameters point to `tokens`: no step is launched while a step with drafts is in flight, so `tokens` does not
+ * move. */
 qn_sample_request qn_request_drafted_sample(qn_request *r, size_t i, const uint32_t *mask)
 {
     qn_sample_request request = qn_sampler_next_request(r->sampler, r->tokens, r->n_tokens + i);

@@ -78,7 +78,7 @@ static qn_status find_cache(qn_scheduler *s)
                : qn_kept_create(&s->model->kept, s->cache, s->params.prefix_states, s->params.prefix_host, &s->kept);
 }
 
-/* Until there is no work or the scheduler is freed. */
+/* The main function of the step thread. It ends when the scheduler is freed and all requests have ended. */
 static void *run_steps(void *scheduler)
 {
     qn_scheduler *s = scheduler;
@@ -178,7 +178,7 @@ qn_status qn_scheduler_create_generation(qn_generation *generation, qn_scheduler
 
 /* ---- The end ---- */
 
-/* The caller holds s->lock. */
+/* Cancels all queued and running requests, which then end in the next step. The caller holds s->lock. */
 static void cancel_all(qn_scheduler *s)
 {
     for (const qn_client *c = s->clients; c; c = c->next)
@@ -188,7 +188,8 @@ static void cancel_all(qn_scheduler *s)
         atomic_store(&s->running[i]->cancelled, true);
 }
 
-/* Ends all requests, and waits until their callbacks have returned. */
+/* Cancels all requests, and waits until they have ended and their callbacks have returned. The threads end in the order
+ * in which they pass requests on: steps, masks, delivery. The caller holds no lock. */
 static void stop(qn_scheduler *s)
 {
     pthread_mutex_lock(&s->lock);
@@ -264,7 +265,7 @@ static void free_all(qn_request *first)
     }
 }
 
-/* Request i of the caller's array, whose items may be smaller or larger than the library's struct. */
+/* Returns request i of the caller's array, whose items may be smaller or larger than the library's struct. */
 static const qn_request_params *params_of(const qn_request_params *params, size_t i)
 {
     return (const qn_request_params *)(const void *)((const char *)params + i * params->size);

@@ -19,8 +19,16 @@
  * being decoded and a sequence that has lost its memory are handled alike: as tokens that the sequence does not hold
  * yet.
  *
- * One thread at a time runs steps: the scheduler's, or a caller of qn_scheduler_step. Members marked "Step" are used by
- * that thread only. */
+ * Threads. The step thread runs steps, the delivery thread calls callbacks, the mask thread makes the masks of
+ * grammars. With no_thread and in qn_generate there are no such threads: the caller of qn_scheduler_step or
+ * qn_generate, one at a time, does the work of all three. "Step thread." after a function: only that thread calls it,
+ * and holds neither lock. Members marked "Step" are used by that thread only.
+ *
+ * Locks. `lock` protects the clients, the queues and the counters; `events_lock` protects events and masks. Neither is
+ * held during a step, a callback or the making of a mask.
+ *
+ * Life of a request. It belongs to the submitting thread until qn_clients_enqueue, then to the step thread until its
+ * last event is queued, then to the delivery thread, which frees it after its last callback. */
 #ifndef QN_SCHEDULER_SCHEDULER_H
 #define QN_SCHEDULER_SCHEDULER_H
 
@@ -43,7 +51,7 @@ enum { QN_STEP_SCORED = 64 };
 
 typedef struct qn_request qn_request;
 
-/* State of a qn_generate call (generate.c). */
+/* State of a qn_generate call (generate.c), on its stack. Used by the calling thread only. */
 typedef struct qn_generation {
     qn_session *session;
     uint32_t n_before; /* tokens in the session before the call */
@@ -56,7 +64,8 @@ typedef struct qn_generation {
 
 /* ---- Prompts and lists shared by requests ---- */
 
-/* A tokenised prompt. Constant, reference-counted, and shared by requests of one submission with the same prompt. */
+/* A tokenised prompt. Constant after creation, reference-counted, and shared by requests of one submission with the
+ * same prompt. Any thread may add and drop references; the last one frees it. */
 typedef struct qn_input_prompt {
     atomic_uint n_users;
     qn_token *tokens; /* [n_tokens] */
@@ -67,7 +76,7 @@ typedef struct qn_input_prompt {
     qn_output_tools *tools;  /* of `output`, or NULL */
 } qn_input_prompt;
 
-/* The other lists of a request. Constant, reference-counted and shared like a prompt. */
+/* The other lists of a request. Constant after creation, reference-counted and shared like a prompt. */
 typedef struct qn_input_lists {
     atomic_uint n_users;
     qn_stop_strings *stop;
@@ -80,17 +89,17 @@ typedef struct qn_input_lists {
 
 /* ---- Clients ---- */
 
-/* A client with requests; freed with its last request. Protected by the scheduler's lock, except the members under
- * "events_lock". */
+/* A client with requests; freed with its last request. s->lock protects the members up to `rows`, except `name`, which
+ * is constant. */
 typedef struct qn_client {
     struct qn_client *next; /* in order of arrival */
     char *name;
     uint32_t n_requests; /* requests not yet freed */
     qn_request *queue;
-    uint32_t n_queued, n_running; /* n_running is changed by the step thread only */
+    uint32_t n_queued, n_running; /* n_running is changed by the step thread only, which reads it without the lock */
     /* Rows of steps that the client has used. A client that had no requests starts at the lowest count of the others.
      * The client with the lowest count is served first. */
-    uint64_t rows;
+    uint64_t rows; /* changed by the step thread only */
 
     /* Step. */
     size_t n_held;                    /* tokens held by its running requests (qn_clients_count_held) */
@@ -113,7 +122,9 @@ typedef enum qn_event_kind {
     QN_EVENT_END
 } qn_event_kind;
 
-/* Arguments of a callback. Events of kinds QN_EVENT_MASK and QN_EVENT_END are members of their request. */
+/* Arguments of a callback. Allocated by the step thread, and freed by the delivery thread after the callback; events of
+ * kinds QN_EVENT_MASK and QN_EVENT_END are members of their request. Constant while it is queued, except `next`, which
+ * events_lock protects. */
 typedef struct qn_event {
     struct qn_event *next;
     qn_request *request;
@@ -135,19 +146,20 @@ enum qn_mask_state {
     QN_MASK_SAMPLED  /* the step thread adds the token */
 };
 
-/* Progress of the mask of a request with a grammar. */
+/* Progress of the mask of a request with a grammar: nothing to do, in the client's queue, being made by the mask
+ * thread. */
 enum qn_mask_place { QN_MASK_NOWHERE, QN_MASK_QUEUED, QN_MASK_MADE };
 
 struct qn_request {
-    qn_request *next; /* in the queue of its client, or in the list of its submission */
+    qn_request *next; /* in the queue of its client, under s->lock; before, in the list of its submission */
     qn_scheduler *scheduler;
-    qn_client *client; /* NULL before it is queued */
-    uint64_t id;       /* ascending */
-    uint64_t first_id; /* of the first request of its submission */
-    bool has_begun;    /* a request of its submission was admitted; protected by the scheduler's lock */
-    atomic_bool cancelled;
+    qn_client *client;     /* NULL before it is queued; like the ids constant afterwards */
+    uint64_t id;           /* ascending */
+    uint64_t first_id;     /* of the first request of its submission */
+    bool has_begun;        /* a request of its submission was admitted; under s->lock */
+    atomic_bool cancelled; /* set by any thread */
 
-    /* Constant. */
+    /* Constant after qn_request_new. `constraint` and `drafter` also hold estimates, which change during steps. */
     qn_request_params params; /* data behind its pointers is copied into the members below, or not kept */
     qn_constraint constraint;
     qn_drafter drafter;
@@ -210,13 +222,13 @@ struct qn_request {
     qn_request *next_mask;
     bool ends_after_mask; /* queue the last event once the mask is made */
 
-    /* Delivery: used by the thread that calls callbacks. */
+    /* Delivery: used by the thread that calls callbacks, and from the last event on also `result` and `error`. */
     bool is_muted; /* a callback returned false */
     size_t n_delivered;
     qn_event end;
 };
 
-/* The rows of one request in a step. */
+/* The rows of one request in a step. Used by the step thread only. */
 typedef struct qn_piece {
     qn_request *request; /* NULL: dropped from the step */
     size_t n;
@@ -228,7 +240,9 @@ typedef struct qn_piece {
     bool is_void;          /* its token should not have been evaluated: the row is discarded */
 } qn_piece;
 
-/* A step being composed or in flight. */
+/* A step being composed or in flight, used by the step thread. While it is in flight the device reads `rows`,
+ * `logit_rows`, `requests` and the masks, and the team's threads call `prepare` of its requests: they must not
+ * change. */
 typedef struct qn_scheduled {
     qn_piece *pieces; /* [max_sequences] */
     uint32_t n_pieces;
@@ -248,6 +262,7 @@ typedef struct qn_scheduled {
 } qn_scheduled;
 
 struct qn_scheduler {
+    /* Constant after creation. */
     qn_model *model;
     qn_generation *generation;  /* the qn_generate call that owns this scheduler; NULL for one of qn_scheduler_create */
     qn_scheduler_params params; /* defaults filled in */
@@ -255,21 +270,23 @@ struct qn_scheduler {
     const qn_cache *cache;
     qn_kept *kept; /* NULL with no_prefix_cache */
 
-    pthread_mutex_t lock; /* protects the members from here to `counters` */
-    pthread_cond_t work, ended;
+    pthread_mutex_t lock;       /* protects the members from here to `counters` */
+    pthread_cond_t work, ended; /* a request was queued, a mask was made, or it stops; a request has ended */
     bool is_stopping;
     bool is_closed, has_begun; /* qn_scheduler_close; a request was admitted */
     uint64_t last_id;
     qn_client *clients;
     uint32_t n_clients, n_queued, n_alive;
-    qn_request **running; /* [max_sequences], n_running used; changed by the step thread only */
+    qn_request **running; /* [max_sequences], n_running used; both are changed by the step thread only, under the lock,
+                             so that it may read them without the lock */
     uint32_t n_running;
     qn_scheduler_counters counters;
 
     /* Step. */
     qn_client **sharing; /* [max_sequences]: clients that share the rows of prompts in a step */
     qn_scheduled steps[2];
-    qn_scheduled *flight; /* the step to finish next, while the model's lock is held; NULL: none */
+    qn_scheduled *flight; /* the step to finish next; NULL: none. While there is one, the step thread holds the model's
+                             lock */
     size_t positions;     /* positions for which the device has reserved workspace */
     bool overlaps;        /* the device has `launch` */
     double last_end;      /* end of the last step; 0: the scheduler was idle since */
@@ -279,51 +296,62 @@ struct qn_scheduler {
     uint64_t n_released; /* how often a sequence was freed */
 
     /* Events, for the thread that calls callbacks. */
-    pthread_mutex_t events_lock;
+    pthread_mutex_t events_lock; /* protects the members from here to no_more_masks */
     pthread_cond_t has_events;
     qn_client *first_ready, *last_ready; /* clients with events, served in turn */
     bool no_more_events;
 
-    /* Masks, protected by events_lock. s->lock may be taken while events_lock is held, never the reverse. */
+    /* Masks. s->lock may be taken while events_lock is held, never the reverse. */
     pthread_cond_t has_masks;
     qn_client *masking;  /* clients with masks to make, in order of arrival */
     double mask_seconds; /* mask_seconds of the client whose mask was begun last, before that mask */
     bool no_more_masks;
 
+    /* Used by the threads that create and free the scheduler. */
     pthread_t step_thread, delivery_thread, mask_thread;
     bool has_locks, has_step_thread, has_delivery_thread, has_mask_thread;
 };
 
 /* ---- scheduler.c ---- */
 
-/* qn_scheduler_create_generation - Creates the scheduler of a qn_generate call. Free it with qn_scheduler_destroy. */
+/* qn_scheduler_create_generation - Creates the scheduler of a qn_generate call, without threads: the calling thread
+ * runs its steps. `generation` must outlive it. Free it with qn_scheduler_destroy. */
 qn_status qn_scheduler_create_generation(qn_generation *generation, qn_scheduler **out);
 
-/* qn_scheduler_destroy - Frees a scheduler as qn_scheduler_free does, but on any thread. NULL is allowed. */
+/* qn_scheduler_destroy - Frees a scheduler as qn_scheduler_free does, but does not check whether the thread is in a
+ * callback: qn_generate, which creates and frees one, may be called in a callback of another scheduler. NULL is
+ * allowed. */
 void qn_scheduler_destroy(qn_scheduler *s);
 
 /* ---- generate.c ---- */
 
-/* qn_generation_pass - Updates the session before a token is passed to callbacks. */
+/* qn_generation_pass - Updates the session before a token is passed to callbacks, on the thread of the qn_generate
+ * call. */
 void qn_generation_pass(qn_generation *generation, qn_token token);
 
-/* qn_generation_end - Copies the result of the request that has ended. */
+/* qn_generation_end - Copies the result of the request that has ended, with its error text: the request is freed after
+ * this call. */
 void qn_generation_end(qn_generation *generation, const qn_request_result *result);
 
 /* ---- request.c ---- */
 
-/* qn_request_new - Checks params and creates a request with copies of the data that they point to.
+/* qn_request_new - Checks params and creates a request with copies of the data that they point to. Any thread. The
+ * caller owns the request until qn_clients_enqueue queues it, and frees it otherwise.
  *
- *   before     another request that has not begun, or NULL: data with the same pointers is shared with it instead
+ *   before     the request before it in the same submission, not yet queued, or NULL: data with the same pointers is
+ *              shared with it
  *   n_prompt   set to the number of prompt tokens if it is known, also on errors */
 qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, const qn_request *before, qn_request **out,
                          size_t *n_prompt);
+
+/* qn_request_free - Frees a request that was not queued, or has had its last callback, with its sequence and its
+ * references. NULL is allowed. */
 void qn_request_free(qn_request *request);
 
 /* ---- input.c ---- */
 
-/* qn_input_prompt_create - Tokenises the prompt of params that were checked. *n is set to the number of tokens, also if
- * that is too many. */
+/* qn_input_prompt_create - Tokenises the prompt of params that were checked. Any thread. *out has one reference: drop
+ * it with qn_input_prompt_free. *n is set to the number of tokens, also if that is too many. */
 qn_status qn_input_prompt_create(const qn_scheduler *s, const qn_request_params *params, qn_input_prompt **out,
                                  size_t *n);
 
@@ -334,7 +362,8 @@ qn_input_prompt *qn_input_prompt_share(qn_input_prompt *prompt);
 size_t qn_input_prompt_bytes(const qn_input_prompt *prompt);
 void qn_input_prompt_free(qn_input_prompt *prompt); /* NULL is allowed */
 
-/* qn_input_lists_create - Copies stop strings, stop tokens, biases and the scope of params that were checked. */
+/* qn_input_lists_create - Copies stop strings, stop tokens, biases and the scope of params that were checked. Any
+ * thread. *out has one reference: drop it with qn_input_lists_free. */
 qn_status qn_input_lists_create(const qn_scheduler *s, const qn_request_params *params, qn_input_lists **out);
 bool qn_input_lists_are_of(const qn_request_params *a, const qn_request_params *b);
 qn_input_lists *qn_input_lists_share(qn_input_lists *lists);
@@ -344,12 +373,14 @@ void qn_input_lists_free(qn_input_lists *lists); /* NULL is allowed */
 /* ---- clients.c ---- */
 
 /* qn_clients_enqueue - Queues n requests, linked by `next`, for the client named by the first request's params: all of
- * them or none. Ids ascend in this order. QN_ERR_BUSY if the queue has no room.
+ * them or none. The scheduler then owns them, and its threads may end and free them before the call returns. Ids ascend
+ * in this order. QN_ERR_BUSY if the queue has no room. Any thread, without s->lock.
  *
  *   ids   [n], written before any callback; NULL is allowed */
 qn_status qn_clients_enqueue(qn_scheduler *s, qn_request *first, size_t n, uint64_t *ids);
 
-/* qn_clients_check_room - Returns QN_OK if n more requests of a client may be queued now, else QN_ERR_BUSY. */
+/* qn_clients_check_room - Returns QN_OK if n more requests of a client may be queued now, else QN_ERR_BUSY. Any thread,
+ * without s->lock. */
 qn_status qn_clients_check_room(qn_scheduler *s, const char *client, size_t n);
 
 /* qn_client_push - Puts a request in the queue of its client. The caller holds s->lock. */
@@ -369,46 +400,48 @@ bool qn_client_withdraws(const qn_scheduler *s, const qn_request *r);
  * s->lock. */
 void qn_client_leave(qn_scheduler *s, qn_client *client);
 
-/* qn_clients_charge - Adds the rows of a step to its clients' counts. */
+/* qn_clients_charge - Adds the rows of a step to its clients' counts. Step thread. */
 void qn_clients_charge(qn_scheduler *s, const qn_scheduled *step);
 
-/* qn_clients_count_held - Sets n_held of all clients with running requests. */
+/* qn_clients_count_held - Sets n_held of all clients with running requests. Step thread, with or without s->lock. */
 void qn_clients_count_held(const qn_scheduler *s);
 
 /* qn_clients_share_prompts - Sets prompt_share of all clients whose running requests have prompts left. `rows` rows are
- * shared evenly, none beyond need, in parts of `part` rows, beginning with the client that has used the fewest rows. */
+ * shared evenly, none beyond need, in parts of `part` rows, beginning with the client that has used the fewest rows.
+ * Step thread. */
 void qn_clients_share_prompts(qn_scheduler *s, size_t rows, size_t part);
 
 /* ---- queue.c ---- */
 
 /* qn_scheduler_end_late - Ends requests that were cancelled, withdrawn or are past their deadline. Requests with rows
- * in flight are only marked is_over. */
+ * in flight are only marked is_over. Step thread. */
 void qn_scheduler_end_late(qn_scheduler *s);
 
 /* qn_scheduler_set_aside - Frees the sequence of a running request without rows in flight, and queues the request
- * again. Its pages are kept for reuse as long as there is memory. */
+ * again: its tokens are evaluated again later. Its pages are kept for reuse as long as there is memory. Step thread. */
 void qn_scheduler_set_aside(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_requeue - Does what qn_scheduler_set_aside does, without counting it. */
+/* qn_scheduler_requeue - Does what qn_scheduler_set_aside does, without counting it. Step thread. */
 void qn_scheduler_requeue(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_end - Ends a running request that has no rows in flight: keeps its pages for reuse and queues its last
- * events. With QN_FINISH_ERROR, the error is `status` with the calling thread's error text, and the pages are dropped.
- * Called by the step thread, without s->lock. The delivery thread frees the request after its last callback. */
+/* qn_scheduler_end - Ends a request that has no rows in flight: one that runs, or one that was taken out of its queue.
+ * Keeps its pages for reuse and queues its last events. With QN_FINISH_ERROR, the error is `status` with the calling
+ * thread's error text, and the pages are dropped. Step thread. The request must not be used afterwards: the delivery
+ * thread frees it after its last callback. */
 void qn_scheduler_end(qn_scheduler *s, qn_request *request, qn_finish finish, qn_status status);
 
 /* qn_request_is_keepable - Returns true if the pages of the request's sequence may be kept for reuse. If the device
- * computes prompts and generated tokens with different bits, sequences with generated tokens may not. */
+ * computes prompts and generated tokens with different bits, sequences with generated tokens may not. Step thread. */
 bool qn_request_is_keepable(const qn_scheduler *s, const qn_request *r);
 
 /* ---- admit.c ---- */
 
 /* qn_scheduler_admit - Admits queued requests, also while a step is in flight. If no step is in flight, running
- * requests of clients that have more than an equal share of the memory are set aside for other clients. Called by the
- * step thread, without s->lock. */
+ * requests of clients that have more than an equal share of the memory are set aside for other clients. Step thread. */
 void qn_scheduler_admit(qn_scheduler *s);
 
-/* qn_scheduler_wants_place - Returns true if qn_scheduler_admit would set a request aside if no step were in flight. */
+/* qn_scheduler_wants_place - Returns true if qn_scheduler_admit would set a request aside if no step were in flight.
+ * Step thread. */
 bool qn_scheduler_wants_place(qn_scheduler *s);
 
 /* ---- step.c ---- */
@@ -417,78 +450,83 @@ bool qn_scheduler_wants_place(qn_scheduler *s);
  * does not pass `state`, a multiple of QN_PAGE above it. So the state at `state` exists after some piece. */
 size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, size_t n);
 
-/* qn_request_rows_left - Returns the number of tokens that the sequence does not hold, including a pending one. */
+/* qn_request_rows_left - Returns the number of tokens that the sequence does not hold, including a pending one. Step
+ * thread, with or without s->lock. */
 size_t qn_request_rows_left(const qn_request *r);
 
-/* qn_request_keeps_state - Returns true if the current state of the request's sequence is to be kept. */
+/* qn_request_keeps_state - Returns true if the current state of the request's sequence is to be kept. Step thread. */
 bool qn_request_keeps_state(const qn_scheduler *s, const qn_request *r);
 
-/* qn_request_keep_prefix - Keeps the current state if it is to be kept, and the pages of a complete prompt. */
+/* qn_request_keep_prefix - Keeps the current state if it is to be kept, and the pages of a complete prompt. Step
+ * thread. */
 void qn_request_keep_prefix(qn_scheduler *s, qn_request *r);
 
-/* qn_scheduler_compose - Chooses the pieces of a step. */
+/* qn_scheduler_compose - Chooses the pieces of a step. Step thread. */
 void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to);
 
-/* qn_scheduler_reserve - Reserves memory for the pieces of a step, taking it from other requests if needed. Not while a
- * step is in flight. */
+/* qn_scheduler_reserve - Reserves memory for the pieces of a step, taking it from other requests if needed: these are
+ * set aside, and requests that do not fit alone end. Not while a step is in flight. Step thread. */
 void qn_scheduler_reserve(qn_scheduler *s, qn_scheduled *step);
 
 /* qn_scheduler_reserve_ahead - Reserves memory while another step is in flight. Returns false, with nothing reserved,
- * if there is not enough memory. */
+ * if there is not enough memory. Step thread. */
 bool qn_scheduler_reserve_ahead(qn_scheduled *step);
 
-/* qn_scheduler_has_finished - Returns true if a request is over but has not ended yet. */
+/* qn_scheduler_has_finished - Returns true if a request is over but has not ended yet. Step thread. */
 bool qn_scheduler_has_finished(const qn_scheduler *s);
 
-/* qn_scheduler_unreserve - Returns the memory reserved for a step that is not launched. */
+/* qn_scheduler_unreserve - Returns the memory reserved for a step that is not launched. Step thread. */
 void qn_scheduler_unreserve(qn_scheduled *step);
 
-/* qn_scheduler_positions - Returns the workspace that a step needs, in positions. */
+/* qn_scheduler_positions - Returns the workspace that a step needs, in positions. Step thread. */
 size_t qn_scheduler_positions(const qn_scheduler *s, const qn_scheduled *step);
 
-/* qn_scheduler_fill_rows - Fills the device's step from the pieces. */
+/* qn_scheduler_fill_rows - Fills the device's step from the pieces. The step points to arrays of *step and of its
+ * requests, which must not change until it has ended. Step thread. */
 void qn_scheduler_fill_rows(qn_scheduled *step);
 
 /* ---- flight.c ---- */
 
 /* qn_scheduler_run_step - Runs one step. Returns false if there was nothing to do. On a device that computes
  * asynchronously, work on the results that the next step does not need is left for the next call, which does it while
- * its step computes. The scheduler's thread leaves a step in flight, which the next call finishes. */
+ * its step computes. The scheduler's thread leaves a step in flight, which the next call finishes; until then the
+ * thread holds the model's lock, so that the same thread must make that call. Step thread, without the model's lock
+ * unless a step is in flight. */
 bool qn_scheduler_run_step(qn_scheduler *s);
 
-/* qn_scheduler_catch_up - Emits tokens, and ends requests that are over and have no rows in flight. */
+/* qn_scheduler_catch_up - Emits tokens, and ends requests that are over and have no rows in flight. Step thread. */
 void qn_scheduler_catch_up(qn_scheduler *s);
 
 /* qn_request_fail - Marks a request as failed, with the thread's error text. It ends once no step in flight has its
- * rows. */
+ * rows. Step thread. */
 void qn_request_fail(qn_request *r, qn_status status);
 
-/* qn_request_emit_last - Emits the last token. Call it only with has_output. */
+/* qn_request_emit_last - Emits the last token. Call it only with has_output. Step thread. */
 void qn_request_emit_last(qn_scheduler *s, qn_request *r);
 
 /* ---- score.c ---- */
 
 /* qn_request_is_scored - Returns true if tokens of the prompt have not been passed to on_prompt_token yet. No step runs
- * ahead of one of such a request. */
+ * ahead of one of such a request. Step thread. */
 bool qn_request_is_scored(const qn_request *request);
 
 /* qn_request_n_reusable - Returns the number of tokens of which a prefix may be adopted: all but the last of them need
- * no log probabilities. */
+ * no log probabilities. Step thread. */
 size_t qn_request_n_reusable(const qn_request *request);
 
 /* qn_scheduler_share_scores - Sets score_share of all running requests: QN_STEP_SCORED rows go to the clients that have
- * used the fewest rows. Requests fail if there is no memory for the results. */
+ * used the fewest rows. Requests fail if there is no memory for the results. Step thread. */
 void qn_scheduler_share_scores(qn_scheduler *s, qn_scheduled *step);
 
 /* qn_request_most_rows - Returns how many rows a request may have in a step by its score_share; SIZE_MAX: any number.
- */
+ * Step thread. */
 size_t qn_request_most_rows(const qn_request *request);
 
 /* qn_scheduler_fill_scores - Adds samples of the scored rows of a piece, whose rows begin at `first` in the step, and
- * sets its n_scored. */
+ * sets its n_scored. Step thread. */
 void qn_scheduler_fill_scores(qn_scheduled *step, qn_piece *piece, size_t first);
 
-/* qn_request_take_scores - Queues the tokens of the prompt whose log probabilities a step has computed.
+/* qn_request_take_scores - Queues the tokens of the prompt whose log probabilities a step has computed. Step thread.
  *
  *   sampled   [n] */
 qn_status qn_request_take_scores(qn_scheduler *s, qn_request *request, const qn_sample_request *sampled, size_t n);
@@ -496,74 +534,86 @@ qn_status qn_request_take_scores(qn_scheduler *s, qn_request *request, const qn_
 /* ---- sample.c ---- */
 
 /* qn_request_waits_for_token - Returns true if sampling the next token depends on the token before it, or the host
- * needs that token first: the next step can then be launched only after the current one is finished. */
+ * needs that token first: the next step can then be launched only after the current one is finished. Step thread. */
 bool qn_request_waits_for_token(const qn_request *request);
 
-/* qn_request_next_sample - Returns the parameters by which the next token is sampled. */
+/* qn_request_next_sample - Returns the parameters by which the next token is sampled. They point into the request,
+ * which the device and `prepare` read until the step has ended. Step thread. */
 qn_sample_request qn_request_next_sample(qn_request *request);
 
 /* qn_request_draft - Drafts up to `most` tokens after those of a request without rows in flight, in a step of
- * n_sequences sequences. Returns the number of drafted tokens. */
+ * n_sequences sequences. The drafted tokens follow the request's own in `tokens`; `masks` has a row for each. Returns
+ * the number of drafted tokens. Step thread. */
 size_t qn_request_draft(qn_request *request, size_t n_sequences, size_t most, uint32_t *masks);
 
-/* qn_request_drafted_sample - Returns the parameters for sampling after i > 0 drafted tokens. */
+/* qn_request_drafted_sample - Returns the parameters for sampling after i > 0 drafted tokens. Step thread. */
 qn_sample_request qn_request_drafted_sample(qn_request *request, size_t i, const uint32_t *mask);
 
-/* qn_request_reject - Makes a request wait for its mask, after a step whose token was rejected. */
+/* qn_request_reject - Makes a request wait for its mask, after a step whose token was rejected. Step thread. */
 void qn_request_reject(qn_scheduler *s, qn_request *request, const qn_sample_request *sampled);
 
 /* qn_request_sample_masked - Makes the mask and samples under it. Returns false if the request was cancelled. Does not
- * change mask_state. */
+ * change mask_state. By the mask thread, or for a caller's mask by the delivery thread, without locks, while mask_state
+ * is QN_MASK_WAITING. */
 bool qn_request_sample_masked(qn_request *request);
+
+/* qn_request_set_mask_state - Sets mask_state and wakes the step thread. Any thread, without s->lock; events_lock may
+ * be held. */
 void qn_request_set_mask_state(qn_scheduler *s, qn_request *request, int state);
 
 /* qn_request_take_masked - Returns true if a token was sampled under a mask since the last step. *status is then set,
- * and *sampled, or on an error the thread's error text. */
+ * and *sampled, or on an error the thread's error text. Step thread. */
 bool qn_request_take_masked(qn_request *request, qn_sample_request *sampled, qn_status *status);
 
 /* qn_scheduler_await_masks - If running requests wait for masks, waits until one mask is made, there is other work, or
- * a short timeout ends. */
+ * a short timeout ends. Step thread. */
 void qn_scheduler_await_masks(qn_scheduler *s);
 
 /* ---- masks.c ---- */
 
-/* qn_scheduler_push_mask - Queues the mask of a request. */
+/* qn_scheduler_push_mask - Queues the mask of a request: for the mask thread if it is a grammar's, else as an event.
+ * Step thread. */
 void qn_scheduler_push_mask(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_push_end - Queues a request's last event, after a mask that is being made. A queued mask is dropped. */
+/* qn_scheduler_push_end - Queues a request's last event, after a mask that is being made. A queued mask is dropped.
+ * Step thread. The request must not be used afterwards. */
 void qn_scheduler_push_end(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_make_mask - Makes the next queued mask. Returns false if there is none. The caller holds events_lock,
- * which is released while the mask is made. */
+/* qn_scheduler_make_mask - Makes the next queued mask. Returns false if there is none. By the mask thread; without one,
+ * by qn_scheduler_deliver. The caller holds events_lock, which is released while the mask is made. */
 bool qn_scheduler_make_mask(qn_scheduler *s);
 
-/* qn_scheduler_masks - The main function of the mask thread. */
+/* qn_scheduler_masks - The main function of the mask thread. It ends when no_more_masks is set and no mask is
+ * queued. */
 void *qn_scheduler_masks(void *scheduler);
 
 /* ---- output.c ---- */
 
-/* qn_scheduler_push - Queues an event. */
+/* qn_scheduler_push - Queues an event, which then belongs to the delivery thread. Step thread, without events_lock. */
 void qn_scheduler_push(qn_scheduler *s, qn_event *event);
 
-/* qn_scheduler_push_locked - Queues an event. The caller holds events_lock. */
+/* qn_scheduler_push_locked - Does what qn_scheduler_push does. Any thread of the scheduler that holds events_lock. */
 void qn_scheduler_push_locked(qn_scheduler *s, qn_event *event);
 
-/* qn_request_emit - Queues a sampled token and its text. Sets *found to true if a stop string ended the request. */
+/* qn_request_emit - Queues a sampled token and its text. Sets *found to true if a stop string ended the request. Step
+ * thread. */
 qn_status qn_request_emit(qn_scheduler *s, qn_request *request, qn_token token, bool has_text, bool *found);
 
-/* qn_request_push_prompt - Queues a token of the prompt; logprobs may be NULL. */
+/* qn_request_push_prompt - Queues a token of the prompt; logprobs may be NULL. Step thread. */
 qn_status qn_request_push_prompt(qn_scheduler *s, qn_request *request, size_t index, const qn_logprobs *logprobs);
 
-/* qn_request_push_parsed - Queues a parsed event of a request's answer. */
+/* qn_request_push_parsed - Queues a parsed event of a request's answer. Step thread. */
 qn_status qn_request_push_parsed(void *request, const qn_output_event *event);
 
-/* qn_request_emit_end - Queues the text held back and the last event. */
+/* qn_request_emit_end - Queues the text held back and the last event. Step thread. */
 void qn_request_emit_end(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_deliver - Calls the callbacks of all queued events, and makes all masks. */
+/* qn_scheduler_deliver - Calls the callbacks of all queued events, and makes all masks. For schedulers without threads:
+ * by the thread that runs steps, after each step, without locks. */
 void qn_scheduler_deliver(qn_scheduler *s);
 
-/* qn_scheduler_delivery - The main function of the delivery thread. */
+/* qn_scheduler_delivery - The main function of the delivery thread. It ends when no_more_events is set and no event is
+ * queued. */
 void *qn_scheduler_delivery(void *scheduler);
 
 #endif

@@ -1,4 +1,5 @@
-/* Composes a step: chooses its rows and reserves memory for them. */
+/* Composes a step: chooses its rows and reserves memory for them. All functions run on the step thread. flight.c runs
+ * the step. */
 #include "scheduler/scheduler.h"
 
 #include "base/memory.h"
@@ -45,7 +46,7 @@ size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, si
     return length + QN_PAGE <= state ? state - length : state + QN_PAGE - 1 - length;
 }
 
-/* Of n rows that could be evaluated, the number up to the next state that is to be kept. */
+/* Returns how many of n rows that could be evaluated come up to the next state that is to be kept. */
 static size_t rows_to_kept_state(const qn_scheduler *s, const qn_request *r, size_t n)
 {
     const qn_sequence *q = r->memory->sequence;
@@ -83,7 +84,7 @@ static size_t prompt_multiple(const qn_scheduler *s)
     return s->model->device->prompt_multiple ? s->model->device->prompt_multiple : PROMPT_ROWS;
 }
 
-/* Most rows of prompts in a step with n_decoding decode rows. */
+/* Returns the most rows of prompts in a step with n_decoding decode rows. */
 static size_t prompt_rows(const qn_scheduler *s, size_t n_decoding)
 {
     const size_t left = s->params.max_rows - n_decoding;
@@ -93,7 +94,8 @@ static size_t prompt_rows(const qn_scheduler *s, size_t n_decoding)
     return rows < left ? rows : left;
 }
 
-/* Of n rows, fewer than the prompt has left, the number up to the last position where the device prefers a cut. */
+/* Returns how many of n rows, fewer than the prompt has left, come up to the last position where the device prefers a
+ * cut. */
 static size_t rows_to_cut(const qn_scheduler *s, const qn_request *r, size_t n)
 {
     const size_t multiple = s->model->device->prompt_multiple, begin = r->memory->sequence->length;
@@ -134,7 +136,7 @@ static void add_piece(qn_scheduled *to, qn_request *r, size_t n)
     to->n_decoding += n == 1; /* the last token of a prompt costs as much */
 }
 
-/* Rows of prompts that a client gets at a time. */
+/* Returns the number of rows of prompts that a client gets at a time. */
 static size_t part_of_client(const qn_scheduler *s)
 {
     const size_t multiple = prompt_multiple(s), piece = s->model->device->piece;
@@ -165,7 +167,7 @@ static void add_drafts(qn_scheduler *s, qn_scheduled *to)
     }
 }
 
-/* One row for each sequence being decoded, then pieces of prompts; of one client, the oldest prompt first. */
+/* Adds one row for each sequence being decoded, then pieces of prompts; of one client, the oldest prompt first. */
 void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to)
 {
     size_t n_decoding = 0, n_prompts = 0;
@@ -244,7 +246,7 @@ static qn_status prepare_piece(qn_piece *piece)
 }
 
 /* Reserves memory for a piece. To get memory it drops kept prefixes first, then requests that are over, then the
- * youngest sequences, then rows of the piece. A request that does not fit alone ends. */
+ * youngest sequences, then rows of the piece. A request that does not fit alone ends; piece->request is then NULL. */
 static void reserve_piece(qn_scheduler *s, qn_scheduled *step, qn_piece *piece)
 {
     qn_request *r = piece->request;

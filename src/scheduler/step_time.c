@@ -60,7 +60,7 @@ static const qn_step_mean *nearest(const qn_step_times *t, const qn_step_mean *m
     return NULL;
 }
 
-/* Seconds of a step that only decodes; 0 if unknown. */
+/* Returns the expected seconds of a step that only decodes; 0 if unknown. */
 static double decode_seconds(const qn_step_times *t, size_t n_decode)
 {
     const qn_step_mean *mean = nearest(t, t->decode, class_of(n_decode));

@@ -1,5 +1,6 @@
 /* Measures the time of steps by their number of rows, and computes how many prompt rows a step may have next to its
- * decode rows. Independent of requests and devices: it only sees rows and seconds. */
+ * decode rows. Independent of requests and devices: it only sees rows and seconds. Used by one thread at a time, the
+ * scheduler's step thread. */
 #ifndef QN_SCHEDULER_STEP_TIME_H
 #define QN_SCHEDULER_STEP_TIME_H
 

@@ -530,6 +530,19 @@ void qn_registry_settle(qn_registry_entry *entry)
     add_counters(&entry->last_view.counters, &counters);
 }
 
+static void look_at_reasoning(const qn_served *served, qn_registry_reasoning *out)
+{
+    const qn_chat_format *format = qn_model_get_chat_format(served->model);
+    *out = (qn_registry_reasoning){ .has_any = *format->think_open };
+    if (served->effort)
+        snprintf(out->effort, sizeof out->effort, "%s", served->effort);
+    while (out->n_efforts < format->n_efforts && out->n_efforts < QN_REGISTRY_EFFORTS) {
+        snprintf(out->efforts[out->n_efforts], QN_REGISTRY_EFFORT_BYTES, "%s", format->efforts[out->n_efforts]);
+        out->n_efforts++;
+    }
+    out->is_optional = format->has_enable_thinking || (out->n_efforts && !strcmp(out->efforts[0], "none"));
+}
+
 void qn_registry_remember(qn_registry_entry *entry)
 {
     qn_registered *model = &entry->model;
@@ -549,6 +562,7 @@ void qn_registry_remember(qn_registry_entry *entry)
         view->n_embd = info.n_embd;
         view->n_params = info.n_params;
         view->file_bytes = info.file_bytes;
+        look_at_reasoning(&model->served, &view->reasoning);
     }
     view->n_ctx = model->served.n_ctx;
     view->max_tokens = model->served.max_tokens;

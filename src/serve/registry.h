@@ -22,7 +22,14 @@
 
 #include <pthread.h>
 
-enum { QN_REGISTRY_MODELS = 256, QN_REGISTRY_NAME_BYTES = 256, QN_REGISTRY_TURNS = 64, QN_REGISTRY_CLIENT_BYTES = 64 };
+enum {
+    QN_REGISTRY_MODELS = 256,
+    QN_REGISTRY_NAME_BYTES = 256,
+    QN_REGISTRY_TURNS = 64,
+    QN_REGISTRY_CLIENT_BYTES = 64,
+    QN_REGISTRY_EFFORTS = 8,
+    QN_REGISTRY_EFFORT_BYTES = 16
+};
 
 /* A loaded model. Name, metrics and recall belong to the registry and live as long as it; the loader fills the other
  * members, valid as long as a reference is held. */
@@ -172,6 +179,15 @@ void qn_registry_release(qn_registry *registry, const qn_registered *model);
 
 /* ---- Views ---- */
 
+/* Reasoning of a model, as its chat template has it. */
+typedef struct qn_registry_reasoning {
+    bool has_any;                                                /* answers may begin with reasoning */
+    bool is_optional;                                            /* a request can switch it off */
+    char efforts[QN_REGISTRY_EFFORTS][QN_REGISTRY_EFFORT_BYTES]; /* [n_efforts] levels, lowest first */
+    size_t n_efforts;
+    char effort[QN_REGISTRY_EFFORT_BYTES]; /* of requests that name none; "": the template's own */
+} qn_registry_reasoning;
+
 /* The state of a model, with the data of its last load. Strings belong to the registry and live as long as it. */
 typedef struct qn_registry_view {
     const char *name;
@@ -188,6 +204,7 @@ typedef struct qn_registry_view {
     uint64_t bytes; /* of memory, now */
     int64_t created, max_tokens;
     qn_sampling sampling;
+    qn_registry_reasoning reasoning;
     const qn_model_metrics *metrics;
     qn_scheduler_counters counters; /* summed over all loads */
 } qn_registry_view;

@@ -2,6 +2,7 @@
 #include "serve/http.h"
 
 #include "http/clock.h"
+#include "http/encoding.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -100,7 +101,10 @@ static bool is_known(const char *known, const char *etag)
 
 enum MHD_Result qn_respond_resource(qn_http_request *r)
 {
+    const char *const encodings =
+        MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT_ENCODING);
     qn_resource resource = { .model = MHD_lookup_connection_value(r->connection->mhd, MHD_GET_ARGUMENT_KIND, "model"),
+                             .accepts_gzip = qn_encoding_accepts_gzip(encodings),
                              .status = 200,
                              .type = "application/json" };
     const size_t length = strlen(r->route->path);
@@ -126,6 +130,10 @@ enum MHD_Result qn_respond_resource(qn_http_request *r)
         set(response, "Content-Security-Policy", resource.policy);
         set(response, "Referrer-Policy", "no-referrer");
     }
+    if (response && resource.encoding && !is_unchanged)
+        set(response, "Content-Encoding", resource.encoding);
+    if (response && resource.varies)
+        set(response, "Vary", "Accept-Encoding");
     if (response && resource.etag)
         set(response, "ETag", resource.etag);
     if (response)

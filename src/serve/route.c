@@ -84,6 +84,26 @@ static void write_state(const qn_registry_view *view, qn_bytes *out)
     qn_json_close(out, '}');
 }
 
+/* null: the model does not reason. */
+static void write_reasoning(const qn_registry_reasoning *reasoning, qn_bytes *out)
+{
+    qn_json_key(out, "reasoning");
+    if (!reasoning->has_any) {
+        qn_json_null(out);
+        return;
+    }
+    qn_json_open(out, '{');
+    qn_json_key(out, "is_optional");
+    qn_json_bool(out, reasoning->is_optional);
+    qn_json_key(out, "efforts");
+    qn_json_open(out, '[');
+    for (size_t i = 0; i < reasoning->n_efforts; i++)
+        qn_json_string(out, reasoning->efforts[i]);
+    qn_json_close(out, ']');
+    qn_json_member_string(out, "default_effort", *reasoning->effort ? reasoning->effort : NULL);
+    qn_json_close(out, '}');
+}
+
 /* Writes OpenAI's, Anthropic's and llama-server's fields side by side. Of a model that was never loaded little is
  * known. */
 static void write_model(const qn_registry_view *view, qn_bytes *out)
@@ -105,6 +125,7 @@ static void write_model(const qn_registry_view *view, qn_bytes *out)
     if (view->was_loaded) {
         qn_json_member_integer(out, "max_model_len", view->n_ctx);
         qn_json_member_integer(out, "max_input_tokens", view->n_ctx);
+        write_reasoning(&view->reasoning, out);
     }
     qn_json_key(out, "meta");
     qn_json_open(out, '{');
@@ -247,11 +268,15 @@ static bool get_chat(const qn_http *http, const char *path, qn_resource *resourc
     const qn_page_file *file = http->params.no_page ? NULL : qn_page_find(path);
     if (!file)
         return qn_refuse(refusal, 404, "not_found", NULL, "there is nothing at this path");
+    resource->varies = file->gzip.bytes != NULL;
+    const bool is_compressed = resource->varies && resource->accepts_gzip;
+    const qn_page_bytes *const sent = is_compressed ? &file->gzip : &file->plain;
     resource->type = file->type;
-    resource->bytes = file->bytes;
-    resource->length = file->size;
+    resource->bytes = sent->bytes;
+    resource->length = sent->size;
+    resource->etag = sent->etag;
+    resource->encoding = is_compressed ? "gzip" : NULL;
     resource->policy = QN_PAGE_CONTENT_SECURITY_POLICY;
-    resource->etag = file->etag;
     return true;
 }
 

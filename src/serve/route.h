@@ -14,8 +14,11 @@ typedef struct qn_resource {
     qn_bytes body;     /* or `bytes` */
     const void *bytes; /* [length] static, used instead of `body` */
     size_t length;
-    const char *policy; /* Content-Security-Policy, static; NULL: none */
-    const char *etag;   /* static; NULL: none */
+    const char *policy;   /* Content-Security-Policy, static; NULL: none */
+    const char *etag;     /* static; NULL: none */
+    const char *encoding; /* Content-Encoding of `bytes`, static; NULL: none */
+    bool accepts_gzip;    /* set by the caller: the client accepts it */
+    bool varies;          /* another client may get another encoding */
 } qn_resource;
 
 typedef struct qn_route {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The chat page. As quern serve has it: headers and bytes of every file, then over the demo model in headless Chromium. Then all that it
-# does, against a server of the test: streaming, stop, reload, a long conversation, what answers, names and imports must not do, keys, a
-# server that goes and comes back, a phone. QN_PAGE_PICTURES: a folder that gets pictures for docs/images, in place of the tests.
+# does, against a server of the test: streaming, stop, reload, formulas, branches, a full context, a long conversation, what answers, names
+# and imports must not do, keys, a server that goes and comes back, a phone. QN_PAGE_PICTURES: a folder that gets pictures for docs/images, in place of the tests.
 . "$(dirname "$0")/lib_cli.sh"
 . "$(dirname "$0")/lib_python.sh"
 

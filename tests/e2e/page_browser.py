@@ -8,7 +8,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-PATIENCE = 15  # seconds
+PATIENCE = 45  # seconds
 
 
 class Page:
@@ -46,6 +46,9 @@ class Page:
     def text(self, css):
         return self.js("return document.querySelector(arguments[0])?.textContent ?? null", css)
 
+    def toasts(self):
+        return self.js("return [...document.querySelectorAll('.toast')].map((node) => node.textContent).join('\\n')")
+
     # The element of the last message with this selector within.
     def last(self, css=""):
         return f"#messages > .message:last-child {css}".strip()
@@ -68,7 +71,10 @@ class Page:
 
     def send(self, text):
         box = self.find("#input")
-        box.send_keys(text)
+        if len(text) > 100:  # more is slow to type
+            self.js("arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))", box, text)
+        else:
+            box.send_keys(text)
         box.send_keys(Keys.ENTER)
 
     def is_idle(self):
@@ -94,9 +100,9 @@ class Page:
                 };
             };""")
 
-    def reload(self):
-        """Once everything is kept: what a browser still has to write is lost."""
-        self.wait("what is shown to be kept", lambda: len(states := self.states()) == self.count(".message") and "streaming" not in states)
+    def reload(self, n=None):
+        """Once everything is kept, n messages or those that are shown: what a browser still has to write is lost."""
+        self.wait("what is shown to be kept", lambda: len(states := self.states()) == (n or self.count(".message")) and "streaming" not in states)
         self.driver.refresh()
 
     def processor_seconds(self):

@@ -6,9 +6,9 @@ const LONGEST = 200000, MOST_KEPT = 8, SLOW_MS = 1000;
 const HTML = "<img src=x onerror=window.HIT=50><script>window.HIT=51</script>";
 const WORDS = ["format", "quern-conversations", "version", "conversations", "messages", "title", "created", "updated", "id", "role", "user",
     "assistant", "tool", "system", "content", "reasoning", "reasoning_content", "model", "error", "state", "streaming", "done", "files", "name", "text",
-    "tool_calls", "function", "arguments", "tool_call_id", "stats", "speed", "tokens", "reasoning_ms", "__proto__", "constructor", "prototype",
+    "tool_calls", "parent", "leaf", "first", "function", "arguments", "tool_call_id", "stats", "speed", "tokens", "reasoning_ms", "__proto__", "constructor", "prototype",
     "toString", "hasOwnProperty", "then", "length", "0", HTML, "javascript:window.HIT=52", "", " ", "\n", "\0", "\ud800", "\u202e", "é🤗", "```html\n"];
-const FIELDS = { role: "string", content: "string", created: "number", conversation: "string", n: "number", reasoning: "string", model: "string",
+const FIELDS = { role: "string", content: "string", created: "number", parent: "number", conversation: "string", n: "number", reasoning: "string", model: "string",
     error: "string", tool_call_id: "string", state: "string", reasoning_ms: "number", stats: "object", files: "object", tool_calls: "object" };
 
 let state = seed >>> 0;
@@ -105,10 +105,13 @@ function require(condition, what) {
 const isOwn = (value, keys) => Object.getPrototypeOf(value) === Object.prototype && Object.keys(value).every((key) => keys.includes(key));
 
 function check({ conversation, messages }) {
-    require(isOwn(conversation, ["id", "title", "created", "updated"]), "a conversation has known fields");
+    require(isOwn(conversation, ["id", "title", "created", "updated", "leaf", "first"]), "a conversation has known fields");
+    for (const index of [conversation.leaf, conversation.first])
+        require(index === undefined || Number.isInteger(index) && index >= 0 && index < messages.length, "it names messages");
     require(/^[0-9a-f]{24}$/.test(conversation.id) && typeof conversation.title === "string" && conversation.title && conversation.title.length <= 200, "it has an id and a title");
     require(Number.isFinite(conversation.created) && Number.isFinite(conversation.updated), "it has times");
     messages.forEach((message, n) => {
+        require(Number.isInteger(message.parent) && message.parent >= -1 && message.parent < n, "a message follows an earlier one");
         require(isOwn(message, Object.keys(FIELDS)) && message.n === n && message.conversation === conversation.id, "a message has known fields");
         for (const [key, value] of Object.entries(message))
             require(typeof value === FIELDS[key] && (FIELDS[key] !== "number" || Number.isFinite(value)), `${key} has its type`);

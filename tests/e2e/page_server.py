@@ -63,8 +63,14 @@ XSS = """<script>window.HIT = 1</script>
 """
 
 
+def count(messages):
+    """The tokens of a prompt: four characters each."""
+    return sum(8 + len(message["content"]) // 4 for message in messages)
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    n_prompt = 1204
 
     def log_message(self, *args):
         pass
@@ -98,15 +104,18 @@ class Handler(BaseHTTPRequestHandler):
         page.note("GET", path, None)
         file = page.files.get(path)
         if file:
-            headers = {"ETag": file["etag"], "Cache-Control": "no-cache", "Content-Security-Policy": page.table["policy"],
+            is_compressed = file["gzip"] and "gzip" in (self.headers["Accept-Encoding"] or "")
+            etag, body = (file["gzip_etag"], file["gzip"]) if is_compressed else (file["etag"], file["bytes"])
+            headers = {"ETag": etag, "Cache-Control": "no-cache", "Content-Security-Policy": page.table["policy"],
                        "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
-            if self.headers["If-None-Match"] == file["etag"]:
+            if self.headers["If-None-Match"] == etag:
                 return self.answer(304, b"", file["type"], headers)
-            return self.answer(200, file["bytes"], file["type"], headers)
+            return self.answer(200, body, file["type"], dict(headers, **({"Content-Encoding": "gzip"} if is_compressed else {})))
         if path == "/health":
             return self.answer(503, {"error": {"message": "loading"}}) if page.is_loading else self.answer(200, {"status": "ok"})
         if path == "/v1/models" and self.is_allowed():
-            return self.answer(200, {"object": "list", "data": [{"id": name, "object": "model"} for name in page.models]})
+            return self.answer(200, {"object": "list", "data": [{"id": name, "object": "model", "meta": {"n_ctx": page.n_ctx}, "reasoning": page.reasoning}
+                                                                for name in page.models]})
         if path == "/props" and self.is_allowed():
             return self.answer(200, {"default_generation_settings": {"n_ctx": 8192, "params": {"temperature": 0.7, "top_p": 0.95}}})
         if path not in ("/v1/models", "/props"):
@@ -117,6 +126,11 @@ class Handler(BaseHTTPRequestHandler):
         self.server.page.note("POST", self.path, body)
         if not self.is_allowed():
             return
+        n_prompt = count(body["messages"])
+        if self.path.endswith("/input_tokens"):
+            return self.answer(200, {"object": "response.input_tokens", "input_tokens": n_prompt})
+        if self.server.page.counts_tokens:
+            self.n_prompt = n_prompt
         last = body["messages"][-1]["content"]
         self.started = time.monotonic()
         self.n = 0
@@ -145,7 +159,8 @@ class Handler(BaseHTTPRequestHandler):
             raise BrokenPipeError
         time.sleep(delay)
         self.n += 1
-        self.send({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        timings = {"cache_n": 0, "prompt_n": self.n_prompt, "predicted_n": self.n}
+        self.send({"choices": [{"index": 0, "delta": delta, "finish_reason": None}], "timings": timings})
 
     def text(self, text, delay=0.0, size=7, name="content"):
         for i in range(0, len(text), size):
@@ -157,7 +172,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.page.speed:
             timings["predicted_per_second"] = self.server.page.speed
         self.send({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}], "timings": timings})
-        self.send({"choices": [], "usage": {"prompt_tokens": 1204, "completion_tokens": self.n, "total_tokens": 1204 + self.n,
+        self.send({"choices": [], "usage": {"prompt_tokens": self.n_prompt, "completion_tokens": self.n, "total_tokens": self.n_prompt + self.n,
                                             "prompt_tokens_details": {"cached_tokens": 1152}}})
         self.wfile.write(b": comment\n\ndata: [DONE]\n\n")
 
@@ -258,8 +273,13 @@ class PageServer:
         for i, file in enumerate(self.table["files"]):
             file["bytes"] = open(os.path.join(folder, str(i)), "rb").read()
             file["etag"] = f'"{file["etag"]}"'
+            file["gzip"] = None
+            if file["gzip_etag"]:
+                file["gzip"] = open(os.path.join(folder, f"{i}.gz"), "rb").read()
+                file["gzip_etag"] = f'"{file["gzip_etag"]}"'
             self.files[file["path"]] = file
         self.key, self.is_loading, self.models, self.speed = None, False, ["quern-demo"], 0
+        self.n_ctx, self.reasoning, self.counts_tokens = 8192, {"is_optional": True, "efforts": ["low", "medium", "xhigh"], "default_effort": "medium"}, False
         self.log, self.lock, self.port = [], threading.Lock(), 0
 
     def note(self, method, path, body):

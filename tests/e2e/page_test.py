@@ -1,35 +1,32 @@
 """Tests of the chat page, run by page.sh: page_test.py FOLDER BROWSER DRIVER [PICTURES]"""
-import json, os, re, sys, tempfile, time
+import json, os, re, sys, time
 
 from selenium.webdriver.common.keys import Keys
 
-from page_browser import Page, check
-from page_server import XSS, PageServer
+import page_test_formulas
+from page_browser import check
+from page_pictures import pictures
+from page_server import XSS, count
+from page_shared import HAS_KATEX, HAS_MARKED, MAX_BYTES, MAX_BYTES_WITH_FORMULAS, NO_TOASTS, is_harmless, open_browser, server, work, write
 
-MAX_BYTES = 200_000
 # The first paint, and frames a second. Beside other tests two threads of a core share its time: both take up to twice as much of it.
 MAX_FIRST_PAINT_MS, MIN_FRAMES = (300, 30) if os.environ.get("QN_SOAK") else (600, 15)
 N_MESSAGES = 2000
 MAX_COLOUR_MS = 2000  # of 100,000 characters; an expression that is tried from each of them takes ten times as long
-
-folder, browser, driver = sys.argv[1:4]
-server = PageServer(folder)
-HAS_MARKED = len(server.files["/page/marked.js"]["bytes"]) > 0  # else the page shows text and code blocks alone
-work = tempfile.mkdtemp(dir=folder)
-
-
-def open_browser(phone=None):
-    return Page(f"http://127.0.0.1:{server.port}/", browser, driver, phone)
+OF_OTHERS = ("/page/marked.js", "/page/katex.js", "/page/katex.css")
 
 
 # ---- The files ----
 
 def files(page):
-    total = sum(len(file["bytes"]) for file in server.files.values())
-    check(total <= MAX_BYTES, f"the page has {total} bytes, at most {MAX_BYTES} are allowed")
+    sizes = {path: len(file["gzip"] or file["bytes"]) for path, file in server.files.items()}
+    total = sum(sizes.values())
+    first = sum(size for path, size in sizes.items() if "katex" not in path.lower())
+    check(first <= MAX_BYTES, f"the page has {first} bytes before a formula, at most {MAX_BYTES} are allowed")
+    check(total <= MAX_BYTES_WITH_FORMULAS, f"the page has {total} bytes with all of KaTeX, at most {MAX_BYTES_WITH_FORMULAS} are allowed")
     check("/" in server.files and "script-src 'self'" in server.table["policy"] and "unsafe" not in server.table["policy"], "policy")
     for path, file in server.files.items():
-        if path == "/page/marked.js":
+        if path in OF_OTHERS or file["type"].startswith("font/"):
             continue
         code = file["bytes"].decode()
         found = re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|setHTML|javascript:", code)
@@ -37,9 +34,13 @@ def files(page):
         if file["type"].startswith("text/html"):
             check(not re.search(r"<[^>]* (?:style|on\w+)=", code), f"{path} has a style or a handler that the policy forbids")
             named = set(re.findall(r'(?:href|src)="(page/[^"]+)"', code))
-            modules = {p[1:] for p in server.files if p.endswith(".js")}
+            modules = {p[1:] for p in server.files if p.endswith(".js") and p != "/page/katex.js"}
             check(named - {p[1:] for p in server.files} == set() and modules <= named, f"{path} names other files than there are: {named ^ modules}")
-    print(f"{total} bytes")
+    if HAS_KATEX:
+        fonts = set(re.findall(r"url\(([^)]*)\)", server.files["/page/katex.css"]["bytes"].decode()))
+        check(fonts == {path[6:] for path in server.files if path.endswith(".woff2")}, f"katex.css names other fonts than there are: {fonts}")
+        check("KaTeX" in server.files["/page/licences.txt"]["bytes"].decode(), "KaTeX's licence")
+    print(f"{first} bytes, {total} with all that formulas need")
 
 
 def first_paint(page):
@@ -128,7 +129,10 @@ def endless_texts(page):
     }
     endless = [["js", "`\\", 50000], ["js", "\"`\\", 33000], ["js", "\"\\", 50000], ["js", "'\\", 50000], ["js", "/*", 50000], ["html", "<!--", 25000],
                ["html", "'", 100000], ["python", '"""\\', 25000], ["python", "'''\"\"\"\\", 14000], ["js", "1 ", 50000]]
-    marked_texts = [["*a ", 6000], ["a*_", 6000], ["*a\n", 50000], ["[a](", 5000], ["<", 20000], ["- *a\n", 20000]]
+    marked_texts = [["*a ", 6000], ["a*_", 6000], ["*a\n", 50000], ["[a](", 5000], ["<", 20000], ["- *a\n", 20000],
+                    ["$a ", 50000], ["\\(", 50000], ["\\(a\n", 50000], ["\\[\n", 50000], ["$$\n", 50000], ["$$ a b $$ c\n", 20000], ["\n\n\\[ a b", 20000],
+                    ["- \\[ a\n", 20000], ["- $$\n  a\n\n", 10000], ["| $a | b |\n| - | - |\n", 5000], ["\\begin{align}\n", 15000], ["`$", 50000], ["> \\[\n", 20000],
+                    ["$x$ ", 50000], ["\n\n$$x$$\n\n", 10000], ["a\n# b\n\\[", 8000]]
     found, times = page.driver.execute_async_script("""
         const [samples, endless, marked_texts, done] = arguments;
         Promise.all([import("/page/code.js"), import("/page/markdown.js")]).then(([{ CodeBlock }, { block, tokenize }]) => {
@@ -150,7 +154,8 @@ def endless_texts(page):
             times.push(["code span", time(() => block({ type: "paragraph", tokens: [{ type: "codespan", raw: "` " + "a".repeat(100000) + "`" }] }))]);
             times.push(["line ends", time(() => block({ type: "html", raw: "<!--" + "\\n".repeat(100000) + "x" }))]);
             for (const [text, n] of marked_texts)
-                times.push([text, time(() => tokenize(text.repeat(n)))]);
+                for (const is_growing of [false, true])
+                    times.push([text, time(() => tokenize(text.repeat(n), is_growing))]);
             const { marked } = globalThis;
             globalThis.marked = undefined;
             times.push(["fence", time(() => tokenize("~".repeat(100000) + "`"))]);
@@ -205,10 +210,56 @@ def editing(page):
     page.js("document.querySelector('#messages > .message:nth-child(2) [aria-label=\"Answer again\"]').click()")
     page.wait("another answer", lambda: page.is_idle() and page.count(".message") == 2)
     check(len(server.requests()[-1]["messages"]) == 1, "what follows was sent too")
-    page.js("document.querySelector('.toast:last-child button').click()")
-    page.wait("the messages back", lambda: page.count(".message") == 4)
-    page.reload()
-    page.wait("the same after a reload", lambda: page.count(".message") == 4 and "secondX" in page.text(page.last()))
+    check(versions(page) == [None, "2/2"], f"versions {versions(page)}")
+
+
+def versions(page):
+    return page.js("return [...document.querySelectorAll('#messages > .message')].map((node) => node.querySelector('.versions')?.textContent ?? null)")
+
+
+def press_version(page, index, way):
+    page.js(f"document.querySelectorAll('#messages > .message')[arguments[0]].querySelector('[aria-label=\"{way} version\"]').click()", index)
+
+
+def branches(page):
+    """After editing(): an edit and another answer keep what was there before, in the store and in a file too."""
+    press_version(page, 1, "Previous")
+    page.wait("the edited branch of the first answer", lambda: versions(page) == [None, "1/2", "2/2", None])
+    press_version(page, 2, "Previous")
+    page.wait("the one before the edit", lambda: versions(page) == [None, "1/2", "1/2", None] and page.text(page.last(".markdown")) == "You said: second")
+    page.ask("third")
+    check([m["content"] for m in server.requests()[-1]["messages"]][-3:] == ["second", "You said: second", "third"], "another branch was sent")
+    page.reload(9)
+    page.wait("the branch after a reload", lambda: page.count(".message") == 6 and page.text(page.last(".markdown")) == "You said: third")
+    press_version(page, 2, "Next")
+    page.wait("the edited branch", lambda: page.count(".message") == 4 and "secondX" in page.text(page.last()))
+    page.reload(9)
+    page.wait("that branch after a reload", lambda: page.count(".message") == 4 and "secondX" in page.text(page.last()))
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": work})
+    name = os.path.join(work, "quern-first-question.json")
+    page.wait("it in the list", lambda: page.count("#conversations .current [aria-label=Export]"))
+    page.js("document.querySelector('#conversations .current [aria-label=Export]').click()")
+    page.wait("the file", lambda: os.path.exists(name))
+    exported = json.load(open(name))
+    check(exported["version"] == 2 and [m["parent"] for m in exported["conversations"][0]["messages"]] == [-1, 0, 1, 2, 1, 4, 0, 3, 7], f"{exported}")
+    n = page.count("#conversations li")
+    page.find("#import-file").send_keys(name)
+    page.wait("the import", lambda: page.count("#conversations li") == n + 1)
+    page.wait("its branch", lambda: page.count(".message") == 4 and versions(page) == [None, "1/2", "2/2", None])
+    press_version(page, 2, "Previous")
+    page.wait("the other branch of the import", lambda: page.count(".message") == 6 and page.text(page.last(".markdown")) == "You said: third")
+    # An answer that failed without a text is none to go back to.
+    page.ask("fail")
+    page.js(f"document.querySelector({json.dumps(page.last('.note button'))}).click()")
+    page.wait("the second failure", lambda: page.is_idle() and page.count(page.last(".note.failed")))
+    check(versions(page)[-1] is None, f"versions {versions(page)}")
+    for parents in ([5, -2, 1.5], [None, "0", {}], [-1, True, True], [-1, None, None], [2, 2, 2], [-1, -1, 0]):
+        messages = [{"role": "user", "content": f"m{i}", "parent": parent} for i, parent in enumerate(parents)]
+        page.find("#import-file").send_keys(write("parents.json", {"messages": messages, "leaf": 7, "first": "x", "title": "Parents"}))
+        page.wait("the import", lambda: page.text("#title") == "Parents" and "m2" in page.text(page.last()))
+        page.wait("it in the list", lambda: page.count("#conversations .current [aria-label=Delete]"))
+        page.js("document.querySelector('#conversations .current [aria-label=Delete]').click()")
+        page.wait("its end", lambda: page.count(".message") == 0)
 
 
 def reload(page):
@@ -233,20 +284,142 @@ def reload(page):
     page.wait("the stop", page.is_idle)
 
 
+def thinking_button(page):
+    shown = lambda: page.find("#thinking").is_displayed()
+    for reasoning, has_button, text in ((None, False, "without thinking"), ({"is_optional": False, "efforts": []}, False, "always thinks"),
+                                        ({"is_optional": True, "efforts": ["low", "high"], "default_effort": "low"}, True, "default: low")):
+        server.reasoning = reasoning
+        page.open()
+        page.wait(f"{reasoning}: the button {has_button}", lambda: shown() == has_button)
+        page.js("document.getElementById('open-settings').click()")
+        check(text in page.text("#settings"), f"{reasoning}: {page.text('#settings')}")
+        selects = page.js("return [...document.querySelectorAll('#settings select')].map((s) => [s.id, s.selectedOptions[0]?.text, [...s.options].map((o) => o.value)])")
+        if has_button:
+            check(selects[-1] == ["set-effort", "default: low", ["default", "low", "high"]], f"{selects}")
+        page.press(Keys.ESCAPE)
+    page.js("localStorage.setItem('quern.settings', JSON.stringify({ thinking: 'on', effort: 'max' }))")
+    page.open()
+    page.js("document.getElementById('open-settings').click()")
+    check(page.js("return document.getElementById('set-effort').selectedOptions[0].text") == "max, not of this model", "an effort of another model is not shown")
+    page.press(Keys.ESCAPE)
+    page.new()
+    page.ask("hello")
+    check(server.requests()[-1]["reasoning_effort"] == "max" and server.requests()[-1]["chat_template_kwargs"] == {"enable_thinking": True}, "thinking")
+    server.reasoning = None
+    page.open()
+    page.new()
+    page.ask("hello")
+    check(not {"reasoning_effort", "chat_template_kwargs"} & set(server.requests()[-1]), f"a model that does not think is asked to: {server.requests()[-1]}")
+    page.js("localStorage.removeItem('quern.settings')")
+    server.reasoning = {"is_optional": True, "efforts": ["low", "medium", "xhigh"], "default_effort": "medium"}
+    page.open()
+
+
+def full_context(page):
+    """As in quern chat: the oldest turns are left out, a quarter of the context stays free."""
+    server.n_ctx, server.counts_tokens = 400, True
+    try:
+        page.open()
+        page.new()
+        check(not page.find("#meter").is_displayed(), "a meter of nothing")
+        contents = [f"m{i} " + "word " * 50 for i in range(5)]
+        for i, text in enumerate(contents):
+            page.ask(text)
+            sent = server.requests()[-1]["messages"]
+            check(server.requests()[-1]["stream"] and count(sent) <= 300, f"{count(sent)} tokens of 400 were sent")
+            check(sent[-1]["content"] == text.strip() and sent[0]["role"] == "user", "what was sent")
+            check(len(sent) == 2 * i + 1 or count([{"content": contents[i - len(sent) // 2 - 1]}, {"content": "You said: " + contents[0]}, *sent]) > 300, f"more was left out than needed: {[m['content'][:12] for m in sent]} of turn {i}")
+        check(1 < len(sent) < 9, f"{len(sent)} messages")
+        first = 2 * len(contents) - 1 - len(sent)
+        marks = page.js("return [...document.getElementById('messages').children].map((node) => node.className.split(' ')[0])")
+        check(marks.index("left-out") == first and marks.count("left-out") == 1, f"the line is at {marks}, expected at {first}")
+        check(re.fullmatch(r"\d\d%", page.text("#meter")) and "of 400 tokens" in page.find("#meter").get_attribute("aria-valuetext"), page.text("#meter"))
+        page.reload()
+        page.wait("the line after a reload", lambda: page.count(".left-out") == 1 and page.find("#meter").is_displayed())
+        # A last turn that is too long is refused by the server, in its words.
+        page.ask("overflow " + "x" * 2000)
+        check("9000 tokens" in page.text(page.last(".note.failed")), page.text(page.last()))
+        page.new()
+        page.ask("short")
+        check("limit of tokens" in page.text(page.last(".note")), "an answer at its own limit")
+        server.n_ctx = 12
+        page.open()
+        page.ask("short")
+        check("the context of 12 tokens is full" in page.text(page.last(".note")), page.text(page.last(".note")))
+    finally:
+        server.n_ctx, server.counts_tokens = 8192, False
+    page.open()
+
+
+def folded(page):
+    page.find("#import-file").send_keys(write("folded.json", [{"role": "user", "content": "\n".join(f"line {i}" for i in range(60))}]))
+    page.wait("the message", lambda: page.text("#title") == "line 0")
+    bubble = "#messages > .message:first-child .bubble"
+    height = lambda: page.js(f"return document.querySelector('{bubble}').getBoundingClientRect().height")
+    button = f"{bubble} button"
+    small = height()
+    check(small < 420 and page.text(button) == "Show all", f"{small} pixels")
+    page.js(f"document.querySelector('{button}').click()")
+    check(height() > 1000 and page.text(button) == "Show less", f"{height()} pixels, unfolded")
+    page.js(f"document.querySelector('{button}').click()")
+    check(height() == small, "not folded again")
+    page.ask("hello there")
+    check(page.count(".bubble button") == 1, "a short message is folded")
+
+
+OVERLAPS = """
+    const toasts = [...document.querySelectorAll('.toast')].map((node) => [node, node.getBoundingClientRect()]);
+    const covered = [];
+    for (const node of document.querySelectorAll('button, input, textarea, select, .message, #title, #model, h2')) {
+        const box = node.getBoundingClientRect();
+        if (!box.width || node.closest('.toast') || !node.checkVisibility({ visibilityProperty: true }))
+            continue;
+        for (const [toast, { left, right, top, bottom }] of toasts.filter(([toast]) => !node.contains(toast))) {
+            const seen = node.closest('#thread, #conversations')?.getBoundingClientRect() ?? box; // these scroll
+            if (box.left < right - 1 && box.right > left + 1 && Math.max(box.top, seen.top) < bottom - 1 && Math.min(box.bottom, seen.bottom) > top + 1)
+                covered.push(`${toast.textContent} over ${node.id || node.className || node.textContent}`);
+        }
+    }
+    return [toasts.length, covered, toasts.map(([node]) => node.parentNode.id || node.parentNode.className)]"""
+
+
+def toasts(page):
+    """Beside what they are about, and over nothing."""
+    page.js(NO_TOASTS)
+    page.new()
+    page.ask("hello toast")
+    for i in range(12):
+        page.ask(f"hello {i}")
+    page.find("#files").send_keys(write("binary.bin", "\0"))
+    page.wait("a note on the file", lambda: "not text" in page.toasts())
+    page.js("navigator.clipboard.writeText = () => Promise.reject(); document.execCommand = () => false")
+    page.js(f"document.querySelector({json.dumps(page.last('[aria-label=Copy]'))}).click()")
+    page.wait("a note on the copy", lambda: "does not let this page copy" in page.toasts())
+    page.js("[...document.querySelectorAll('#conversations li:not(.current) [aria-label=Delete]')][0].click()")
+    page.wait("a note on the conversation", lambda: "Deleted" in page.toasts())
+    n, covered, places = page.js(OVERLAPS)
+    check(n == 3 and not covered and sorted(places) == ["bottom-toasts", "foot", "side-toasts"], f"{n} notes at {places}: {covered}")
+    page.js("document.querySelector('#side-toasts button').click()")
+    page.js("document.getElementById('open-settings').click()")
+    page.find("#import-file").send_keys(write("none.json", {"a": 1}))
+    page.wait("a note in the dialog", lambda: page.count("#settings .toast") == 1)
+    page.press(Keys.ESCAPE)
+    page.open()
+
+
+def centred(page):
+    """The screen before the first message is in the middle, and no line of it ends with a word alone."""
+    for width, height in ((1280, 800), (768, 1000), (1920, 1080)):
+        page.resize(width, height)
+        page.new()
+        off = page.js("""const top = document.getElementById('top').getBoundingClientRect().bottom, main = document.getElementById('main').getBoundingClientRect();
+            const first = document.getElementById('welcome').getBoundingClientRect(), last = document.getElementById('composer').getBoundingClientRect();
+            return [(first.top - top) - (main.bottom - last.bottom), (first.left - main.left) - (main.right - first.right)]""")
+        check(abs(off[0]) <= 24 and abs(off[1]) <= 2, f"{width} x {height}: {off} pixels off the middle")
+    page.resize(1180, 860)
+
+
 # ---- What must not happen ----
-
-# Nothing of others in the page, no code that ran, no address but of the three schemes, no request that left.
-def is_harmless(page, where):
-    check(page.js("return window.HIT") is None, f"{where}: code ran: {page.js('return window.HIT')}")
-    bad = "script, img, iframe, object, embed, style, link, base, form[action], svg:not(.icon), [onerror], [onload], [onmouseover], [srcdoc], [style*=url]"
-    check(page.count(", ".join(f"{area} :is({bad})" for area in ("#messages", "#conversations", "#attached", "#toasts"))) == 0, f"{where}: an element of others")
-    addresses = page.js("return [...document.querySelectorAll('#messages a')].map((a) => a.getAttribute('href'))")
-    check(all(re.match(r"(https?|mailto):", address) for address in addresses), f"{where}: {addresses}")
-    # The browser may show a page of the scheme that it refuses to open; what it fetched counts.
-    entries = page.js("return performance.getEntriesByType('resource').map((e) => e.name)")
-    check(all(name.startswith(f"http://127.0.0.1:{server.port}/") for name in entries), f"{where}: {entries}")
-    return addresses
-
 
 def xss(page):
     page.new()
@@ -269,7 +442,7 @@ def xss(page):
     for path, refusal in ((name, None), (os.path.join(work, "binary"), "not text"), (os.path.join(work, "large"), "at most 256 KB")):
         page.find("#files").send_keys(path)
         if refusal:
-            page.wait(refusal, lambda: refusal in page.text("#toasts"))
+            page.wait(refusal, lambda: refusal in page.toasts())
     page.wait("the file", lambda: page.count("#attached li") == 1)
     is_harmless(page, "a file's name")
     page.ask("what is this?")
@@ -285,18 +458,11 @@ def xss(page):
     page.js("document.querySelector('#attached button').click()")
 
 
-def write(name, value):
-    path = os.path.join(work, name)
-    with open(path, "w") as file:
-        file.write(value if isinstance(value, str) else json.dumps(value))
-    return path
-
-
 def imports(page):
     n = page.count("#conversations li")
     good = {"role": "user", "content": "x"}
     wrong = {
-        "not valid JSON": "{", "has no conversations": {"a": 1}, "version is 2": {"format": "quern-conversations", "version": 2, "conversations": []},
+        "not valid JSON": "{", "has no conversations": {"a": 1}, "version is 3": {"format": "quern-conversations", "version": 3, "conversations": []},
         "conversations is": {"format": "quern-conversations", "version": 1, "conversations": {}},
         "messages[1].role": [good, {"role": "<b>", "content": "x"}], "messages[0].content": [{"role": "user", "content": {"a": 1}}],
         "tool_calls[0]": [{"role": "assistant", "content": "x", "tool_calls": [None]}], "files": [dict(good, files="x")],
@@ -304,7 +470,7 @@ def imports(page):
     }
     for i, (text, value) in enumerate(wrong.items()):
         page.find("#import-file").send_keys(write(f"wrong{i}.json", value))
-        page.wait(text, lambda: text in page.text("#toasts"))
+        page.wait(text, lambda: text in page.toasts())
     check(page.count("#conversations li") == n, "something of a wrong file was kept")
     attack = {"format": "quern-conversations", "version": 1, "__proto__": {"polluted": 1}, "conversations": [{
         "title": "<img src=x onerror=window.HIT=30>", "id": "../x", "messages": [
@@ -342,19 +508,19 @@ def any_imports(page):
     for i, text in enumerate(kept[:6]):
         n = page.count("#conversations li")
         page.find("#import-file").send_keys(write(f"kept{i}.json", text))
-        page.wait("the import", lambda: page.count("#conversations li") > n or page.count("#toasts .toast"))
+        page.wait("the import", lambda: page.count("#conversations li") > n or page.count(".toast"))
         is_harmless(page, f"a mutated import: {text[:300]}")
     for name, text, expected in (("deep", "[" * 2_000_000, "not valid JSON"), ("deep_whole", '{"messages":' * 200_000 + "0" + "}" * 200_000, "no conversations"),
                                  ("keys", '{"a":1,' * 50_000, "not valid JSON"), ("long_text", json.dumps([{"role": "user", "content": "x" * (4 << 20) + "y"}]), "expected a text"),
                                  ("many", json.dumps([{"role": "user", "content": ""}] * 100_001), "no conversations")):
         page.find("#import-file").send_keys(write(f"{name}.json", text))
-        page.wait(f"{name}: {expected}", lambda: expected in page.text("#toasts"))
-        page.js("document.getElementById('toasts').replaceChildren()")
+        page.wait(f"{name}: {expected}", lambda: expected in page.toasts())
+        page.js(NO_TOASTS)
     check(page.js("return ({}).polluted === undefined && window.HIT === undefined"), "an import ran")
 
 
 def early(page):
-    """What is asked before the storage is open is not lost."""
+    """What is asked, or begun, before the storage is open is not lost."""
     added = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": """
         const open = IDBFactory.prototype.open;
         IDBFactory.prototype.open = function (...all) {
@@ -366,9 +532,16 @@ def early(page):
     page.wait("the page", lambda: page.count("#starters button"))
     page.find("#import-file").send_keys(write("early.json", [{"role": "user", "content": "early bird"}]))
     page.wait("the import", lambda: page.text("#title") == "early bird")
+    page.driver.get(page.url)
+    page.wait("it after a reload", lambda: page.text("#title") == "early bird")
+    page.driver.get(page.url)
+    page.wait("the page", lambda: page.count("#starters button"))
+    page.js("document.getElementById('new').click()")
+    page.wait("the list", lambda: page.count("#conversations li"))
+    page.wait("a quiet page", lambda: not time.sleep(0.1))
+    check(page.count(".message") == 0, "the last conversation replaced a new one")
     page.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": added["identifier"]})
     page.open()
-    page.wait("it after a reload", lambda: page.text("#title") == "early bird")
 
 
 def searching(page):
@@ -526,20 +699,37 @@ def models(page):
 # ---- Small and accessible ----
 
 def phone(_):
-    page = open_browser((360, 740))
-    try:
-        on_phone(page)
-    finally:
-        page.driver.quit()
+    for size, names in (((360, 740), ["quern-demo"]), ((320, 568), ["prism-ml/Bonsai-8B-gguf", "prism-ml/Bonsai-27B-gguf"])):
+        server.models = names
+        page = open_browser(size)
+        try:
+            on_phone(page, size)
+        finally:
+            page.driver.quit()
+            server.models = ["quern-demo"]
 
 
-def on_phone(page):
+def on_phone(page, size):
+    width = size[0]
     page.open()
     wide = "return Math.max(document.documentElement.scrollWidth, document.body.scrollWidth, document.getElementById('thread').scrollWidth)"
-    check(page.js(wide) <= 360, f"{page.js(wide)} pixels wide")
+    check(page.js(wide) <= width, f"{page.js(wide)} pixels wide")
     page.ask("markdown and a question that is longer than a phone is wide")
     page.ask("x" * 300)
-    check(page.js(wide) <= 360, f"{page.js(wide)} pixels wide with messages")
+    check(page.js(wide) <= width, f"{page.js(wide)} pixels wide with messages")
+    cut = page.js("""return [...document.querySelectorAll('#composer *, #top *, .message *, .buttons *')].filter((node) => node.checkVisibility())
+        .filter((node) => node.getBoundingClientRect().right > innerWidth + 1 && !node.closest('pre, .table')).map((node) => node.id || node.className)""")
+    check(not cut, f"beyond the edge: {cut}")
+    page.js("document.getElementById('open-settings').click()")
+    cut = page.js("""const pen = document.createElement('canvas').getContext('2d');
+        return [...document.querySelectorAll('#settings select, #models:not([hidden])')].filter((select) => {
+            const style = getComputedStyle(select);
+            pen.font = `${style.fontSize} ${style.fontFamily}`;
+            return pen.measureText(select.selectedOptions[0].text).width + 40 > select.clientWidth;
+        }).map((select) => `${select.id}: ${select.selectedOptions[0].text}`)""")
+    check(not cut, f"a select does not show what is selected: {cut}")
+    check(page.js("const s = document.querySelector('#settings .scroll'); return s.scrollWidth <= s.clientWidth"), "the settings are wider than their dialog")
+    page.press(Keys.ESCAPE)
     check(page.js("return document.getElementById('sidebar').inert"), "the list takes the focus while it is hidden")
     small = page.js("""return [...document.querySelectorAll('#top button, #composer button')].filter((b) => b.getClientRects().length)
         .filter((b) => b.getBoundingClientRect().height < 28).map((b) => b.id)""")
@@ -571,64 +761,8 @@ def names(page):
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-# ---- Pictures for docs/images ----
-
-DAY = 86_400_000
-QUESTION = "How does a quern turn grain into flour, and how much in an hour?"
-REASONING = "The question has two parts: how it works, and how much. I give the principle, then numbers in a table, then a line of code for other sizes."
-ANSWER = """A quern is a **hand mill**: two stones, one turning on the other. Grain falls through the eye of the upper one, the *runner*, is sheared between the stones, and leaves at the rim as flour.
-
-| Mill | Stone | Turns a minute | Flour an hour |
-| :--- | ---: | ---: | ---: |
-| Saddle quern | 40 cm | by hand | 0.5 kg |
-| Rotary quern | 35 cm | 40 | 2 kg |
-| Water mill | 120 cm | 100 | 150 kg |
-
-Other sizes follow from the area that is swept:
-
-```python
-def flour(diameter_cm, turns_per_minute):
-    # kilograms an hour, for stones that are freshly dressed
-    return 4e-5 * diameter_cm**2 * turns_per_minute  # measured
-
-print(f"{flour(35, 40):.1f} kg")
-```
-
-1. **Dress** the stones: furrows carry the flour outwards.
-2. **Feed** slowly: a handful for each ten turns.
-"""
-
-
-def picture_file():
-    now = int(time.time() * 1000)
-    titles = ["Reverse a list in C", "Tea and coffee, compared", "A week in the Alps", "Why is the sky dark at night?", "Letter to the council", "Regular expressions for dates"]
-    others = [{"title": title, "created": now - i * DAY, "updated": now - (i + 1) * DAY // 2 - DAY // 3,
-               "messages": [{"role": "user", "content": title}, {"role": "assistant", "content": title}]} for i, title in enumerate(titles)]
-    return write("pictures.json", {"format": "quern-conversations", "version": 1, "conversations": [{
-        "title": "How a quern turns grain into flour", "created": now, "updated": now, "messages": [
-            {"role": "user", "content": QUESTION},
-            {"role": "assistant", "content": ANSWER, "reasoning": REASONING, "reasoning_ms": 2300,
-             "stats": {"tokens": 318, "prompt": 1204, "cached": 1152, "speed": 61.4, "first_ms": 180}}]}] + others})
-
-
-def pictures(target):
-    for kind, size in (("desktop", (1180, 900)), ("phone", (390, 780))):
-        page = open_browser(size if kind == "phone" else None)
-        if kind == "desktop":
-            page.resize(*size)
-        page.open()
-        page.find("#import-file").send_keys(picture_file())
-        page.wait("the conversation", lambda: page.count(page.last("table")))
-        page.js("document.activeElement.blur(); document.getElementById('toasts').replaceChildren()")
-        for theme in ("light", "dark"):
-            page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]})
-            page.js("document.getElementById('thread').scrollTop = 0")
-            time.sleep(0.5)  # until everything is drawn
-            page.driver.save_screenshot(os.path.join(target, f"page-{kind}-{theme}.png"))
-        page.driver.quit()
-
-
-TESTS = [files, first_paint, streaming, markdown, live, endless_texts, thinking, failures, editing, reload, xss, imports, early, searching, exports, settings, gone, key, models, phone, names, long, any_imports]
+TESTS = [files, first_paint, streaming, markdown, live, *page_test_formulas.TESTS, endless_texts, thinking, thinking_button,
+         full_context, failures, editing, branches, reload, folded, toasts, centred, xss, imports, early, searching, exports, settings, gone, key, models, phone, names, long, any_imports]
 
 
 def main():

@@ -1,14 +1,15 @@
 /* Headers and paths of requests: any that are accepted have the form on which the server relies.
  *
- * An input is texts separated by zero bytes: the path, Host, Origin, Content-Type. */
+ * An input is texts separated by zero bytes: the path, Host, Origin, Content-Type, Accept-Encoding. */
 #include "fuzz.h"
 
 #include "http/bytes.h"
+#include "http/encoding.h"
 #include "http/guard.h"
 
 #include <strings.h>
 
-enum { N_TEXTS = 4, CAPACITY = 100 };
+enum { N_TEXTS = 5, CAPACITY = 100 };
 
 static void check_path(const char *path)
 {
@@ -54,6 +55,16 @@ static void check_type(const char *type)
         require(strcasestr(type, "json") && strcspn(type, ",") >= strcspn(type, ";"), "it is one type");
 }
 
+static void check_encoding(const char *text)
+{
+    if (!qn_encoding_accepts_gzip(text))
+        return;
+    require(strcasestr(text, "gzip") || strchr(text, '*'), "it names gzip, or all");
+    require(strspn(text, "qQ=;., \t*-!#$%&'+^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") ==
+                strlen(text),
+            "it is a list of tokens");
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *copy = malloc(size + N_TEXTS), *texts[N_TEXTS];
@@ -70,6 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_host(texts[1]);
     check_origin(texts[2], texts[1]);
     check_type(texts[3]);
+    check_encoding(texts[4]);
     free(copy);
     return 0;
 }

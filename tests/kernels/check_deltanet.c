@@ -214,11 +214,9 @@ static void *alloc_huge(size_t count, float value)
     return memory;
 }
 
-/* One thread's value heads of a layer; then keys and decays of the open chunk. */
-static void advance_layer(const struct layers *l, size_t layer, int thread)
+/* Value heads of a layer. */
+static void advance_heads(const struct layers *l, size_t layer, size_t begin, size_t end, int thread)
 {
-    size_t begin, end;
-    qn_team_range(HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
     for (size_t unit = begin, n; unit < end; unit += n) {
         const size_t k_head = unit / GROUP;
         float *keys = l->keys + layer * KEY_HEADS * KEYS;
@@ -251,43 +249,67 @@ static void advance_layer(const struct layers *l, size_t layer, int thread)
                                      .next = unit + n < end ? keys + (unit + n) / GROUP * KEYS : NULL };
         qn_gdn_advance(l->kernels, &group, l->scratch + (size_t)thread * qn_gdn_scratch(DIM));
     }
-    qn_team_barrier(l->team);
-    qn_team_range(KEY_HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
+}
+
+/* Keys and decays of key heads of the open chunk. */
+static void append_heads(const struct layers *l, size_t layer, size_t begin, size_t end)
+{
     for (size_t k_head = begin; k_head < end; k_head++)
         qn_gdn_append_keys(l->keys + (layer * KEY_HEADS + k_head) * KEYS, DIM, l->open_tokens, l->rows, DIM,
                            l->n_tokens);
-    qn_team_range(HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
-    for (size_t head = begin; head < end; head++)
+    for (size_t head = GROUP * begin; head < GROUP * end; head++)
         qn_gdn_append_decay(l->log_decay + (layer * HEADS + head) * QN_GDN_CHUNK, l->open_tokens, l->gates, 0,
                             l->n_tokens);
-    qn_team_barrier(l->team);
 }
 
-static void advance_layers(void *context, int thread)
+/* Two phases for each layer, in each a piece for each thread. */
+static qn_team_pieces layer_pieces(void *context, size_t phase, int n_threads)
+{
+    (void)context, (void)phase, (void)n_threads;
+    return (qn_team_pieces){ .own = 1 };
+}
+
+static void advance_piece(void *context, const qn_team_piece *piece)
 {
     const struct layers *l = context;
-    for (size_t layer = 0; layer < l->n_layers; layer++)
-        advance_layer(l, layer, thread);
+    const bool appends = piece->phase % 2;
+    size_t begin, end;
+    qn_team_range(appends ? KEY_HEADS : HEADS, 1, piece->index, (size_t)piece->n_threads, &begin, &end);
+    if (appends)
+        append_heads(l, piece->phase / 2, begin, end);
+    else
+        advance_heads(l, piece->phase / 2, begin, end, piece->thread);
+}
+
+static void advance_layers(void *context)
+{
+    struct layers *l = context;
+    qn_team_do(l->team, &(qn_team_job){
+                            .n_phases = 2 * l->n_layers, .pieces = layer_pieces, .work = advance_piece, .context = l });
 }
 
 /* Read the states of all layers in memory order. */
-static void read_states(void *context, int thread)
+static void read_range(void *context, size_t begin, size_t end, int thread)
 {
     const struct layers *l = context;
     float sums[4 * QN_LANES] = { 0 };
-    size_t begin, end;
-    qn_team_range((size_t)LAYERS * HEADS * STATE, 4 * QN_LANES, thread, qn_team_size(l->team), &begin, &end);
     for (size_t i = begin; i < end; i += 4 * QN_LANES)
         for (size_t x = 0; x < 4 * QN_LANES; x++)
             sums[x] += l->state[i + x];
     memcpy(l->o + (size_t)thread * PREFILL * DIM, sums, sizeof sums);
 }
 
-static double seconds_of(struct layers *l, void (*work)(void *context, int thread))
+static void read_states(void *context)
+{
+    struct layers *l = context;
+    qn_team_divide(l->team, (size_t)LAYERS * HEADS * STATE, 4 * QN_LANES, read_range, l);
+}
+
+static double seconds_of(struct layers *l, void (*work)(void *layers))
 {
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
-    qn_team_run(l->team, work, l);
+    work(l);
     clock_gettime(CLOCK_MONOTONIC, &end);
     return (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
 }
@@ -325,7 +347,7 @@ static void timed_prefill(void *context)
     struct layers *l = ((struct prefill *)context)->layers;
     l->n_tokens = ((struct prefill *)context)->per_call;
     for (size_t done = 0; done < PREFILL; done += l->n_tokens) {
-        qn_team_run(l->team, advance_layers, l);
+        advance_layers(l);
         l->open_tokens = qn_gdn_open_tokens_after(l->open_tokens, l->n_tokens);
     }
 }

@@ -88,7 +88,7 @@ class Model:
     memory          limit of the caches of all sessions and schedulers, in bytes or as "4G"; half of the free memory
     kv              format of KV caches: "f16", or AURA codes, "aura8" to "aura2" (docs/aura.md)
     n_ctx           limit of the tokens of a prompt with its answer; 0: the training context, or what memory holds
-    n_threads       number of threads; one for each physical core
+    n_threads       number of threads; by default one for each core, or as many as a quota pays for
     chat_template   the source of a template to use instead of the file's
     vocab_only      load only the tokeniser
     deterministic   on a GPU, the same bits whatever else is evaluated at the same time

@@ -22,16 +22,16 @@ enum { WRITEBACK_BYTES = 16 << 20, MAX_LINKS = 40 };
 
 /* ---- The target ---- */
 
-/* The kernel's rule for links in folders such as /tmp (fs.protected_symlinks), which it applies only to open:
- * otherwise the link's creator would choose the file that is written. */
+/* Whether a link is not to be followed, by the kernel's rule for links in folders such as /tmp (fs.protected_symlinks),
+ * which it applies only to open: otherwise the link's creator would choose the file that is written. */
 static bool is_foreign(const struct stat *link, const struct stat *folder)
 {
     const mode_t shared = S_ISVTX | S_IWOTH;
     return (folder->st_mode & shared) == shared && link->st_uid != geteuid() && link->st_uid != folder->st_uid;
 }
 
-/* The target of the link `name` in a folder; "" if it is not a link. Works on descriptors, so that the link that was
- * checked is the one followed. */
+/* Reads the target of the link `name` in a folder; "" if it is not a link. Works on descriptors, so that the link that
+ * was checked is the one followed. */
 static qn_status read_link(const char *given, const char *folder, const char *name, char target[PATH_MAX])
 {
     struct stat in, link;
@@ -52,7 +52,8 @@ static qn_status read_link(const char *given, const char *folder, const char *na
                : QN_OK;
 }
 
-/* If *path is a symbolic link, replaces *path by its target. */
+/* If *path is a symbolic link, replaces *path, which it frees, by its target, and sets *is_link. `given` is for error
+ * texts. */
 static qn_status follow(const char *given, char **path, bool *is_link)
 {
     char target[PATH_MAX], *next = NULL;
@@ -73,8 +74,8 @@ static qn_status follow(const char *given, char **path, bool *is_link)
     return QN_OK;
 }
 
-/* The file that a path names. Symbolic links are followed, so that rename replaces the file and not the link. A
- * dangling link is refused: /dev/stdout may be one if its file was removed. */
+/* Finds the file that a path names; free() it. Symbolic links are followed, so that rename replaces the file and not
+ * the link. A dangling link is refused: /dev/stdout may be one if its file was removed. */
 static qn_status resolve(const char *path, char **target)
 {
     struct stat st;
@@ -103,7 +104,7 @@ enum { RANDOM = 6, ADDED = sizeof "..XXXXXX" ENDING, ATTEMPTS = 100 };
 
 static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
 
-/* Six random characters. O_EXCL and linkat detect a collision with another process. */
+/* Writes six random characters, others for each attempt. O_EXCL and linkat detect a collision with another process. */
 static void random_suffix(char text[RANDOM + 1], int attempt)
 {
     struct timespec now;
@@ -122,7 +123,7 @@ static size_t folder_length(const char *path)
     return slash ? (size_t)(slash - path) + 1 : 0;
 }
 
-/* A new temporary name next to the target. `name` has strlen(target) + ADDED bytes. */
+/* Writes a new temporary name next to the target. `name` has strlen(target) + ADDED bytes. */
 static void temporary_name(const char *target, int attempt, char *name)
 {
     char random[RANDOM + 1];
@@ -149,7 +150,8 @@ static bool is_temporary(const char *name)
     return random[-1] == '.' && strspn(random, digits) == RANDOM;
 }
 
-/* The writer of a temporary file holds its lock. On file systems without locks, nothing is removed. */
+/* Removes a temporary file whose writer has ended: a writer holds a lock of its file. On file systems without locks,
+ * nothing is removed. */
 static void remove_if_abandoned(int folder, const char *name)
 {
     struct stat st, named;

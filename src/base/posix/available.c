@@ -1,6 +1,7 @@
 /* Available memory on Linux, from /proc/meminfo and control groups, and available addresses. */
-#include "base/append.h"
 #include "base/available.h"
+
+#include "base/posix/control_groups.h"
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -9,7 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096 };
+enum { PATH_BYTES = QN_GROUP_PATH_BYTES };
 
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
@@ -66,43 +67,23 @@ static uint64_t of_group(const char *root, const char *folder, bool v2)
     return limit > held ? limit - held : 0;
 }
 
-/* The least of the process's group and all groups above it. */
-static uint64_t of_groups(const char *root, const char *mount, const char *group, bool v2)
+/* The least of what the system and the groups leave. */
+struct least {
+    const char *root;
+    uint64_t bytes;
+};
+
+static void take_group(void *context, const char *folder, bool v2)
 {
-    char folder[PATH_BYTES];
-    uint64_t bytes = UINT64_MAX;
-    if (!qn_print(folder, sizeof folder, "%s%s", mount, group))
-        return bytes;
-    for (;;) {
-        bytes = smaller(bytes, of_group(root, folder, v2));
-        char *slash = strrchr(folder, '/');
-        if (!slash || (size_t)(slash - folder) < strlen(mount))
-            return bytes;
-        *slash = '\0';
-    }
+    struct least *least = context;
+    least->bytes = smaller(least->bytes, of_group(least->root, folder, v2));
 }
 
 uint64_t qn_available_memory_in(const char *root)
 {
-    char path[PATH_BYTES], line[PATH_BYTES];
-    uint64_t bytes = of_system(root);
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *file = fopen(path, "re");
-    while (file && fgets(line, sizeof line, file)) {
-        line[strcspn(line, "\n")] = '\0';
-        char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!group)
-            continue;
-        *group++ = '\0';
-        controllers++;
-        if (!*controllers)
-            bytes = smaller(bytes, of_groups(root, "/sys/fs/cgroup", group, true));
-        else if (!strcmp(controllers, "memory"))
-            bytes = smaller(bytes, of_groups(root, "/sys/fs/cgroup/memory", group, false));
-    }
-    if (file)
-        fclose(file);
-    return bytes;
+    struct least least = { .root = root, .bytes = of_system(root) };
+    qn_visit_control_groups(root, "memory", take_group, &least);
+    return least.bytes;
 }
 
 uint64_t qn_available_memory(void)

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* An entry of the list: a mapping, or free for the next one. */
 struct qn_mapping {
     atomic_bool in_use;
     atomic_bool is_lost;

@@ -1,4 +1,4 @@
-/* One thread at a time checks and writes, so that the check stays valid. */
+/* Writes lines. One lock for all descriptors: one thread at a time checks and writes, so that the check stays valid. */
 #include "base/write_line.h"
 
 #include <poll.h>
@@ -6,7 +6,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* A pipe is ready when PIPE_BUF bytes fit. */
+/* Whether a write of a line would not block: a pipe is ready when PIPE_BUF bytes fit. The caller holds the lock. */
 static bool is_ready(int fd)
 {
     struct pollfd p = { .fd = fd, .events = POLLOUT };

@@ -21,6 +21,7 @@ typedef struct context_kernels {
     qn_cuda *cuda;
 } context_kernels;
 
+/* `lock` protects the array of contexts; other members are constant after opening. */
 struct qn_cuda_kernels {
     pid_t process; /* the process that opened them (base/process.h) */
     const qn_cuda_driver *driver;
@@ -62,7 +63,8 @@ qn_status qn_cuda_kernels_open(qn_cuda_kernels **kernels, int ordinal)
     return qn_cuda_kernels_open_with(kernels, ordinal, NULL, NULL);
 }
 
-/* The modules were freed with their context; a new context may have the same address. */
+/* Closes the device of a context, or abandons it if the context is gone: the modules were freed with it; a new context
+ * may have the same address. */
 static void close_context(const qn_cuda_kernels *k, const context_kernels *c)
 {
     unsigned long long id = 0;
@@ -88,7 +90,8 @@ const qn_cuda_info *qn_api_info(const qn_cuda_kernels *kernels)
     return &kernels->info;
 }
 
-/* The caller holds the lock. */
+/* Finds the code loaded in a context, or opens the device in it. Forgets an earlier context at the same address. The
+ * caller holds the lock. */
 static qn_status find_context(qn_cuda_kernels *k, qn_cu_context context, unsigned long long id, qn_cuda **cuda)
 {
     for (size_t i = 0; i < k->n_contexts; i++)
@@ -108,7 +111,7 @@ static qn_status find_context(qn_cuda_kernels *k, qn_cu_context context, unsigne
     return QN_OK;
 }
 
-/* The code loaded in the current context. */
+/* Finds the code loaded in the context that is current to the calling thread. Takes the lock. */
 static qn_status in_current_context(qn_cuda_kernels *k, qn_cuda **cuda)
 {
     qn_cu_context context = NULL;

@@ -1,4 +1,5 @@
-/* Helpers of all functions of quern/cuda.h: the handle, checks of views, queueing of launches. */
+/* Helpers of all functions of quern/cuda.h: the handle, checks of views, queueing of launches. Any thread may call
+ * them, with the CUDA context that is current to it; they queue work in the caller's stream. */
 #ifndef QN_CUDA_API_API_H
 #define QN_CUDA_API_API_H
 

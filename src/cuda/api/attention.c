@@ -23,15 +23,15 @@ static qn_attention_gpu gpu_of(const qn_cuda_kernels *kernels, size_t head_dim, 
                                .max_shared_bytes = info->max_shared_bytes };
 }
 
-/* rope supports the head sizes of attention. For the largest, attention needs more shared memory than some devices
- * have. */
+/* Checks a head size. rope supports the head sizes of attention. For the largest, attention needs more shared memory
+ * than some devices have. */
 static qn_status check_head_dim(size_t head_dim)
 {
     qn_launch launch;
     return qn_rope_gpu_qk_norm_store(head_dim, false, 1, 1, 1, &launch);
 }
 
-/* Sizes of a cache and of tokens; views are not checked. */
+/* Checks the sizes of a cache and of tokens, not the views. */
 static qn_status check_sizes(const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
                              const qn_cuda_kv_tokens *tokens)
 {
@@ -124,7 +124,8 @@ static qn_status begin(attention_call *c, const qn_cuda_kernels *kernels, const 
     return QN_OK;
 }
 
-/* A counter for each query, then partials, then the maximum and sum of each. */
+/* Returns the bytes of the counters, one for each query, at the start of the workspace. After them come the partial
+ * results, then the maximum and the sum of each. */
 static size_t counters_bytes(const attention_call *c)
 {
     return c->splits.n > 1 ? (c->n_group_queries * sizeof(uint32_t) + 15) / 16 * 16 : 0;
@@ -174,7 +175,7 @@ static qn_status run_prefill(qn_cuda_kernels *kernels, const attention_call *c, 
     return qn_api_run(kernels, stream, &launch, 1, &args);
 }
 
-/* The tokens of a group, from `first` on. */
+/* Launches attention for the tokens of a group, from `first` on. */
 static qn_status run_group(qn_cuda_kernels *kernels, const attention_call *c, size_t first,
                            qn_attention_decode_args args, qn_stream stream)
 {
@@ -236,7 +237,7 @@ qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *ca
 
 /* ---- Stores ---- */
 
-/* Arguments of the kernel that stores, with the cache and the tokens' places. */
+/* Fills the arguments of the kernel that stores, with the cache and the tokens' places. */
 static qn_status begin_store(const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
                              const qn_cuda_kv_tokens *tokens, qn_cuda_view keys, qn_cuda_view values,
                              qn_rope_qk_norm_store_args *args)

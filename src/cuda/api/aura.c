@@ -166,7 +166,7 @@ static qn_status check_cache_sizes(const qn_cuda_kernels *kernels, const qn_cuda
     return QN_OK;
 }
 
-/* Of a cache whose sizes have been checked. */
+/* Checks the codecs and arrays of a cache whose sizes have been checked. */
 static qn_status check_cache(const qn_cuda_aura_cache *cache)
 {
     const size_t rows = cache->n_kv_heads * cache->capacity;
@@ -234,7 +234,7 @@ qn_status qn_cuda_aura_store(qn_cuda_kernels *kernels, const qn_cuda_aura_cache 
     return qn_api_run(kernels, stream, &launch, 1, &args);
 }
 
-/* Sizes of a call with n_tokens * n_heads queries; views are not checked. */
+/* Begins a call with n_tokens * n_heads queries: checks the sizes, not the views. */
 static qn_status begin(aura_call *c, const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, size_t n_tokens,
                        size_t n_heads)
 {
@@ -356,7 +356,7 @@ static qn_status check_out(qn_cuda_view out, size_t n_tokens, size_t row, uint32
     return qn_api_check_rows("out", out, out.dtype, n_tokens, row, QN_API_ALIGNMENT, stride);
 }
 
-/* An array of f32 for each query, and its size. */
+/* Checks an array of f32 for each query, and its size. */
 static qn_status check_of_queries(const char *name, qn_cuda_view view, size_t n_queries, size_t of_query)
 {
     size_t n;
@@ -465,7 +465,7 @@ qn_status qn_cuda_aura_flash_block(const qn_cuda_kernels *kernels, const qn_cuda
     return QN_OK;
 }
 
-/* partials, m and l of n_queries queries in n_blocks blocks. */
+/* Checks the views of partials, m and l of n_queries queries in n_blocks blocks. */
 static qn_status check_partials(size_t n_queries, size_t n_blocks, size_t dim, qn_cuda_view partials, qn_cuda_view m,
                                 qn_cuda_view l)
 {

@@ -75,7 +75,7 @@ static qn_status begin(conv_call *c, const qn_cuda_kernels *kernels, const qn_cu
     return QN_OK;
 }
 
-/* With indices the check requires only one state: only the device knows the indices. */
+/* Checks a view of states. With indices the check requires only one state: only the device knows the indices. */
 static qn_status check_states(conv_call *c, const char *name, qn_cuda_view states, uint64_t *address, uint64_t *stride)
 {
     uint32_t distance;

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* 16-bit types go to the tensor cores. */
+/* Whether the call uses the chunk kernels: 16-bit types go to the tensor cores, f32 to the recurrence. */
 static bool is_chunked(const qn_api_gdn *c)
 {
     return c->dtype != QN_DTYPE_F32;
@@ -114,7 +114,7 @@ static qn_status check_tokens(qn_api_gdn *c, qn_cuda_view q, qn_cuda_view k, qn_
     return QN_OK;
 }
 
-/* With indices the check requires only one state: only the device knows the indices. */
+/* Checks a view of states. With indices the check requires only one state: only the device knows the indices. */
 static qn_status check_state(qn_api_gdn *c, const char *name, qn_cuda_view state, uint64_t *address)
 {
     const qn_cuda_gdn_shape *s = c->shape;

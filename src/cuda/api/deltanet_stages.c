@@ -11,7 +11,7 @@ typedef struct stage_call {
     uint32_t max_shared_bytes;
 } stage_call;
 
-/* dtype: of D. */
+/* Begins a call: checks the shape and fills the arguments that all stages share. dtype: that of D. */
 static qn_status begin(stage_call *c, const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype)
 {
     *c = (stage_call){ 0 };
@@ -28,7 +28,7 @@ static qn_status run(qn_cuda_kernels *kernels, const stage_call *c, qn_status st
     return qn_api_run(kernels, stream, launch, 1, &c->args);
 }
 
-/* Rows of tokens that have `row` elements of D. */
+/* Checks a view of tokens whose rows have `row` elements of D. */
 static qn_status check_elements(const stage_call *c, const char *name, qn_cuda_view view, size_t row, uint64_t *address,
                                 uint32_t *stride)
 {
@@ -36,7 +36,7 @@ static qn_status check_elements(const stage_call *c, const char *name, qn_cuda_v
     return qn_api_check_rows(name, view, c->gdn.dtype, c->gdn.rows, row, QN_API_ALIGNMENT, stride);
 }
 
-/* Rows of a chunk's matrix for each value head. */
+/* Checks a view of the rows of a chunk's matrix, for each value head. */
 static qn_status check_matrix(const stage_call *c, const char *name, qn_cuda_view view, uint64_t *address,
                               uint32_t *stride)
 {
@@ -72,7 +72,8 @@ static qn_status check_values(stage_call *c, const char *name, qn_cuda_view view
     return check_elements(c, name, view, c->gdn.shape->v_heads * c->gdn.shape->head_v, address, stride);
 }
 
-/* With cu_seqlens only the device knows the number of chunks: the check requires only one. */
+/* Checks the view of chunk states. With cu_seqlens only the device knows the number of chunks: the check requires only
+ * one. */
 static qn_status check_chunk_states(stage_call *c, qn_cuda_view h)
 {
     const qn_cuda_gdn_shape *s = c->gdn.shape;

@@ -142,13 +142,14 @@ static qn_status check_tokens(matmul_call *c, const qn_cuda_kernels *kernels, co
     return qn_matmul_gpu_acts_bytes(c->pass.layout, c->pass.n_cols, c->pass.capacity, &c->acts_bytes);
 }
 
-/* Bytes of activations and their scales, padded: the workspace of the matmul follows. */
+/* Returns the bytes of activations and their scales, padded: the workspace of the matmul follows. */
 static size_t matmul_workspace_at(const matmul_call *c)
 {
     return qn_round_up(c->acts_bytes + c->scale_bytes, ACTS_ALIGNMENT);
 }
 
-/* Padding for alignment, then activations, their scales, and the workspace of the matmul. */
+/* Computes the bytes of the workspace: padding for alignment, then activations, their scales, and the workspace of the
+ * matmul. */
 static qn_status workspace_bytes(const matmul_call *c, size_t *bytes)
 {
     const size_t others =

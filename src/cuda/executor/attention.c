@@ -26,7 +26,7 @@ static const qn_cuda_format *format_of(const qn_cuda_rows_step *s)
     return s->pieces->memory->format;
 }
 
-/* A layer's cache of all sequences. */
+/* Sets the arguments of a layer's cache, of all sequences of the step. */
 static void cache_of(const qn_cuda_rows_step *s, int layer, qn_attention_gpu_cache *cache,
                      qn_attention_gpu_pages *pages)
 {
@@ -93,7 +93,7 @@ qn_status qn_cuda_quantize_pages(const qn_cuda_rows_step *s)
 
 /* ---- Launches ---- */
 
-/* Values from a query head to the next in the output of the matmul. */
+/* Returns the number of values from a query head to the next in the output of the matmul. */
 static uint32_t query_stride(const qn_attention_shape *shape)
 {
     return (uint32_t)(shape->gated ? 2 * shape->head_dim : shape->head_dim);
@@ -171,13 +171,13 @@ static qn_attention_gpu_codec codec_of(const qn_cuda_codec *codec)
     return (qn_attention_gpu_codec){ .codebook = codec->levels.codebook, .gain = codec->gain };
 }
 
-/* Values of a row of queries, or of results. */
+/* Returns the number of values of a row of queries, or of results. */
 static uint32_t row_of(const qn_attention_shape *shape)
 {
     return (uint32_t)(shape->n_heads * shape->head_dim);
 }
 
-/* Attention of the pieces of many rows, the last ones of the step. Writes final outputs, gates applied:
+/* Launches attention of the pieces of many rows, the last ones of the step. Writes final outputs, gates applied:
  * QN_OP_ATTENTION_COMBINE only quantises them. */
 static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op)
 {
@@ -211,7 +211,7 @@ static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op)
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
-/* The work of a QN_OP_QK_NORM_ROPE_STORE, for the launch of the attention after it. */
+/* Adds the work of a QN_OP_QK_NORM_ROPE_STORE to the launch of the attention after it. */
 static void add_new_rows(const qn_cuda_rows_step *s, const qn_op *op, qn_attention_decode_args *args)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
@@ -234,7 +234,7 @@ static void add_new_rows(const qn_cuda_rows_step *s, const qn_op *op, qn_attenti
                                               .eps = op->qk_norm_rope_store.eps };
 }
 
-/* Attention of the rows of pieces of few rows. Writes final outputs, as run_prefill does. */
+/* Launches attention of the rows of pieces of few rows. Writes final outputs, as run_prefill does. */
 static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_cuda_format *f = format_of(s);

@@ -1,4 +1,4 @@
-/* The operations of attention layers as launches. */
+/* The operations of attention layers as launches. The caller of functions that launch holds stream_lock. */
 #ifndef QN_CUDA_EXECUTOR_ATTENTION_H
 #define QN_CUDA_EXECUTOR_ATTENTION_H
 

@@ -1,4 +1,4 @@
-/* Decode steps as CUDA graphs. */
+/* Decode steps as CUDA graphs. The caller holds stream_lock, for the whole of a capture too. */
 #ifndef QN_CUDA_EXECUTOR_DECODE_H
 #define QN_CUDA_EXECUTOR_DECODE_H
 

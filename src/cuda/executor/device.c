@@ -45,7 +45,7 @@ static void device_free(qn_device *device)
     qn_free(model);
 }
 
-/* All weights are on the device. */
+/* Reserves the workspace, and the sampler with it. All weights are on the device. The caller holds stream_lock. */
 static qn_status reserve(qn_cuda_model *model, size_t max_rows, size_t max_positions)
 {
     qn_cuda_workspace *w = &model->workspace;
@@ -110,7 +110,8 @@ static const qn_device_vtable vtable = {
     .read_rate = device_read_rate,
 };
 
-/* QN_CUDA=launches: every operation is a separate launch, for comparison with the persistent decode kernel. */
+/* Reads QN_CUDA. QN_CUDA=launches: every operation is a separate launch, for comparison with the persistent decode
+ * kernel. */
 static qn_status read_environment(bool *launches_only)
 {
     const char *how = getenv("QN_CUDA");
@@ -142,7 +143,7 @@ static qn_status describe_device(qn_cuda_common *common)
     return qn_attention_gpu_check(&common->attention);
 }
 
-/* Steps begin with the tokens' embeddings, and rows have no others. */
+/* Checks that the device supports the plan: steps begin with the tokens' embeddings, and rows have no others. */
 static qn_status check_plan(const qn_plan *plan)
 {
     for (size_t i = 0; i < plan->n_ops; i++)

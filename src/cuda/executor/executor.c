@@ -79,7 +79,7 @@ static qn_status hadamard_quantize(const qn_cuda_rows_step *s, const struct acts
     return qn_cuda_step_launch(s, &config, &args);
 }
 
-/* The float rows from which an operation computes its activations. */
+/* Returns the float rows from which an operation computes its activations. */
 static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op *op)
 {
     int x = -1;
@@ -191,7 +191,8 @@ static bool has_rms(const qn_cuda_rows_step *s, const qn_op *op, int acts)
            (!rotation->block || is_fused(s, writer) || quantizes_rotated(rotation, layouts_read(s, op, acts)));
 }
 
-/* The launch of a GEMM with these outputs. Its epilogue computes the next operation's activations if they are fused. */
+/* Fills the launch of a GEMM with these outputs. Its epilogue computes the next operation's activations if they are
+ * fused. */
 static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_gemm *gemm,
                              const qn_tiled_matrix *tiled_matrix, qn_matmul_launch *launch)
 {
@@ -240,8 +241,8 @@ static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_
     return QN_OK;
 }
 
-/* GEMMs that read rows come first: they occupy few SMs; on the other SMs the next GEMM loads its first weights at the
- * same time. */
+/* Launches the GEMMs of a matmul. GEMMs that read rows come first: they occupy few SMs; on the other SMs the next GEMM
+ * loads its first weights at the same time. */
 static qn_status run_matmul(const qn_cuda_rows_step *s, const qn_op *op)
 {
     qn_cuda_op *cuda_op = &s->weights->ops[op - s->common->plan->ops];
@@ -258,7 +259,7 @@ static qn_status run_matmul(const qn_cuda_rows_step *s, const qn_op *op)
 
 /* ---- Steps ---- */
 
-/* Everything of an operation except quantising its activations. */
+/* Launches all of an operation except the quantisation of its activations. */
 static qn_status run_before_acts(const qn_cuda_rows_step *s, const qn_op *op)
 {
     switch (op->kind) {
@@ -287,8 +288,9 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
     return quantize_acts(s, op);
 }
 
-/* Measured on an H200, tok/s in phases and in launches. The 27B Q1_0 model, with recurrent layers: 874 and 862 with 4
- * sequences, 1505 and 1688 with 8. The dense 8B model: 4002 and 3826 with 8. */
+/* Returns the most rows of a decode step that runs in phases of the persistent decode kernel. Measured on an H200,
+ * tok/s in phases and in launches. The 27B Q1_0 model, with recurrent layers: 874 and 862 with 4 sequences, 1505 and
+ * 1688 with 8. The dense 8B model: 4002 and 3826 with 8. */
 static size_t most_rows_in_phases(const qn_plan *plan)
 {
     enum { MOST_RECURRENT = 4 };
@@ -301,7 +303,7 @@ bool qn_cuda_has_phases(const qn_cuda_workspace *workspace, size_t n)
            qn_persistent_gpu_supports(&workspace->common->persistent_gpu, &workspace->persistent.tiles, (uint32_t)n);
 }
 
-/* NULL: every operation is launched, without a plan. */
+/* Returns the decode plan of a step; NULL: every operation is launched, without a plan. */
 static qn_cuda_decode_plan *decode_plan_of(const qn_cuda_rows_step *s)
 {
     return s->n == 1 ? &s->graphs->decode_plan : s->in_phases ? &s->graphs->rows_plan : NULL;

@@ -1,4 +1,5 @@
-/* The plan's operations as launches in the stream: which kernels run, and which buffers they read and write. */
+/* The plan's operations as launches in the stream: which kernels run, and which buffers they read and write. All
+ * functions but qn_cuda_has_phases queue work: the caller holds stream_lock. decode.h captures them in graphs. */
 #ifndef QN_CUDA_EXECUTOR_EXECUTOR_H
 #define QN_CUDA_EXECUTOR_EXECUTOR_H
 

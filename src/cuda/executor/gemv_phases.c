@@ -65,7 +65,7 @@ static uint64_t persistent_k_tiles(const qn_cuda_weights *weights, const qn_tile
     return k_tiles;
 }
 
-/* All GEMV phases use one tile layout: the one that covers most of the model. */
+/* Chooses the tile layout of the GEMV phases. All use one: the one that covers most of the model. */
 static qn_tile_layout choose_tiles(const qn_cuda_weights *weights)
 {
     qn_tile_layout best = { 0 };

@@ -1,4 +1,5 @@
-/* Decode plans and CUDA graphs, shared by all steps of one cache format. A graph is captured when first needed. */
+/* Decode plans and CUDA graphs, shared by all steps of one cache format. A graph is captured when first needed, by
+ * decode.c, and again when the workspace has moved. Used by the thread that queues steps. */
 #ifndef QN_CUDA_EXECUTOR_GRAPHS_H
 #define QN_CUDA_EXECUTOR_GRAPHS_H
 

@@ -31,11 +31,10 @@ static void embed(const struct embeddings *e, size_t row)
                                   op->embed.inverse.signs ? op->embed.inverse.signs + i : NULL);
 }
 
-static void embed_range(void *context, int thread)
+static void embed_range(void *context, size_t begin, size_t end, int thread)
 {
     const struct embeddings *e = context;
-    size_t begin, end;
-    qn_team_range(e->n, 1, thread, qn_team_size(e->common->team), &begin, &end);
+    (void)thread;
     for (size_t row = begin; row < end; row++)
         embed(e, row);
 }
@@ -45,11 +44,10 @@ static void embed_rows(const qn_cuda_rows_step *s)
     const size_t n = s->n;
     struct embeddings e = { .common = s->common,
                             .tokens = (const int32_t *)qn_cuda_host_input(s, s->inputs.tokens),
-                            .n = n,
                             .out =
                                 (float *)(void *)(s->workspace->block_inputs[s->block] + s->workspace->input_bytes) };
     if (n >= MIN_PARALLEL_ROWS)
-        qn_team_run(s->common->team, embed_range, &e);
+        qn_team_divide(s->common->team, n, 1, embed_range, &e);
     for (size_t i = 0; n < MIN_PARALLEL_ROWS && i < n; i++)
         embed(&e, i);
 }
@@ -61,8 +59,8 @@ static size_t used_bytes(const qn_cuda_rows_step *s)
     return s->inputs.bytes + s->n_samples * sizeof(qn_sample_params);
 }
 
-/* For one row the embedding kernel reads the token from pinned host memory and copies the inputs to the device: no
- * separate copy is queued. */
+/* Launches the embedding kernel. For one row the kernel reads the token from pinned host memory and copies the inputs
+ * to the device: no separate copy is queued. */
 static qn_status embed_on_device(const qn_cuda_rows_step *s)
 {
     const qn_op *op = &s->common->plan->ops[0];

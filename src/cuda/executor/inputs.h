@@ -1,4 +1,5 @@
-/* A step's inputs: filled on the host, then copied to the device. */
+/* A step's inputs: filled on the host, then copied to the device. The host's part is in the step's block
+ * (QN_CUDA_BLOCKS), which no step in flight uses. The caller holds stream_lock. */
 #ifndef QN_CUDA_EXECUTOR_INPUTS_H
 #define QN_CUDA_EXECUTOR_INPUTS_H
 

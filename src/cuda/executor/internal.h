@@ -7,7 +7,12 @@
  *   caches      the pool, and the cache formats of sequences; page tables         caches.h, page_tables.h
  *   step        rows that are executed together; the argument of the parts below  step.h
  *   inputs, attention, recurrent, persistent (phases of one row or several), executor (all operations), graphs
- *   flights     steps that were launched and have not finished                    model.h, steps.h */
+ *   flights     steps that were launched and have not finished                    model.h, steps.h
+ *
+ * Threads. One thread at a time makes the calls of qn_device_vtable (the model's lock); it alone uses the workspace,
+ * the sampler, the graphs and the flights. It holds stream_lock while it queues work, so that memories, which other
+ * threads create, copy and free, can queue work in between. "Queues" and "launches" of a function mean that its caller
+ * holds stream_lock. */
 #ifndef QN_CUDA_EXECUTOR_INTERNAL_H
 #define QN_CUDA_EXECUTOR_INTERNAL_H
 
@@ -22,6 +27,7 @@
 
 #include <pthread.h>
 
+/* Constant after the device was created, but for the lock. */
 typedef struct qn_cuda_common {
     const qn_plan *plan;
     qn_team *team;

@@ -1,4 +1,6 @@
-/* A session's memory on a CUDA device: a sequence of the pool, and its page tables on the device. */
+/* A session's memory on a CUDA device: a sequence of the pool, and its page tables on the device. One thread at a time
+ * uses a memory. Steps in flight read its tables and items: neither may be dropped before these have ended
+ * (qn_device_vtable.launch). */
 #ifndef QN_CUDA_EXECUTOR_MEMORY_H
 #define QN_CUDA_EXECUTOR_MEMORY_H
 

@@ -5,7 +5,7 @@
 #include "cuda/executor/graphs.h"
 #include "cuda/executor/step.h"
 
-/* A queued batch, and the destinations of its results. */
+/* A queued batch, and the destinations of its results, which are the caller's until the step has finished. */
 typedef struct qn_cuda_flight {
     float *logits;               /* receives the logits of the only row, from host_logits; NULL: none */
     qn_sample_request *requests; /* of the step; those in `sampling` are to be finished; NULL: none */
@@ -21,7 +21,7 @@ typedef struct qn_cuda_launched {
     bool is_timed; /* started is recorded */
 } qn_cuda_launched;
 
-/* Steps that were launched and have not finished. */
+/* Steps that were launched and have not finished. Used by the thread that makes the device's calls. */
 typedef struct qn_cuda_flights {
     size_t block;                                  /* the current one */
     qn_cuda_flight of_block[QN_CUDA_BLOCKS];       /* for each block: the last batch of its launched step */
@@ -31,6 +31,7 @@ typedef struct qn_cuda_flights {
     qn_cuda_piece *pieces;                         /* [QN_GPU_MAX_SEQUENCES] of the current step */
 } qn_cuda_flights;
 
+/* One thread at a time uses it, but for `caches` and kept_tables, which have locks of their own. */
 typedef struct qn_cuda_model {
     qn_device base;
     qn_cuda_common common;

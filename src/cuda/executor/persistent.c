@@ -114,7 +114,8 @@ static uint64_t other_buffer(const struct planner *p, int buffer)
     return p->workspace->persistent.x;
 }
 
-/* The buffer's value as partials; a value in the plan's buffer is one partial. False if it is a base plus partials. */
+/* Describes the buffer's value as partials; a value in the plan's buffer is one partial. False if it is a base plus
+ * partials. */
 static bool as_partials(const struct planner *p, int buffer, qn_persistent_partials *gemv_partials, uint32_t *row)
 {
     const struct location *v = &p->locations[buffer];
@@ -235,7 +236,7 @@ static void mark_fused(struct planner *p, size_t at, size_t n, size_t *n_fused)
 
 /* ---- The end of a segment ---- */
 
-/* One STORE phase for `buffer` and the other buffers in the same partials that a launch reads. */
+/* Adds one STORE phase for `buffer` and the other buffers in the same partials that a launch reads. */
 static qn_status add_store(struct planner *p, int buffer, size_t at)
 {
     qn_persistent_phase phase = { .kind = QN_PHASE_STORE, .u.store.from = p->locations[buffer].gemv_partials };
@@ -315,7 +316,8 @@ static qn_status add_swiglu(struct planner *p, size_t at, size_t *n_fused)
     return add_gemv(p, at, &gemv, phase);
 }
 
-/* CONV, DELTA_RULE, GATED_NORM and the output's MATMUL. */
+/* Adds the phases of CONV, DELTA_RULE, GATED_NORM and the output's MATMUL. *n_fused: the number of operations; 0: they
+ * cannot be phases. */
 static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *conv = &p->plan->ops[at], *out = conv + 2;
@@ -354,7 +356,8 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
     return add_gemv(p, at + 2, &gemv, phase);
 }
 
-/* QK_NORM_ROPE_STORE, ATTENTION, ATTENTION_COMBINE and the output's MATMUL, over an fp16 KV cache. */
+/* Adds the phases of QK_NORM_ROPE_STORE, ATTENTION, ATTENTION_COMBINE and the output's MATMUL, over an fp16 KV cache.
+ * *n_fused: the number of operations; 0: they cannot be phases. */
 static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *heads = &p->plan->ops[at];
@@ -413,7 +416,7 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
     return add_gemv(p, at + 2, &gemv, phase);
 }
 
-/* ATTENTION_COMBINE or GATED_NORM as a launch that writes f32, then the MATMUL as a GEMV phase. `in` is the
+/* Plans ATTENTION_COMBINE or GATED_NORM as a launch that writes f32, then the MATMUL as a GEMV phase. `in` is the
  * buffer that the launch writes to. GATED_NORM of several rows writes to scratch, where its activations are
  * quantised. */
 static qn_status add_plain(struct planner *p, size_t at, int in, size_t *n_fused)

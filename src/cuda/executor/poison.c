@@ -23,7 +23,8 @@ static qn_status poison_buffer(const qn_cuda_workspace *workspace, const qn_cuda
                           buffer->bytes - from);
 }
 
-/* The GEMM before a norm may have written the norm's activations, in QN_CUDA_ACTS_FUSED: they stay. */
+/* Poisons the buffers that the parts of a layer share. The activations in QN_CUDA_ACTS_FUSED stay: the GEMM before a
+ * norm may have written them. */
 qn_status qn_cuda_poison_part(const qn_cuda_rows_step *s)
 {
     const qn_cuda_workspace *workspace = s->workspace;

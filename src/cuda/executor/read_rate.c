@@ -16,8 +16,8 @@ struct reading {
     qn_cuda_event begin, end;
 };
 
-/* Random data, like weights, because memory filled with one value can be read faster: 64 KiB are generated, then
- * doubled by copies on the device. */
+/* Fills the memory with random data, like weights, because memory filled with one value can be read faster: 64 KiB are
+ * generated, then doubled by copies on the device. */
 static qn_status fill(const struct reading *r)
 {
     uint64_t noise[NOISE_WORDS], state = 1;

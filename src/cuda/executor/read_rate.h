@@ -6,7 +6,7 @@
 
 /* qn_cuda_read_rate - Measures the read bandwidth in bytes per second: the best of several passes over 1 GiB of random
  * data, or over a quarter of the free memory if that is less. Frees its memory, and returns when the stream is done.
- * QN_ERR_MEMORY below 256 KiB of free memory. */
+ * The caller holds stream_lock, so nothing else is queued meanwhile. QN_ERR_MEMORY below 256 KiB of free memory. */
 qn_status qn_cuda_read_rate(qn_cuda *cuda, qn_cuda_stream stream, double *rate);
 
 #endif

@@ -1,8 +1,9 @@
 /* The operations of Gated DeltaNet layers as launches, all of them at QN_OP_GATED_NORM. Rows go through the open chunk
  * of their sequence, in one launch for all pieces; complete chunks of 64 rows go through the chunk kernels, piece by
- * piece. All launches have PDL. Kernels over open chunks load states and open chunks before they wait for the previous
- * kernel. This is safe because the data was written in an earlier step, or by a kernel before the previous one: after
- * each kernel that writes states or open chunks comes a kernel that waits for it before it triggers the next. */
+ * piece. All launches have PDL (programmatic dependent launch). Kernels over open chunks load states and open chunks
+ * before they wait for the previous kernel. This is safe because the data was written in an earlier step, or by a
+ * kernel before the previous one: after each kernel that writes states or open chunks comes a kernel that waits for it
+ * before it triggers the next. */
 #include "cuda/executor/recurrent.h"
 
 #include "cache/sequence.h"
@@ -28,8 +29,8 @@ static const qn_sequence *sequence_of(const qn_cuda_piece *piece)
     return piece->memory->base.sequence;
 }
 
-/* op: the layer's QN_OP_GATED_NORM. Its input is a buffer of rows in f32; of several rows, scratch, because the chunk
- * kernels write that buffer too. */
+/* Returns the data of a recurrent layer in a step. op: the layer's QN_OP_GATED_NORM. Its input is a buffer of rows in
+ * f32; of several rows, scratch, because the chunk kernels write that buffer too. */
 static struct delta delta_of(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_recurrent_shape *shape = &s->common->plan->recurrent;
@@ -59,7 +60,7 @@ static uint64_t row_of(const qn_cuda_rows_step *s, int buffer, size_t row)
 
 /* ---- Open chunks ---- */
 
-/* Arguments without the fields of sequences. */
+/* Returns the arguments of the kernels of open chunks, without the fields of sequences. */
 static qn_gdn_open_args open_args(const qn_cuda_rows_step *s, const struct delta *d)
 {
     return (qn_gdn_open_args){ .qkv = qn_cuda_step_buffer(s, d->conv->conv.qkv),
@@ -237,7 +238,7 @@ static qn_status run_norm(const qn_cuda_rows_step *s, const struct delta *d, con
 
 /* ---- Pieces ---- */
 
-/* Rows of a piece up to the first multiple of 64. */
+/* Returns the number of rows of a piece up to the first multiple of 64. */
 static uint32_t rows_before_chunks(const qn_cuda_piece *piece)
 {
     return (CHUNK - piece->position % CHUNK) % CHUNK;
@@ -248,7 +249,8 @@ static bool has_complete_chunk(const struct delta *d, const qn_cuda_piece *piece
     return d->has_chunks && piece->n >= rows_before_chunks(piece) + CHUNK;
 }
 
-/* A piece with complete chunks: rows that fill the open chunk, which is folded; chunks; rows of the next open chunk. */
+/* Launches a piece with complete chunks: rows that fill the open chunk, which is folded; chunks; rows of the next open
+ * chunk. */
 static qn_status run_chunk_piece(const qn_cuda_rows_step *s, const struct delta *d, const qn_cuda_piece *piece)
 {
     const qn_sequence *sequence = sequence_of(piece);

@@ -1,4 +1,4 @@
-/* The operations of Gated DeltaNet layers as launches. */
+/* The operations of Gated DeltaNet layers as launches. The caller of functions that launch holds stream_lock. */
 #ifndef QN_CUDA_EXECUTOR_RECURRENT_H
 #define QN_CUDA_EXECUTOR_RECURRENT_H
 

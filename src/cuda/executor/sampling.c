@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Sampling data of one step: a block. */
+/* Sampling data of one step: a block. The device reads and writes it until the step has ended. */
 struct block {
     qn_sample_result *results; /* [max_rows], pinned like `lists` */
     /* Masks of the rows that have one, and entries of all rows. `lists` also has the logits of the entries before they
@@ -116,8 +116,8 @@ static struct list_sizes measure_lists(const qn_cuda_sampler *s, const qn_sample
     return sizes;
 }
 
-/* Growing waits for all work of the device: the first lists are large, for masks of about 100 rows of a large
- * vocabulary. */
+/* Makes a block's lists large enough. Growing waits for all work of the device: the first lists are large, for masks of
+ * about 100 rows of a large vocabulary. */
 static qn_status reserve_lists(const qn_cuda_sampler *s, struct block *b, const struct list_sizes *sizes)
 {
     enum { LEAST_BYTES = 4 << 20 };
@@ -179,32 +179,24 @@ qn_status qn_cuda_fill_sampling_later(qn_cuda_sampler *s, const qn_sample_reques
                             host_params(s, what), n * sizeof(qn_sample_params));
 }
 
-struct preparation {
-    qn_sample_request *requests; /* [n] */
-    size_t n;
-    atomic_size_t next;
-};
-
-/* The time to compute a mask varies. */
-static void prepare_some(void *context, int thread)
+static void prepare_range(void *context, size_t begin, size_t end, int thread)
 {
-    struct preparation *p = context;
+    qn_sample_request *requests = context;
     (void)thread;
-    for (size_t i; (i = atomic_fetch_add(&p->next, 1)) < p->n;)
-        if (p->requests[i].prepare)
-            p->requests[i].prepare(p->requests[i].user, &p->requests[i]);
+    for (size_t i = begin; i < end; i++)
+        if (requests[i].prepare)
+            requests[i].prepare(requests[i].user, &requests[i]);
 }
 
 void qn_cuda_prepare_requests(const qn_cuda_common *common, qn_sample_request *requests, size_t n)
 {
-    struct preparation p = { .requests = requests, .n = n };
     size_t n_prepared = 0;
     for (size_t i = 0; i < n; i++)
         n_prepared += requests[i].prepare != NULL;
     if (n_prepared > 1)
-        qn_team_run(common->team, prepare_some, &p);
+        qn_team_divide(common->team, n, 1, prepare_range, requests);
     else if (n_prepared)
-        prepare_some(&p, 0);
+        prepare_range(requests, 0, n, 0);
 }
 
 /* ---- The end of the step ---- */
@@ -269,7 +261,7 @@ static float raw_logit(const struct block *b, const qn_sample_params *p, qn_toke
     return logit;
 }
 
-/* A row's logits before bias and penalties. */
+/* Copies a row's logits, as they were before bias and penalties, for `check`. */
 static qn_status copy_logits(const qn_cuda_sampler *s, const struct block *b, size_t row, const qn_sample_params *p,
                              float *copy)
 {
@@ -284,7 +276,7 @@ static qn_status copy_logits(const qn_cuda_sampler *s, const struct block *b, si
     return QN_OK;
 }
 
-/* row: index among the rows that were sampled together. */
+/* Sets the result of a request. row: its index among the rows that were sampled together. */
 static qn_status finish_row(qn_cuda_sampler *s, const qn_cuda_sampling *what, size_t row, qn_sample_request *request)
 {
     const struct block *b = &s->blocks[what->block];
@@ -311,8 +303,8 @@ qn_status qn_cuda_finish_sampling(qn_cuda_sampler *s, const qn_cuda_sampling *wh
     return QN_OK;
 }
 
-/* The lists on the device are poisoned after the step in flight, which uses other lists. A failure appears in the next
- * call of the driver. */
+/* Poisons the lists on the device after the step in flight, which uses other lists. A failure appears in the next call
+ * of the driver. */
 void qn_cuda_poison_sampling(const qn_cuda_sampler *s, size_t block)
 {
     const struct block *b = &s->blocks[block];

@@ -1,4 +1,5 @@
-/* Sampling at the end of a step: the tokens of rows from their logits in the workspace. */
+/* Sampling at the end of a step: the tokens of rows from their logits in the workspace. Used by the thread that runs
+ * steps, which holds stream_lock (internal.h), except in qn_cuda_prepare_requests. */
 #ifndef QN_CUDA_EXECUTOR_SAMPLING_H
 #define QN_CUDA_EXECUTOR_SAMPLING_H
 
@@ -37,7 +38,8 @@ qn_status qn_cuda_fill_sampling(qn_cuda_sampler *sampler, const qn_sample_reques
 qn_status qn_cuda_fill_sampling_later(qn_cuda_sampler *sampler, const qn_sample_request *requests, size_t n,
                                       qn_cuda_sampling *what);
 
-/* qn_cuda_prepare_requests - Calls `prepare` of each request that has one, on the team's threads. */
+/* qn_cuda_prepare_requests - Calls `prepare` of each request that has one, on the team's threads. The caller does not
+ * hold stream_lock, because masks take long. */
 void qn_cuda_prepare_requests(const qn_cuda_common *common, qn_sample_request *requests, size_t n);
 
 /* qn_cuda_run_sampler - Launches the sampling of the first what->n rows of the logits. Mask, bias and penalties change
@@ -45,8 +47,9 @@ void qn_cuda_prepare_requests(const qn_cuda_common *common, qn_sample_request *r
 qn_status qn_cuda_run_sampler(const qn_cuda_sampler *sampler, const qn_cuda_sampling *what);
 
 /* qn_cuda_finish_sampling - Sets the results of the step's requests [what->first, what->first + what->n), after the
- * stream is synchronised. Rows for which qn_sample_is_on_host is true are sampled on the host from the logits: no
- * step may have been launched after theirs. */
+ * step's work has ended on the device. Calls `check` of the requests, on the calling thread, with stream_lock held.
+ * Rows for which qn_sample_is_on_host is true are sampled on the host from the logits: no step may have been launched
+ * after theirs. */
 qn_status qn_cuda_finish_sampling(qn_cuda_sampler *sampler, const qn_cuda_sampling *what, qn_sample_request *requests);
 
 /* qn_cuda_poison_sampling - Poisons the sampling lists and results of a block whose step has finished (provoke.h). */

@@ -16,7 +16,8 @@ typedef struct qn_cuda_piece {
                                   the device */
 } qn_cuda_piece;
 
-/* A step on the device; for QN_OP_LOGIT_NORM and QN_OP_LOGITS, some of a step's rows.
+/* A step on the device; for QN_OP_LOGIT_NORM and QN_OP_LOGITS, some of a step's rows. Its pointers are valid while the
+ * step is being queued. Used by the thread that queues it, which holds stream_lock.
  *
  * In a decode step each piece is one row, and the logits of all rows are computed. Its launch arguments depend only on
  * the number of rows, the cache format and the buffers, so that one graph serves all such steps. */
@@ -54,8 +55,8 @@ static inline qn_status qn_cuda_step_launch(const qn_cuda_rows_step *s, const qn
     return qn_cuda_launch(s->common->cuda, s->common->stream, what, args);
 }
 
-/* Launches with PDL: the kernel may start before the previous one ends, and calls qn_pdl_wait before it accesses the
- * previous kernel's data. */
+/* Launches with PDL (programmatic dependent launch): the kernel may start before the previous one ends, and calls
+ * qn_pdl_wait before it accesses the previous kernel's data. */
 static inline qn_status qn_cuda_step_launch_pdl(const qn_cuda_rows_step *s, qn_launch *what, const void *args)
 {
     what->pdl = true;
@@ -73,7 +74,7 @@ static inline const qn_cuda_op *qn_cuda_step_op(const qn_cuda_rows_step *s, cons
     return &s->weights->ops[op - s->common->plan->ops];
 }
 
-/* Returns the array of 32-bit inputs at `offset`, on the host. */
+/* Returns the array of 32-bit inputs at `offset`, on the host. The device reads it until the step has ended. */
 static inline uint32_t *qn_cuda_host_input(const qn_cuda_rows_step *s, size_t offset)
 {
     return (uint32_t *)(void *)(s->workspace->block_inputs[s->block] + offset);

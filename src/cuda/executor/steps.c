@@ -1,4 +1,5 @@
-/* Queueing, sampling and finishing steps. The launches themselves are in inputs.c, executor.c and sampling.c. */
+/* Queueing, sampling and finishing steps. The launches themselves are in inputs.c, executor.c and sampling.c. Static
+ * functions are called with stream_lock held, except launch(). */
 #include "cuda/executor/steps.h"
 
 #include "base/memory.h"
@@ -19,7 +20,7 @@ static qn_cuda_model *cuda_model_of(qn_device *device)
 
 /* ---- Decode: rows of different sequences with their logits, as a graph ---- */
 
-/* Sampling may change the logits: they are copied before it. */
+/* Queues a decode step. Sampling may change the logits: they are copied before it. */
 static qn_status queue_decode(const qn_cuda_batch *b)
 {
     qn_cuda_model *model = b->model;
@@ -72,7 +73,8 @@ static qn_status queue_sampling(const qn_cuda_batch *b, size_t i, size_t n)
     return QN_OK;
 }
 
-/* Waits until the work queued with the current block has been computed. */
+/* Passes the results of the current block to the caller's arrays. The work that was queued with it has been
+ * computed. */
 static qn_status finish_flight(qn_cuda_model *model)
 {
     const qn_cuda_flight flight = model->flights.of_block[model->flights.block];
@@ -85,7 +87,8 @@ static qn_status finish_flight(qn_cuda_model *model)
     return flight.requests ? qn_cuda_finish_sampling(model->sampler, &flight.sampling, flight.requests) : QN_OK;
 }
 
-/* Called before inputs and logits of an earlier part of the step are overwritten. */
+/* Waits for the work queued with the current block, if any, and passes on its results. Called before inputs and logits
+ * of an earlier part of the step are overwritten. */
 static qn_status wait_for_flight(qn_cuda_model *model)
 {
     if (!model->flights.of_block[model->flights.block].is_queued)
@@ -133,7 +136,7 @@ static qn_status queue_batch(qn_cuda_batch *b, const qn_cuda_launched *launched)
     return b->step.is_decode ? queue_decode(b) : queue_launches(b);
 }
 
-/* A step must be queued without waiting if another one is in flight. */
+/* Checks that a step can be queued without waiting, as it must if another one is in flight: it is one batch. */
 static qn_status check_ahead(const qn_cuda_model *model, const qn_step *step, const qn_cuda_batch *first)
 {
     if (model->flights.n_launched == model->flights.n_finished ||
@@ -177,8 +180,8 @@ static qn_status abandon_block(qn_cuda_model *model, qn_status status)
     return qn_fail(status, "%s", text);
 }
 
-/* A step takes the block that no step in flight uses. is_timed: the time between this step and the previous one is
- * measured. */
+/* Queues a step. It takes the block that no step in flight uses. is_timed: the time between this step and the previous
+ * one is measured. Takes stream_lock. */
 static qn_status launch(qn_device *device, const qn_step *step, bool is_timed)
 {
     qn_cuda_model *model = cuda_model_of(device);
@@ -261,7 +264,8 @@ qn_status qn_cuda_finish_step(qn_device *device)
     return status;
 }
 
-/* For steps that the caller waits for, the time that the device waited before them is not measured. */
+/* Runs a step in three calls. For steps that the caller waits for, the time that the device waited before them is not
+ * measured. */
 qn_status qn_cuda_run_step(qn_device *device, const qn_step *step)
 {
     QN_TRY(launch(device, step, false));

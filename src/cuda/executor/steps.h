@@ -1,5 +1,6 @@
 /* Steps of any rows: a decode step is one graph, another step is individual launches. Steps are queued, sampled and
- * finished as qn_device_vtable specifies. */
+ * finished as qn_device_vtable specifies, by one thread at a time, which does not hold stream_lock: these functions
+ * take it. */
 #ifndef QN_CUDA_EXECUTOR_STEPS_H
 #define QN_CUDA_EXECUTOR_STEPS_H
 

@@ -271,15 +271,12 @@ struct conversion {
     const qn_matrix *weights;
     uint16_t *f16_rows;
     float *scratch; /* [threads][n_cols] */
-    qn_team *team;
 };
 
-static void convert_range(void *context, int thread)
+static void convert_range(void *context, size_t begin, size_t end, int thread)
 {
     const struct conversion *c = context;
     const size_t n = c->weights->n_cols;
-    size_t begin, end;
-    qn_team_range(c->weights->n_rows, 1, thread, qn_team_size(c->team), &begin, &end);
     for (size_t row = begin; row < end; row++)
         qn_matmul_gpu_f16_row(c->weights->type, c->weights->data + row * c->weights->row_bytes, n,
                               c->scratch + (size_t)thread * n, c->f16_rows + row * n);
@@ -287,7 +284,7 @@ static void convert_range(void *context, int thread)
 
 static qn_status convert(const qn_cuda_weights *weights, const qn_matrix *matrix, uint16_t **f16_rows)
 {
-    struct conversion c = { .weights = matrix, .team = weights->common->team };
+    struct conversion c = { .weights = matrix };
     size_t row;
     *f16_rows = NULL;
     if (!qn_mul_size(matrix->n_cols, sizeof *c.f16_rows, &row))
@@ -296,7 +293,7 @@ static qn_status convert(const qn_cuda_weights *weights, const qn_matrix *matrix
                     "weights"));
     const qn_status status = qn_alloc(&c.f16_rows, matrix->n_rows, row, "weights");
     if (status == QN_OK)
-        qn_team_run(weights->common->team, convert_range, &c);
+        qn_team_divide(weights->common->team, matrix->n_rows, 1, convert_range, &c);
     qn_free(c.scratch);
     *f16_rows = c.f16_rows;
     return status;

@@ -206,7 +206,8 @@ static qn_status alloc_zeros(qn_cuda_workspace *workspace, size_t rows, size_t w
     return qn_cuda_memset(workspace->common->cuda, workspace->common->stream, buffer->address, 0, buffer->bytes);
 }
 
-/* The step's inputs precede the embedding rows in one buffer, so that embeddings from the host need only one copy. */
+/* Allocates the buffers of inputs. The step's inputs precede the embedding rows in one buffer, so that embeddings from
+ * the host need only one copy. */
 static qn_status alloc_inputs(qn_cuda_workspace *workspace, int embeddings, size_t max_rows)
 {
     const size_t width = workspace->common->plan->buffers[embeddings].width;
@@ -228,7 +229,8 @@ static qn_status alloc_inputs(qn_cuda_workspace *workspace, int embeddings, size
                               (void **)&workspace->host_logits);
 }
 
-/* Zeroed, because the grid barrier of the persistent decode kernel counts from zero. */
+/* Allocates the memory of the persistent decode kernel. It is zeroed, because the grid barrier of the persistent decode
+ * kernel counts from zero. */
 static qn_status alloc_persistent(qn_cuda_workspace *workspace)
 {
     size_t bytes;

@@ -1,5 +1,6 @@
 /* The workspace of steps: the plan's buffers and activations on the device, attention partials, and pinned buffers for
- * inputs and logits. Reserving more frees and reallocates all of it. */
+ * inputs and logits. Reserving more frees and reallocates all of it. Used by the thread that runs steps (internal.h);
+ * no step may be in flight when it is reserved or freed. */
 #ifndef QN_CUDA_EXECUTOR_WORKSPACE_H
 #define QN_CUDA_EXECUTOR_WORKSPACE_H
 

@@ -9,11 +9,12 @@
  * include/quern/kernels.h. A cache is either contiguous, with the caller's strides between heads and between sessions,
  * or in pages. The capacity of a contiguous cache is a multiple of 16.
  *
- * A page holds QN_PAGE positions of all heads. A session has a page table, u64 [pages]: the device address of
- * each page. Rows of position p of head h begin at table[p / 64] + keys + h * key_head_stride + (p % 64) * row bytes;
- * values and scales likewise: the fields of the structs below are then byte offsets within a page. Sessions may share
- * pages. Entries of pages that a session does not have are never read as addresses. Kernels read page tables before the
- * PDL wait: no launch that may still be running may write them. kv_pages.cuh computes the addresses. */
+ * A page holds QN_PAGE positions of all heads. A session has a page table, u64 [pages]: the device address of each
+ * page. Rows of position p of head h begin at table[p / 64] + keys + h * key_head_stride + (p % 64) * row bytes; values
+ * and scales likewise: the fields of the structs below are then byte offsets within a page. Sessions may share pages.
+ * Entries of pages that a session does not have are never read as addresses. Kernels read page tables before they wait
+ * for the previous launch (programmatic dependent launch, PDL): no launch that may still be running may write them.
+ * kv_pages.cuh computes the addresses. */
 #ifndef QN_CUDA_KERNELS_KV_H
 #define QN_CUDA_KERNELS_KV_H
 
@@ -37,10 +38,9 @@ typedef struct qn_attention_gpu_cache {
 
 /* The fp16 pages of a cache of AURA codes. A session's first page and its newest pages are kept in fp16, in the rotated
  * basis of the codes: a query in page r reads pages 0 and r in fp16, and the codes of the pages between. The codes of
- * position p are in row p - QN_PAGE of a contiguous cache; with page tables they are in page p /
- * QN_PAGE, and entry 0 of the table of codes is not used. The mean of page 0's keys is subtracted from keys
- * before they are quantised. With page tables, page r is entry r of the table of fp16 pages, and the means are in page
- * 0. */
+ * position p are in row p - QN_PAGE of a contiguous cache; with page tables they are in page p / QN_PAGE, and entry 0
+ * of the table of codes is not used. The mean of page 0's keys is subtracted from keys before they are quantised. With
+ * page tables, page r is entry r of the table of fp16 pages, and the means are in page 0. */
 typedef struct qn_attention_gpu_pages {
     QN_GPU_PTR(const uint8_t)
     keys; /* [1 + n_open_pages][QN_PAGE][head_dim] f16: page 0, and page r at 1 + (r-1) % n_open_pages */

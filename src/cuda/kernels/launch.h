@@ -2,9 +2,10 @@
  * and the description of a launch.
  *
  * <name>.h in a kernel directory declares the argument structs; C and CUDA include it, and it includes this file.
- * <name>.c computes launch geometry: it fills a qn_launch and calls no driver. cuda/runtime/ finds the code and
- * launches it. variants.def lists the directory's sources, their parameters, and the variants that are compiled when
- * quern is built (cuda/kernels/variants.h); others are compiled at first use. */
+ * <name>.c computes launch geometry: it fills a qn_launch and calls no driver; its functions have no state and may be
+ * called by any thread. The device memory that arguments point to must stay valid until the launch has ended.
+ * cuda/runtime/ finds the code and launches it. variants.def lists the directory's sources, their parameters, and the
+ * variants that are compiled when quern is built (cuda/kernels/variants.h); others are compiled at first use. */
 #ifndef QN_CUDA_KERNELS_LAUNCH_H
 #define QN_CUDA_KERNELS_LAUNCH_H
 

@@ -178,7 +178,8 @@ qn_status qn_cuda_upload(qn_cuda *device, uint64_t to, const void *from, size_t 
     return end_staging(device, staging, status);
 }
 
-/* The copy of a piece is in flight while the previous piece is copied out of its staging buffer. */
+/* Downloads piece by piece: the copy of a piece is in flight while the previous piece is copied out of its staging
+ * buffer. */
 static qn_status download(qn_cuda *device, qn_staging *staging, uint8_t *to, uint64_t from, size_t bytes)
 {
     const size_t n_pieces = bytes / QN_STAGING_BYTES + (bytes % QN_STAGING_BYTES != 0);

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Code for sm_90a runs only on compute capability 9.0; code for the others also on later minor versions (CUDA C++
- * Programming Guide, binary compatibility). */
+/* Writes the first architecture of the family. Code for sm_90a runs only on compute capability 9.0; code for the others
+ * also on later minor versions (CUDA C++ Programming Guide, binary compatibility). */
 void qn_gpu_arch(int major, int minor, char arch[16])
 {
     if (major == 8)

@@ -1,6 +1,6 @@
 /* The GPU code embedded in a binary of quern: kernel sources, the list of pipelines, and the cubins that nvcc compiled
  * when quern was built, if nvcc was available. cmake/cuda.cmake generates the tables (built_in.c); tests have their own
- * tables.
+ * tables. All of them are constant.
  *
  * A pipeline is one source compiled with one set of definitions: a qn_gpu_variant (cuda/kernels/launch.h), as text.
  * Kernel sources include only files of these tables, by their names there ("cuda/kernels/cuda.cuh"), so that the binary

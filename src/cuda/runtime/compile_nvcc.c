@@ -193,7 +193,7 @@ static void first_error_line(char *text)
     memmove(text, line, strlen(line) + 1);
 }
 
-/* "nvcc 13.0.88" from what nvcc --version prints. */
+/* Finds the compiler's name and version, "nvcc 13.0.88", in what nvcc --version prints. */
 static void version(const char *nvcc, char *const *environment, char compiler[QN_COMPILER_MAX])
 {
     struct output out;

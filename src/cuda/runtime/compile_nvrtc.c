@@ -29,7 +29,7 @@ static bool find(void *library, const char *name, void *member)
     return function != NULL;
 }
 
-/* The library is never unloaded, like the driver: threads that it has started may still run its code. */
+/* Loads NVRTC. The library is never unloaded, like the driver: threads that it has started may still run its code. */
 static qn_status load(const char *library, struct nvrtc *n)
 {
     static const char *const usual[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so",

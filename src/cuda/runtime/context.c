@@ -1,5 +1,5 @@
-/* Opening and closing a device; streams and events. Memory is in allocate.c, kernels are in kernel.c,
- * launches and graphs in launch.c. */
+/* Opening and closing a device; streams and events. Memory is in allocate.c, kernels are in kernel.c, launches and
+ * graphs in launch.c. */
 #include "cuda/runtime/runtime.h"
 
 #include "cuda/runtime/context.h"

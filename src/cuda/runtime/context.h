@@ -9,8 +9,9 @@
 
 #include <pthread.h>
 
-/* One module. Its own lock is held while its code is found, compiled and loaded, so that pipelines load
- * concurrently. */
+/* One module: the code of one source with one set of definitions. Its own lock is held while its code is found,
+ * compiled and loaded, so that pipelines load concurrently; it protects all members but source and defines, which are
+ * constant. It is taken before the device's lock. */
 typedef struct qn_pipeline {
     pthread_mutex_t lock;
     char *source, *defines;
@@ -36,7 +37,8 @@ typedef struct qn_kernel {
     uint32_t max_dynamic_shared; /* current limit of dynamic shared memory */
 } qn_kernel;
 
-/* Double-buffered staging of a copy: one buffer is filled while the copy of the other is in flight. */
+/* Double-buffered staging of a copy: one buffer is filled while the copy of the other is in flight. A thread that has
+ * set `busy` (acquire_staging in allocate.c) is the only one that uses the other members. */
 enum { QN_MAX_UPLOADS = 4, QN_STAGING_BUFFERS = 2, QN_STAGING_BYTES = 16 << 20 };
 
 typedef struct qn_staging {
@@ -46,6 +48,7 @@ typedef struct qn_staging {
     qn_cu_event copied[QN_STAGING_BUFFERS];
 } qn_staging;
 
+/* Members before `lock` are constant after qn_cuda_open. Entries of the arrays live until the device is closed. */
 struct qn_cuda {
     const qn_cuda_driver *driver;
     qn_cu_device device;
@@ -75,7 +78,8 @@ struct qn_cuda {
     qn_staging staging_pool[QN_MAX_UPLOADS];
 };
 
-/* qn_cuda_make_current - Makes the device's context current in this thread. */
+/* qn_cuda_make_current - Makes the device's context current in this thread, and leaves it current. Before every call of
+ * the driver, since any thread may call. */
 static inline qn_status qn_cuda_make_current(const qn_cuda *device)
 {
     return QN_CU(device->driver, cuCtxSetCurrent, device->context);
@@ -84,24 +88,26 @@ static inline qn_status qn_cuda_make_current(const qn_cuda *device)
 /* qn_cuda_launch_now - As qn_cuda_launch, without the delay of qn_cuda_delay. */
 qn_status qn_cuda_launch_now(qn_cuda *device, qn_cuda_stream stream, const qn_launch *launch, const void *args);
 
-/* qn_cuda_log - Sends a line to qn_cuda_params.on_log. */
+/* qn_cuda_log - Sends a line to qn_cuda_params.on_log. Any thread that does not hold the device's lock. */
 void qn_cuda_log(qn_cuda *device, const char *format, ...) QN_PRINTF(2, 3);
 
 /* qn_pipeline_get - Finds the device's entry for a source and definitions; the first call creates it, without loading
- * it. */
+ * it. Any thread that does not hold the device's lock. The device owns it. */
 qn_status qn_pipeline_get(qn_cuda *device, const char *source, const char *defines, qn_pipeline **pipeline);
 
 /* qn_pipeline_load - Finds or compiles the code and loads it as a module. Only the first call tries; later calls return
  * the same status. The caller holds the pipeline's lock. */
 qn_status qn_pipeline_load(qn_cuda *device, qn_pipeline *pipeline);
 
-/* qn_pipelines_load - Loads n pipelines, several concurrently. Tries all of them and returns the first failure. */
+/* qn_pipelines_load - Loads n pipelines, several concurrently. Tries all of them and returns the first failure. On the
+ * calling thread and threads that end before it returns. The caller holds no lock. */
 qn_status qn_pipelines_load(qn_cuda *device, qn_pipeline *const *pipelines, size_t n);
 
-/* qn_pipelines_unload - Unloads all modules, in the current context. */
+/* qn_pipelines_unload - Unloads all modules, in the current context. No other thread may use the device any more. */
 void qn_pipelines_unload(qn_cuda *device);
 
-/* qn_pipelines_free - Frees the entries of all pipelines. */
+/* qn_pipelines_free - Frees the entries of all pipelines and their kernels, without calling the driver. No other thread
+ * may use the device any more. */
 void qn_pipelines_free(qn_cuda *device);
 
 #endif

@@ -103,8 +103,8 @@ static uint64_t checksum(const struct header *h, const void *payload)
 
 /* ---- Trust ---- */
 
-/* Cached code runs with this user's rights: the owner of a file or directory of the cache, and everyone who may write
- * to it, must be this user or root. */
+/* Checks the owner and mode of a file or directory of the cache. Cached code runs with this user's rights: the owner of
+ * a file or directory of the cache, and everyone who may write to it, must be this user or root. */
 static qn_status check_trust(const char *path, const struct stat *st)
 {
     if (st->st_uid != geteuid() && st->st_uid != 0)
@@ -304,7 +304,7 @@ static bool is_hex(const char *text, size_t n)
     return true;
 }
 
-/* <hex>.cubin, or .<hex>.cubin.XXXXXX.quern.part */
+/* Whether a file name is one of the cache: <hex>.cubin, or .<hex>.cubin.XXXXXX.quern.part of an unfinished write. */
 static bool is_ours(const char *name)
 {
     const size_t length = strlen(name), whole = HEX + sizeof suffix - 1;

@@ -20,8 +20,8 @@ static struct {
     char text[QN_ERROR_TEXT_MAX]; /* error text of the failure, for later calls in any thread */
 } loaded = { .once = PTHREAD_ONCE_INIT };
 
-/* cuGetProcAddress first, which profilers and other tools intercept; then the exported symbol with the same
- * prototype. */
+/* Finds a function of the driver: by cuGetProcAddress (`ask`) first, which profilers and other tools intercept; then
+ * the exported symbol with the same prototype. */
 static void *find(void *library, get_proc_address ask, const char *name, const char *symbol)
 {
     void *function = NULL;
@@ -31,7 +31,8 @@ static void *find(void *library, get_proc_address ask, const char *name, const c
     return dlsym(library, symbol);
 }
 
-/* ISO C has no conversion from a data pointer to a function pointer; POSIX guarantees that copying the bytes works. */
+/* Sets a function pointer of the table. ISO C has no conversion from a data pointer to a function pointer; POSIX
+ * guarantees that copying the bytes works. */
 static void set(void *member, void *function)
 {
     memcpy(member, &function, sizeof function);

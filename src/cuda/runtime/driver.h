@@ -174,8 +174,9 @@ typedef struct qn_cuda_driver {
 #undef QN_CU_MEMBER
 } qn_cuda_driver;
 
-/* qn_cuda_driver_load - Loads and initialises the installed driver, once per process. QN_ERR_UNSUPPORTED if something
- * is missing, which the message names: the library, a function that drivers before 12.0 lack, or a device. */
+/* qn_cuda_driver_load - Loads and initialises the installed driver, once per process, which never unloads it: *driver
+ * stays valid. Any thread; later calls return the first result. QN_ERR_UNSUPPORTED if something is missing, which the
+ * message names: the library, a function that drivers before 12.0 lack, or a device. */
 qn_status qn_cuda_driver_load(const qn_cuda_driver **driver);
 
 /* qn_cu_check - Turns the result of a driver call into a status, with the error text "call: text (NAME, code)". */

@@ -19,7 +19,7 @@ static uint64_t kernel_hash(const qn_launch *launch)
                                 XXH3_64bits(&launch->variant, sizeof launch->variant));
 }
 
-/* The caller holds device->lock. */
+/* The entry of a launch's function; NULL: none. The caller holds device->lock. */
 static qn_kernel *find_kernel(qn_cuda *device, uint64_t hash, const qn_launch *launch)
 {
     for (size_t i = 0; i < device->n_kernels; i++) {
@@ -31,6 +31,7 @@ static qn_kernel *find_kernel(qn_cuda *device, uint64_t hash, const qn_launch *l
     return NULL;
 }
 
+/* Adds an entry, without loading the function. The caller holds device->lock. */
 static qn_status add_kernel(qn_cuda *device, uint64_t hash, qn_pipeline *pipeline, const qn_launch *launch,
                             qn_kernel **out)
 {
@@ -78,7 +79,7 @@ static qn_status get_kernel(qn_cuda *device, const qn_launch *launch, qn_kernel 
 }
 
 /* Loads the function and the size of its argument struct: with a smaller struct on the host, the driver would read
- * beyond it. */
+ * beyond it. The caller holds the pipeline's lock. */
 static qn_status load_function(qn_cuda *device, qn_kernel *kernel)
 {
     const qn_cuda_driver *driver = device->driver;
@@ -98,7 +99,8 @@ static qn_status load_function(qn_cuda *device, qn_kernel *kernel)
     return QN_OK;
 }
 
-/* The caller holds the pipeline's lock. */
+/* Loads the kernel's function if necessary, checks the size of its arguments, and raises its limit of shared memory to
+ * that of the launch. The caller holds the pipeline's lock. */
 static qn_status prepare(qn_cuda *device, qn_kernel *kernel, const qn_launch *launch)
 {
     if (!kernel->function)
@@ -174,7 +176,8 @@ qn_status qn_cuda_prepare_all(qn_cuda *device, const qn_launch *launches, size_t
     return status;
 }
 
-/* No PDL while memory is poisoned: a memset cannot trigger the next kernel. */
+/* Whether the launch uses PDL (programmatic dependent launch). Not while memory is poisoned: a memset cannot trigger
+ * the next kernel. */
 static bool is_programmatic(const qn_cuda *device, const qn_launch *launch)
 {
     return launch->pdl && device->info.major >= PDL_SINCE && !device->provoke.poisons;

@@ -17,7 +17,7 @@ qn_status qn_cuda_launch(qn_cuda *device, qn_cuda_stream stream, const qn_launch
 
 /* ---- Graphs ---- */
 
-/* Relaxed mode: a kernel that was not prepared may be compiled and loaded during capture. */
+/* Captures in relaxed mode: a kernel that was not prepared may be compiled and loaded during capture. */
 qn_status qn_cuda_capture_begin(qn_cuda *device, qn_cuda_stream stream)
 {
     QN_TRY(qn_cuda_make_current(device));

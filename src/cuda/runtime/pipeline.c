@@ -43,7 +43,8 @@ static double seconds_now(void)
 
 /* ---- One pipeline ---- */
 
-/* A search for the code of one pipeline, with the reasons why earlier sources failed. */
+/* A search for the code of one pipeline, with the reasons why earlier sources failed. On the stack of the thread that
+ * holds the pipeline's lock. */
 struct search {
     qn_cuda *device;
     qn_pipeline *pipeline;
@@ -60,7 +61,8 @@ static void add_reason(struct search *s, const char *where)
     qn_append(&reasons, "%s%s%.200s", reasons.length ? "; " : "", where, qn_error_text());
 }
 
-/* cuModuleLoadData gets no size, so only data with an ELF header is passed to it. */
+/* Loads a cubin as the pipeline's module; false, with the error text, if the driver rejects it. cuModuleLoadData gets
+ * no size, so only data with an ELF header is passed to it. */
 static bool load_image(struct search *s, const void *data, size_t bytes, qn_origin origin, const char *compiler)
 {
     qn_pipeline *p = s->pipeline;
@@ -113,7 +115,7 @@ static bool from_cache(struct search *s)
     return loaded;
 }
 
-/* A failure is only logged: the kernel is loaded already. */
+/* Writes a compiled cubin to the cache. A failure is only logged: the kernel is loaded already. */
 static void write_cache(struct search *s, const void *data, size_t bytes, const char *compiler)
 {
     if (s->cached && qn_cubin_write(s->device->cache_folder, &s->key, compiler, data, bytes) != QN_OK)
@@ -200,6 +202,7 @@ qn_status qn_pipeline_load(qn_cuda *device, qn_pipeline *p)
 
 /* ---- The device's pipelines ---- */
 
+/* Adds an entry, without loading it. The caller holds device->lock. */
 static qn_status add(qn_cuda *device, const char *source, const char *defines, qn_pipeline **out)
 {
     QN_TRY(qn_realloc_array(&device->pipelines, &device->cap_pipelines, device->n_pipelines + 1,
@@ -233,6 +236,7 @@ qn_status qn_pipeline_get(qn_cuda *device, const char *source, const char *defin
     return status;
 }
 
+/* Pipelines that several threads load: each takes the next one by `next`. */
 struct work_queue {
     qn_cuda *device;
     qn_pipeline *const *pipelines;

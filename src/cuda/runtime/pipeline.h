@@ -49,8 +49,8 @@ typedef struct qn_pipeline_info {
  * the first failure. */
 qn_status qn_cuda_load_pipelines(qn_cuda *device);
 
-/* qn_cuda_pipeline - Describes the device's pipeline entry number i in *info; returns false past the last. The strings
- * live as long as the device. */
+/* qn_cuda_pipeline - Describes the device's pipeline entry number i in *info; returns false past the last. Any thread.
+ * The strings live as long as the device. */
 bool qn_cuda_pipeline(qn_cuda *device, size_t i, qn_pipeline_info *info);
 
 /* qn_cuda_arch - Returns the architecture that code for this device is compiled for: "sm_90a". */

@@ -31,7 +31,8 @@ static void unreserve(void *context, uint64_t address, size_t bytes)
         (void)m->cuda->driver->cuMemAddressFree(address, bytes);
 }
 
-/* The mapping keeps the memory allocated, so the handle is released at once. */
+/* Allocates the memory of a granule and maps it. The mapping keeps the memory allocated, so the handle is released at
+ * once. */
 static qn_status map(const qn_cuda_pool_memory *m, uint64_t address)
 {
     const qn_cuda_driver *driver = m->cuda->driver;
@@ -56,7 +57,7 @@ static qn_status make_zeros(const qn_cuda_pool_memory *m, uint64_t address)
     return status;
 }
 
-/* After a failure: the granule may still be written. Keeps the error text. */
+/* Waits and unmaps a granule after a failure, because it may still be written. Keeps the error text. */
 static void unmap_after_failure(const qn_cuda_pool_memory *m, uint64_t address, qn_status status)
 {
     char text[QN_ERROR_TEXT_MAX];
@@ -77,7 +78,8 @@ static qn_status commit(void *context, uint64_t address)
     return status;
 }
 
-/* The device has completed all work on the item. A failure appears in the next call of the driver. */
+/* Poisons an item that has become free. The device has completed all work on it. A failure appears in the next call of
+ * the driver. */
 static void poison_item(void *context, uint64_t address, size_t bytes)
 {
     const qn_cuda_pool_memory *m = context;
@@ -98,8 +100,8 @@ qn_status qn_cuda_pool_memory_wait(const qn_cuda_pool_memory *m)
 
 /* ---- Opening ---- */
 
-/* Mapping 32 MiB takes the driver about as long as mapping 2 MiB: granules are the largest size with which the budget
- * has at least GRANULES granules. */
+/* Chooses the size of granules. Mapping 32 MiB takes the driver about as long as mapping 2 MiB: granules are the
+ * largest size with which the budget has at least GRANULES granules. */
 static qn_status find_granule(qn_cuda *cuda, uint64_t budget, size_t *granule)
 {
     enum { LARGEST = 32 << 20, GRANULES = 1024 };

@@ -14,9 +14,9 @@ typedef struct qn_cuda_work_stream {
     pthread_mutex_t *lock;
 } qn_cuda_work_stream;
 
-/* The context of the qn_pool_memory. The pool calls its functions one at a time, from any thread that does not hold the
- * lock of the work stream. `commit` zeroes the granule in `stream` and does not wait. Work queued in the work stream
- * after `commit` waits until the granule is zeroed. */
+/* The context of the qn_pool_memory, constant after it was opened. The pool calls its functions one at a time, from any
+ * thread that does not hold the lock of the work stream: `commit` takes it. `commit` zeroes the granule in `stream` and
+ * does not wait. Work queued in the work stream after `commit` waits until the granule is zeroed. */
 typedef struct qn_cuda_pool_memory {
     qn_cuda *cuda;
     qn_cuda_work_stream work;

@@ -1,10 +1,10 @@
 /* Two development instruments that make ordering faults reproducible. Each does nothing without its environment
- * variable.
+ * variable, which is read when a device is opened.
  *
  * QN_CUDA_POISON=1: memory that nothing may read until it is written is filled with unusable values, so that a read of
  * unwritten memory fails each time. The values are NaN as a float of any width, and out of range as an index or an
  * address. In caches, whose unused rows are multiplied by zero, they are 1e36 as f32 and 60,000 as fp16. Launches do
- * not overlap (PDL), because memsets are between them.
+ * not overlap (programmatic dependent launch, PDL), because memsets are between them.
  *
  * QN_CUDA_DELAY=US: before each launch and copy of every stream, in graphs too, the device waits for a random time of
  * up to US microseconds, 1 to 100000. A missing wait, of a write for a reader or of the host for the device, then

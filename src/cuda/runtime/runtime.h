@@ -2,7 +2,8 @@
  * loaded at run time. The same binary runs with and without a GPU; without one qn_cuda_open reports what is missing.
  *
  * Device addresses are uint64_t. The error text of a failed driver call has the call's name and the driver's error
- * string. Threads: any thread may call; a stream is used by one thread at a time. cuda/runtime/pipeline.h describes
+ * string. Threads: any thread may call; a stream is used by one thread at a time, and a device is closed when no other
+ * thread uses it. Functions make the device's context current to the calling thread. cuda/runtime/pipeline.h describes
  * the origins of kernel code. */
 #ifndef QN_CUDA_RUNTIME_RUNTIME_H
 #define QN_CUDA_RUNTIME_RUNTIME_H
@@ -34,8 +35,8 @@ typedef struct qn_cuda_params {
     struct CUctx_st *context;            /* of this device, must outlive the qn_cuda; NULL: the primary context */
     const struct qn_cuda_driver *driver; /* cuda/runtime/driver.h; NULL loads libcuda.so.1 */
     const struct qn_cuda_tools *tools;   /* cuda/runtime/pipeline.h: cache directory, compilers; NULL: the user's */
-    /* Gets a line for each kernel compiled and each cache file replaced; may be NULL. Must not call functions of this
-     * header. */
+    /* Gets a line for each kernel compiled and each cache file replaced; may be NULL. Called on any thread that uses
+     * the device, by one thread at a time. Must not call functions of this header. */
     void (*on_log)(void *user, const char *line);
     void *user;
 } qn_cuda_params;
@@ -68,7 +69,7 @@ const qn_cuda_info *qn_cuda_get_info(const qn_cuda *device);
  * counted. */
 qn_status qn_cuda_available_memory(qn_cuda *device, size_t *bytes);
 
-/* ---- Memory ---- */
+/* ---- Memory: any thread; copies and memsets in a stream by the thread that uses the stream ---- */
 
 typedef struct qn_cuda_buffer {
     uint64_t address; /* a multiple of 256; 0 for none */
@@ -92,8 +93,9 @@ void qn_cuda_free_host(qn_cuda *device, void *memory);
 /* qn_cuda_upload - Copies from any host memory through two pinned staging buffers of 16 MiB: host memory is bounded,
  * and each page of a mapped file is read once. Returns when the copy is complete. on_progress (may be NULL) gets the
  * number of bytes copied, after every staging buffer; if it returns false, the upload ends with QN_ERR_CANCELLED. Up to
- * four threads upload concurrently, each with its own staging buffers; a single thread is limited by memcpy, which is
- * slower than the bus. */
+ * four threads upload concurrently, each with its own staging buffers, and more threads wait; a single thread is
+ * limited by memcpy, which is slower than the bus. Not ordered with the work of any stream: no queued work may access
+ * the device memory. */
 qn_status qn_cuda_upload(qn_cuda *device, uint64_t to, const void *from, size_t bytes,
                          bool (*on_progress)(void *user, size_t done), void *user);
 
@@ -117,7 +119,7 @@ qn_status qn_cuda_copy_d2d(qn_cuda *device, qn_cuda_stream stream, uint64_t to, 
 /* qn_cuda_memset - Queues setting `bytes` bytes to `value` in the stream. */
 qn_status qn_cuda_memset(qn_cuda *device, qn_cuda_stream stream, uint64_t to, uint8_t value, size_t bytes);
 
-/* ---- Streams and events ---- */
+/* ---- Streams and events: one thread at a time for each ---- */
 
 /* qn_cuda_stream_create - Creates a stream that does not synchronise with the default stream. Free with
  * qn_cuda_stream_free. */
@@ -147,7 +149,7 @@ qn_status qn_cuda_stream_wait_event(qn_cuda *device, qn_cuda_stream stream, qn_c
 /* qn_cuda_event_seconds - Measures the time between two recorded and completed events. */
 qn_status qn_cuda_event_seconds(qn_cuda *device, qn_cuda_event begin, qn_cuda_event end, double *seconds);
 
-/* ---- Launches ---- */
+/* ---- Launches: any thread, those in a stream by the thread that uses the stream ---- */
 
 /* qn_cuda_prepare - Loads the code of a launch, compiling it if necessary, and sets its shared memory limit. Optional:
  * the first qn_cuda_launch does the same. */
@@ -172,7 +174,7 @@ typedef struct qn_cuda_kernel_info {
 /* qn_cuda_kernel_get_info - Reads the resources of a launch's kernel; loads its code if necessary. */
 qn_status qn_cuda_kernel_get_info(qn_cuda *device, const qn_launch *launch, qn_cuda_kernel_info *info);
 
-/* ---- Graphs ---- */
+/* ---- Graphs: one thread at a time for each graph and stream ---- */
 
 /* qn_cuda_capture_begin - Begins to capture the stream's work into a graph, without executing it. Launches that were
  * not prepared may compile during the capture. End with qn_cuda_capture_end, also after an error in between. */

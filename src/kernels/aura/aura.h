@@ -60,6 +60,7 @@ enum {
 /* A scale of int16 weights of at most this counts as 0: float32 cannot represent its inverse. */
 #define QN_AURA_TINY 1e-30f
 
+/* Constant after creation; any number of threads may use it. */
 struct qn_aura_codec {
     size_t dim;
     unsigned bits;
@@ -127,6 +128,7 @@ qn_status qn_aura_check_shape(size_t dim, unsigned bits);
 /* qn_aura_codec_new - creates a codec with the standard codebook and the rotation of `seed`. *out is NULL on failure.
  * Free with qn_aura_codec_delete. */
 qn_status qn_aura_codec_new(qn_aura_codec **out, size_t dim, unsigned bits, uint64_t seed);
+
 /* qn_aura_codec_from_tables - creates a codec with the given codebook, boundaries and dense rotation [dim][dim], which
  * are copied. Free with qn_aura_codec_delete. */
 qn_status qn_aura_codec_from_tables(qn_aura_codec **out, size_t dim, unsigned bits, const float *rotation,
@@ -156,6 +158,7 @@ void qn_aura_rotate_back(const qn_aura_kernels *kernels, const qn_aura_codec *co
  * is not finite; codes and scale are then those of a row of zeros. */
 bool qn_aura_encode_row(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *x, uint8_t *codes,
                         float *scale);
+
 /* qn_aura_encode_rotated - like qn_aura_encode_row, for a row that is already rotated, y = P x. */
 bool qn_aura_encode_rotated(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *y, uint8_t *codes,
                             float *scale);

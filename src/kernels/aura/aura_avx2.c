@@ -65,8 +65,8 @@ QN_INLINE void interleave_bytes(__m256i low, __m256i high, __m256i out[2])
     out[1] = _mm256_or_si256(_mm256_srli_epi16(low, 8), _mm256_andnot_si256(low_byte, high));
 }
 
-/* For 256 levels. The codebook is antisymmetric, so the upper half's tables are looked up with a mirrored index, and
- * the sign is applied afterwards. That needs half the number of tables. */
+/* Looks up codes of 256 levels. The codebook is antisymmetric, so the upper half's tables are looked up with a mirrored
+ * index, and the sign is applied afterwards. That needs half the number of tables. */
 QN_INLINE void look_up_mirrored(__m256i code, tables t, __m256i out[2])
 {
     const __m256i negative = _mm256_cmpgt_epi8(code, _mm256_set1_epi8(-1)); /* its top bit is not set */
@@ -123,7 +123,8 @@ QN_INLINE void store_i16(int16_t *p, v16i a)
 
 /* ---- Rows ---- */
 
-/* Up to 4 bits, linear comparison with all boundaries; above, binary search: whichever takes fewer instructions. */
+/* Quantises a row: up to 4 bits by linear comparison with all boundaries; above by binary search: whichever takes fewer
+ * instructions. */
 static void quantize_avx2(uint8_t *codes, const float *y, const qn_aura_codec *codec)
 {
     const int n = (1 << codec->bits) - 1;
@@ -147,7 +148,8 @@ static void quantize_avx2(uint8_t *codes, const float *y, const qn_aura_codec *c
     }
 }
 
-/* Eight codes fit eight bytes. Each lane combines the 32-bit word in which its code begins and the next one. */
+/* Decodes a row, eight codes at a time, which fit eight bytes. Each lane combines the 32-bit word in which its code
+ * begins and the next one. */
 static void decode_avx2(float *y, const uint32_t *words_of_row, const qn_aura_codec *codec)
 {
     const uint8_t *bytes = (const uint8_t *)words_of_row;

@@ -43,8 +43,8 @@ QN_INLINE __m512i look_up_256(__m512i codes, __mmask64 upper, const __m512i *t)
                                   _mm512_permutex2var_epi8(t[2], codes, t[3]));
 }
 
-/* A look-up indexes with the low five bits of each word (six with two registers), and tables repeat: bits above a code
- * do not matter. */
+/* Looks up the centroids of a step's codes. A look-up indexes with the low five bits of each word (six with two
+ * registers), and tables repeat: bits above a code do not matter. */
 QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, tables t, words out[2])
 {
     if (bits == 8) {
@@ -72,8 +72,9 @@ QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, table
     }
 }
 
-/* Inline assembly for the broadcast memory operand: gcc would load all pairs in advance, more than there are registers,
- * and spill them. */
+/* Adds to each lane of `sum` the dot product of its two 16-bit words with a pair that is the same for all lanes. Inline
+ * assembly for the broadcast memory operand: gcc would load all pairs in advance, more than there are registers, and
+ * spill them. */
 QN_INLINE v16i words_dot(v16i sum, words w, const int16_t *pair)
 {
     typedef int32_t __attribute__((may_alias, aligned(2))) both;
@@ -90,7 +91,7 @@ QN_INLINE void store_i16(int16_t *p, v16i a)
 
 /* ---- Rows ---- */
 
-/* Binary search over the boundaries, one bit of the code at a time from the highest. */
+/* Quantises a row by binary search over the boundaries, one bit of the code at a time from the highest. */
 static void quantize_avx512(uint8_t *codes, const float *y, const qn_aura_codec *codec)
 {
     float padded[QN_AURA_MAX_LEVELS]; /* gathers and full-register loads stay in bounds */
@@ -113,7 +114,8 @@ static void quantize_avx512(uint8_t *codes, const float *y, const qn_aura_codec 
     }
 }
 
-/* Sixteen codes fit sixteen bytes. Each lane combines the 32-bit word in which its code begins and the next one. */
+/* Decodes a row, sixteen codes at a time, which fit sixteen bytes. Each lane combines the 32-bit word in which its code
+ * begins and the next one. */
 static void decode_avx512(float *y, const uint32_t *words_of_row, const qn_aura_codec *codec)
 {
     const uint8_t *bytes = (const uint8_t *)words_of_row;

@@ -213,7 +213,7 @@ static double reduce_sums(const double sums[PARTIAL_SUMS])
     return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-/* Computed in double, whose range holds the square of every finite float. */
+/* Returns the norm of a row. Computed in double, whose range holds the square of every finite float. */
 static double norm(const float *x, size_t dim)
 {
     double sums[PARTIAL_SUMS] = { 0 };
@@ -279,8 +279,9 @@ bool qn_aura_encode_rotated(const qn_aura_kernels *kernels, const qn_aura_codec 
     return encode(kernels, codec, y, true, codes, scale);
 }
 
-/* Eight codes are exactly `bits` bytes, so each group of eight begins at a byte and fits a 64-bit word. The bytes of
- * little-endian words are in stream order on all supported machines, which are little-endian. */
+/* Packs codes into a bit stream. Eight codes are exactly `bits` bytes, so each group of eight begins at a byte and fits
+ * a 64-bit word. The bytes of little-endian words are in stream order on all supported machines, which are
+ * little-endian. */
 void qn_aura_pack(uint32_t *words, const uint8_t *codes, size_t dim, unsigned bits)
 {
     uint8_t *bytes = (uint8_t *)words;

@@ -99,7 +99,7 @@ QN_INLINE void many_rows(const gemm_operands *t, size_t m, size_t n)
         panel(t, m, x, 1, n - x);
 }
 
-/* rows is a compile-time constant at every call. */
+/* Computes a GEMM of few rows, tile by tile. rows is a compile-time constant at every call. */
 QN_INLINE void few_rows(const gemm_operands *t, size_t rows, size_t n)
 {
     size_t x = 0;

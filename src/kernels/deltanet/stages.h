@@ -49,12 +49,16 @@ void qn_gdn_tile_dots(const qn_gdn_stages *stages, const qn_gdn_tiles *tiles, fl
 
 /* qn_gdn_tile_kkt - reads kk, beta; writes a, all columns. */
 void qn_gdn_tile_kkt(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n);
+
 /* qn_gdn_tile_inverse - reads a; writes inverse, all columns. */
 void qn_gdn_tile_inverse(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n);
+
 /* qn_gdn_tile_w_u - reads k, v, beta, inverse; writes w, u. Scratch: gated_k, gated_v. */
 void qn_gdn_tile_w_u(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n);
+
 /* qn_gdn_tile_state - reads k, w, u, state; writes v_new, state. Scratch: gated_v. */
 void qn_gdn_tile_state(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n);
+
 /* qn_gdn_tile_output - reads q, qk, v_new, start; writes o, not rounded. Scratch: a. */
 void qn_gdn_tile_output(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, float scale, size_t n);
 

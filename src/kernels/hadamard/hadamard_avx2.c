@@ -5,8 +5,8 @@
 
 #include "kernels/vec16.h"
 
-/* Each lane becomes its partner's value plus or minus its own: one shuffle and one fused multiply-add, which rounds
- * once like an addition. */
+/* Computes a butterfly stage within a vector: each lane becomes its partner's value plus or minus its own: one shuffle
+ * and one fused multiply-add, which rounds once like an addition. */
 QN_INLINE __m256 butterfly_half(__m256 a, size_t n)
 {
     if (n > 1)

@@ -5,8 +5,8 @@
 
 #include "kernels/vec16.h"
 
-/* Each lane becomes its partner's value plus or minus its own: one shuffle and one fused multiply-add, which rounds
- * once like an addition. */
+/* Computes a butterfly stage within a vector: each lane becomes its partner's value plus or minus its own: one shuffle
+ * and one fused multiply-add, which rounds once like an addition. */
 QN_INLINE float32x4_t butterfly_quarter(float32x4_t a, size_t n)
 {
     static const float odd[4] = { 1, -1, 1, -1 }, upper[4] = { 1, 1, -1, -1 };

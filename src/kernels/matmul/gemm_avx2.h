@@ -261,7 +261,8 @@ QN_INLINE void gemm_block(const qn_super_block *rows, size_t n_rows, const qn_ac
             out[t * GEMM_ROWS + r] = v16_sum((v16){ partial[t][r][0], partial[t][r][1] });
 }
 
-/* Nearly all calls are full tiles, or one token by a full tile of rows. */
+/* Computes a tile of any size from blocks of constant sizes. Nearly all calls are full tiles, or one token by a full
+ * tile of rows. */
 QN_INLINE void gemm_blocks(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,
                            size_t first, size_t n_tokens, int zero_bits, struct gemm_block_traits traits, float *out)
 {

@@ -160,8 +160,8 @@ QN_INLINE void tile_shape(const qn_type_info *type, const qn_super_block *rows, 
             out[t * TILE_ROWS + r] = v16_sum(partial[t][r]);
 }
 
-/* Nearly all calls are full tiles, or single tokens by a full tile of rows. The rest is computed one row and one token
- * at a time. */
+/* Computes a tile of any size from tiles of constant sizes. Nearly all calls are full tiles, or single tokens by a full
+ * tile of rows. The rest is computed one row and one token at a time. */
 QN_INLINE void tile_shapes(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
                            size_t first, size_t n_tokens, struct tile_traits traits, float *out)
 {
@@ -193,8 +193,8 @@ TILE_VARIANT(zero_hilo, .hilo = true, .has_zero_point = true)
 TILE_VARIANT(wide_hilo, .hilo = true, .wide = true)
 TILE_VARIANT(offset_hilo, .hilo = true, .has_offset = true)
 
-/* Types with halves need two accumulators per element: the tile of matmul_simd.h, one row and one token at a time to
- * fit the registers. */
+/* Computes a tile of a type with halves. It needs two accumulators per element: the tile of matmul_simd.h, one row and
+ * one token at a time to fit the registers. */
 static void tile_halves(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
                         size_t first, size_t n_tokens, float *out)
 {
@@ -231,7 +231,7 @@ static void gemm_neon(const qn_type_info *type, const qn_super_block *rows, size
         (acts->hilo ? tile_zero_hilo : tile_zero)(type, rows, n_rows, acts, first, n_tokens, out);
 }
 
-/* Float weights: four registers per element, so tiles of two by two. */
+/* Multiplies float weights: four registers per element, so tiles of two by two. */
 QN_INLINE void gemm_float_pieces(qn_type type, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                                  size_t first, size_t n_tokens, float *out)
 {

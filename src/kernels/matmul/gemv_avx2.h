@@ -129,7 +129,7 @@ QN_INLINE __m256 broadcast_f16(const uint8_t *p)
     return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(d)));
 }
 
-/* Q4_K's and Q5_K's 6-bit scales and minima (layout: unpack_scales in quant/kquants.c). */
+/* Reads Q4_K's and Q5_K's 6-bit scales and minima (layout: unpack_scales in quant/kquants.c). */
 QN_INLINE void read_k_scales(const uint8_t *block, __m256 *scale, __m256 *offset)
 {
     const uint8_t *factors = block + QN_Q4_K_FACTORS;
@@ -146,7 +146,7 @@ QN_INLINE void read_k_scales(const uint8_t *block, __m256 *scale, __m256 *offset
     *offset = _mm256_xor_ps(_mm256_mul_ps(broadcast_f16(block + QN_Q4_K_MIN), m), _mm256_set1_ps(-0.0f));
 }
 
-/* IQ4_XS: qn_iq4_xs_factor of layout.h, of all eight groups. */
+/* Reads the scales of IQ4_XS: qn_iq4_xs_factor of layout.h, of all eight groups. */
 QN_INLINE __m256 read_iq4_xs_scales(const uint8_t *block)
 {
     uint32_t low;
@@ -162,7 +162,7 @@ QN_INLINE __m256 read_iq4_xs_scales(const uint8_t *block)
                          _mm256_cvtepi32_ps(_mm256_sub_epi32(factor, _mm256_set1_epi32(32))));
 }
 
-/* MXFP4: half of the scales 2^(exponent - 127) of eight blocks, since the codes are twice the values. */
+/* Returns half of the scales of eight blocks of MXFP4, 2^(exponent - 127), since the codes are twice the values. */
 QN_INLINE __m256 read_exponents(const uint8_t *p)
 {
     uint64_t bytes = 0;
@@ -174,8 +174,8 @@ QN_INLINE __m256 read_exponents(const uint8_t *p)
     return _mm256_castsi256_ps(_mm256_blendv_epi8(small, normal, _mm256_cmpgt_epi32(exponent, one)));
 }
 
-/* NVFP4_L: e4m3_value of quant/codebook.c of byte `first` of the scales of four blocks, and of the byte two after it.
- * heads: the first 8 bytes of the blocks. */
+/* Returns scales of NVFP4_L: e4m3_value of quant/codebook.c of byte `first` of the scales of four blocks, and of the
+ * byte two after it. heads: the first 8 bytes of the blocks. */
 QN_INLINE __m256 read_e4m3(__m256i heads, int first, __m256 half_d)
 {
     const int none = (int)0x80808000 + QN_NVFP4_L_SCALES + first;
@@ -186,7 +186,7 @@ QN_INLINE __m256 read_e4m3(__m256i heads, int first, __m256 half_d)
     return _mm256_mul_ps(_mm256_mul_ps(_mm256_cvtph_ps(words), _mm256_set1_ps(256)), half_d);
 }
 
-/* The scales of the first 16 values of eight groups, and of the last. */
+/* Reads the scales of the first 16 values of eight groups, and of the last. */
 QN_INLINE void read_nvfp4_scales(const uint8_t *p, __m256 *lower, __m256 *upper)
 {
     int64_t head[4];
@@ -199,7 +199,7 @@ QN_INLINE void read_nvfp4_scales(const uint8_t *p, __m256 *lower, __m256 *upper)
     *upper = read_e4m3(heads, 1, half_d);
 }
 
-/* The factors of a block, int8, two for each group. */
+/* Reads the factors of a block, int8, two for each group. */
 QN_INLINE __m128i read_factors(qn_type type, const uint8_t *block)
 {
     if (type == QN_TYPE_Q6_K)
@@ -216,7 +216,7 @@ QN_INLINE __m128i read_factors(qn_type type, const uint8_t *block)
     return _mm_sub_epi8(_mm_or_si128(lows, _mm_and_si128(tops, _mm_set1_epi8(48))), _mm_set1_epi8(32));
 }
 
-/* Q2_K: the offsets of the first 16 values of each group, and of the last. */
+/* Reads the offsets of Q2_K, of the first 16 values of each group and of the last. */
 QN_INLINE void read_half_offsets(const uint8_t *block, __m256 *lower, __m256 *upper)
 {
     const __m256i both = _mm256_cvtepu16_epi32(load16(block + QN_Q2_K_FACTORS)), nibble = _mm256_set1_epi32(15);
@@ -375,7 +375,7 @@ QN_INLINE bool is_read_signed(qn_type type)
     return type == QN_TYPE_Q8_0 || type == QN_TYPE_IQ4_NL || type == QN_TYPE_IQ4_XS;
 }
 
-/* What nibbles stand for: signed values of IQ4, codes of MXFP4. */
+/* Returns what nibbles stand for: signed values of IQ4, codes of MXFP4 and NVFP4. */
 QN_INLINE __m256i look_up_values(qn_type type, __m256i nibbles)
 {
     const __m256i values = _mm256_broadcastsi128_si256(load16(is_read_signed(type) ? iq4_values : e2m1_values));
@@ -451,9 +451,9 @@ QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i 
 
 /* ---- Dot products ---- */
 
-/* Bit planes are masked in place, after at most one shift by four, and the sums are shifted instead: the sum of bit k
- * is a multiple of 2^k. Codes are 0 and 2, hence the doubled factor. The sums are added as a tree: serially dependent
- * additions would fill the scheduler. */
+/* Returns the integer dot product of 1-bit codes and activations. Bit planes are masked in place, after at most one
+ * shift by four, and the sums are shifted instead: the sum of bit k is a multiple of 2^k. Codes are 0 and 2, hence the
+ * doubled factor. The sums are added as a tree: serially dependent additions would fill the scheduler. */
 QN_INLINE __m256i dot_1bit(const uint8_t *p, size_t half, const int8_t *acts, int factor)
 {
     const __m256i bits = read_1bit(p, half), high = _mm256_srli_epi16(bits, 4), zero = _mm256_setzero_si256();
@@ -482,7 +482,8 @@ QN_INLINE __m256i dot_2bit(qn_type type, const uint8_t *p, size_t half, const in
     return reduce_acc(add_acc(add_acc(one[0], one[1]), shift_acc(add_acc(four[0], four[1]), 2)), factor);
 }
 
-/* Lanes are the four groups of one block, then of the other. */
+/* Returns the integer dot product of PTQ1_0 codes and activations. Lanes are the four groups of one block, then of the
+ * other. */
 QN_INLINE __m256i dot_ptq1_0(const uint8_t *p, size_t half, const int8_t *acts, int factor)
 {
     __m256i code[8], group[4];
@@ -510,8 +511,9 @@ QN_INLINE __m256i multiply_signed(__m256i weights, __m256i acts)
 #endif
 }
 
-/* Types with factors: each half of a group has its own, by which 16-bit words are multiplied as they are widened. The
- * largest sum of a lane, 4 * 32 * 127 * 128, is far below 2^31. */
+/* Returns the integer dot product of activations and codes of a type with factors. Each half of a group has its own, by
+ * which 16-bit words are multiplied as they are widened. The largest sum of a lane, 4 * 32 * 127 * 128, is far below
+ * 2^31. */
 QN_INLINE __m256i dot_factors(qn_type type, const uint8_t *p, size_t half, const int8_t *acts)
 {
     const struct block_layout b = block_of(type);
@@ -548,7 +550,7 @@ QN_INLINE __m256i dot_groups(qn_type type, const uint8_t *p, size_t half, const 
     return factor == 1 ? sum : _mm256_mullo_epi32(sum, _mm256_set1_epi32(factor));
 }
 
-/* The sums of the first 16 values of eight groups, and of the last; codes up to 31. */
+/* Computes the sums of the first 16 values of eight groups, and of the last; codes up to 31. */
 QN_INLINE void dot_halves(qn_type type, const uint8_t *p, size_t half, const int8_t *acts, int factor, __m256i *lower,
                           __m256i *upper)
 {
@@ -644,7 +646,7 @@ QN_INLINE void add_super(qn_type type, qn_act_layout layout, bool hilo, const ui
     }
 }
 
-/* n_rows is a constant at the calls. */
+/* Multiplies n_rows rows by one token. n_rows is a constant at the calls. */
 QN_INLINE void gemv_rows(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row,
                          size_t n_rows, const qn_acts *acts, size_t token, bool accumulate, float *out)
 {

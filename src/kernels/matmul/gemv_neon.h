@@ -30,8 +30,8 @@ QN_INLINE int8x16_t signed_bytes(uint8x16_t x)
     return vreinterpretq_s8_u8(x);
 }
 
-/* Digit n of a byte b is floor(3 x / 256) with x = 3^n b mod 256. Computed as ((x + x / 2) / 2) / 64: both halvings
- * stay within bytes and round down, which gives the same digit. */
+/* Returns a ternary digit of each byte. Digit n of a byte b is floor(3 x / 256) with x = 3^n b mod 256. Computed as ((x
+ * + x / 2) / 2) / 64: both halvings stay within bytes and round down, which gives the same digit. */
 QN_INLINE int8x16_t top_digit(uint8x16_t x)
 {
     return signed_bytes(vshrq_n_u8(vhaddq_u8(x, vshrq_n_u8(x, 1)), 6));
@@ -112,7 +112,7 @@ QN_INLINE void read_nibbles(const uint8_t *p, int8x16_t *low, int8x16_t *high)
     *high = signed_bytes(vshrq_n_u8(x, 4));
 }
 
-/* What nibbles stand for: signed values of IQ4, codes of MXFP4 and NVFP4. */
+/* Replaces nibbles by what they stand for: signed values of IQ4, codes of MXFP4 and NVFP4. */
 QN_INLINE void look_up_values(qn_type type, int8x16_t *codes)
 {
     const int8x16_t values = block_of(type).max_code < 32
@@ -121,8 +121,8 @@ QN_INLINE void look_up_values(qn_type type, int8x16_t *codes)
     *codes = vqtbl1q_s8(values, vreinterpretq_u8_s8(*codes));
 }
 
-/* Q2_K and Q3_K: the 2-bit field of group k of a quarter, whose 32 bytes begin at p; Q3_K's third bits are bit
- * 4 half + k of the 32 bytes at `third`. */
+/* Reads the codes of Q2_K and Q3_K: the 2-bit field of group k of a quarter, whose 32 bytes begin at p; Q3_K's third
+ * bits are bit 4 half + k of the 32 bytes at `third`. */
 QN_INLINE void read_k_fields(const uint8_t *p, const uint8_t *third, size_t half, int8x16_t codes[8])
 {
     UNROLL_FULL
@@ -214,7 +214,7 @@ QN_INLINE float32x4_t f16_to_f32(uint16x4_t f16s)
     return vcvt_f32_f16(vreinterpret_f16_u16(f16s));
 }
 
-/* Four fp16 values, `step` bytes apart. */
+/* Loads four fp16 values, `step` bytes apart. */
 QN_INLINE uint16x4_t load_4_f16(const uint8_t *p, size_t step)
 {
     uint16_t half[4];
@@ -234,7 +234,8 @@ QN_INLINE float32x4_t u8_to_f32(uint32_t bytes)
     return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(eight))));
 }
 
-/* Scales and minima of groups 4*half .. 4*half+3 of a Q4_K block (layout: unpack_scales in quant/kquants.c). */
+/* Reads the scales and minima of groups 4*half .. 4*half+3 of a Q4_K block (layout: unpack_scales in
+ * quant/kquants.c). */
 QN_INLINE void read_k_scales(const uint8_t *block, size_t half, float32x4_t *scale, float32x4_t *offset)
 {
     uint32_t words[3], scales, mins;
@@ -259,7 +260,7 @@ QN_INLINE float32x4_t iq4_xs_scales(const uint8_t *block, size_t half)
     return vmulq_f32(f16_to_f32(load_f16(block + QN_IQ4_XS_SCALE)), vcvtq_f32_s32(vld1q_s32(factor)));
 }
 
-/* MXFP4: half of the scales 2^(exponent - 127), since the codes are twice the values. */
+/* Returns half of the scales of MXFP4, 2^(exponent - 127), since the codes are twice the values. */
 QN_INLINE float32x4_t exponent_scales(const uint8_t *p)
 {
     uint32_t bits[4];
@@ -271,7 +272,8 @@ QN_INLINE float32x4_t exponent_scales(const uint8_t *p)
     return vreinterpretq_f32_u32(vld1q_u32(bits));
 }
 
-/* NVFP4_L: e4m3_value of quant/codebook.c; byte k of four groups, k = 0 of their first 16 values, 1 of the last. */
+/* Returns scales of NVFP4_L: e4m3_value of quant/codebook.c; byte k of four groups, k = 0 of their first 16 values, 1
+ * of the last. */
 QN_INLINE float32x4_t e4m3_scales(const uint8_t *blocks, size_t k)
 {
     uint16_t bits[4];
@@ -431,7 +433,7 @@ QN_INLINE int32x4_t quarter_dot(qn_act_layout layout, const int8x16_t codes[8], 
     return vpaddq_s32(vpaddq_s32(group[0], group[1]), vpaddq_s32(group[2], group[3]));
 }
 
-/* Types with factors: the sums of codes times activations of the halves of each group of a quarter. */
+/* Computes the sums of codes times activations of the halves of each group of a quarter. */
 QN_INLINE void quarter_dot_halves(const int8x16_t codes[8], const int8x16_t acts[8], int32x4_t *lower, int32x4_t *upper)
 {
     int32x4_t low[4], high[4];
@@ -475,7 +477,7 @@ QN_INLINE void read_acts(qn_act_layout layout, const int8_t *codes, size_t q, in
 /* Rows computed together; with more, the accumulators do not fit the registers. */
 enum { GEMV_ROWS = 2 };
 
-/* NVFP4_L: adds quarter q of a row, whose halves of groups have scales of their own. */
+/* Adds quarter q of a row of NVFP4_L, whose halves of groups have scales of their own. */
 QN_INLINE float32x4_t add_scaled_halves(qn_type type, bool hilo, const uint8_t *row, size_t q, const int8x16_t codes[8],
                                         const int8x16_t acts[8], struct act_super token, float32x4_t act_scale,
                                         float32x4_t partial)
@@ -500,7 +502,7 @@ QN_INLINE float32x4_t add_scaled_halves(qn_type type, bool hilo, const uint8_t *
     return vfmaq_f32(partial, vcvtq_f32_s32(upper), vmulq_f32(e4m3_scales(blocks, 1), act_scale));
 }
 
-/* Types with factors: adds quarter q of a row. */
+/* Adds quarter q of a row of a type with factors. */
 QN_INLINE float32x4_t add_halves(qn_type type, const uint8_t *row, size_t q, const int8x16_t codes[8],
                                  const int8x16_t acts[8], struct act_super token, float32x4_t scale,
                                  float32x4_t act_scale, float32x4_t partial)
@@ -558,8 +560,8 @@ QN_INLINE void gemv_quarter(qn_type type, qn_act_layout layout, bool hilo, const
     }
 }
 
-/* A super-block that the row does not fill is copied and padded with zeros: nothing beyond the row is read, and missing
- * groups have scale 0. An odd last row is computed twice. */
+/* Multiplies rows by one token. A super-block that the row does not fill is copied and padded with zeros: nothing
+ * beyond the row is read, and missing groups have scale 0. An odd last row is computed twice. */
 QN_INLINE void gemv_format(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row_begin,
                            size_t row_end, const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
@@ -605,7 +607,7 @@ QN_INLINE void gemv_format(qn_type type, qn_act_layout layout, bool hilo, const 
 
 /* ---- Unpacking for GEMM tiles ---- */
 
-/* Codes as the GEMM expects them: unshifted, with the type's zero point; those of 8 bits stay signed. */
+/* Converts codes to those that the GEMM expects: unshifted, with the type's zero point; those of 8 bits stay signed. */
 QN_INLINE void normalize_codes(qn_type type, qn_act_layout layout, int8x16_t codes[8])
 {
     uint8x16_t x[8];

@@ -46,7 +46,8 @@ QN_INLINE __m512i look_up_256(const uint8_t *table, __m512i index)
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high);
 }
 
-/* Sums of four adjacent lanes of four vectors: lane 4k+j of the result is the sum of lanes 4k..4k+3 of vector j. */
+/* Returns the sums of four adjacent lanes of four vectors: lane 4k+j of the result is the sum of lanes 4k..4k+3 of
+ * vector j. */
 QN_INLINE __m512i sum_fours(__m512i a, __m512i b, __m512i c, __m512i d)
 {
     const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
@@ -178,7 +179,7 @@ QN_INLINE __m512i add_fifth_bits(__m512i nibbles, __m512i bits, int from)
     return _mm512_mask_add_epi8(nibbles, set, nibbles, _mm512_set1_epi8(16));
 }
 
-/* The codes of the integer form that nibbles stand for. */
+/* Returns the codes of the integer form that nibbles stand for. */
 QN_INLINE __m512i look_up_values(qn_type type, __m512i nibbles)
 {
     const int8_t *values = type == QN_TYPE_MXFP4 || type == QN_TYPE_NVFP4_L ? e2m1_values : iq4_values;
@@ -186,7 +187,7 @@ QN_INLINE __m512i look_up_values(qn_type type, __m512i nibbles)
     return _mm512_shuffle_epi8(codes, nibbles);
 }
 
-/* Vector code[i] holds values 16i .. 16i+15 of the quarter, of every row. */
+/* Reads the codes of a quarter. Vector code[i] holds values 16i .. 16i+15 of the quarter, of every row. */
 QN_INLINE void read_codes(qn_type type, const struct quarter *at, __m512i code[PIECES])
 {
     const struct block_layout block = block_of(type);
@@ -315,7 +316,7 @@ QN_INLINE __m512i bytes_to_groups(__m512i x, int first)
     return bytes_to_groups_by(x, first, 1, false);
 }
 
-/* Q4_K and Q5_K: unpack_scales of quant/kquants.c, vectorised. */
+/* Reads the scales and minima of Q4_K and Q5_K: unpack_scales of quant/kquants.c, vectorised. */
 QN_INLINE void read_k_scales(const struct quarter *at, __m512 *scale, __m512 *offset)
 {
     const __m512i head = load_4_rows(at, 0), d_dmin = _mm512_shuffle_epi32(head, _MM_PERM_AAAA);
@@ -332,7 +333,7 @@ QN_INLINE void read_k_scales(const struct quarter *at, __m512 *scale, __m512 *of
     *offset = _mm512_mul_ps(_mm512_xor_ps(high_f16_to_f32(d_dmin), _mm512_set1_ps(-0.0f)), _mm512_cvtepi32_ps(mins));
 }
 
-/* IQ4_XS: qn_iq4_xs_factor of layout.h, vectorised. */
+/* Reads the scales of IQ4_XS: qn_iq4_xs_factor of layout.h, vectorised. */
 QN_INLINE __m512 read_iq4_xs_scales(const struct quarter *at)
 {
     const __m512i head = load_4_rows(at, 0), d = _mm512_shuffle_epi32(head, _MM_PERM_AAAA);
@@ -348,7 +349,7 @@ QN_INLINE __m512 read_iq4_xs_scales(const struct quarter *at)
     return _mm512_mul_ps(low_f16_to_f32(d), _mm512_cvtepi32_ps(_mm512_sub_epi32(factor, _mm512_set1_epi32(32))));
 }
 
-/* MXFP4: half of the scales 2^(exponent - 127), since the codes are twice the values. */
+/* Returns half of the scales of MXFP4, 2^(exponent - 127), since the codes are twice the values. */
 QN_INLINE __m512 read_exponents(__m512i heads)
 {
     const __m512i exponent = _mm512_and_si512(heads, _mm512_set1_epi32(255)), one = _mm512_set1_epi32(1);
@@ -364,7 +365,8 @@ struct quarter_scales {
     __m512i factor_lower, factor_upper;
 };
 
-/* Q2_K: a byte for each half of a group, the scale in its low nibble, the minimum in the high one. */
+/* Reads the factors of Q2_K: a byte for each half of a group, the scale in its low nibble, the minimum in the high one.
+ */
 QN_INLINE void read_q2_k_factors(const struct quarter *at, struct quarter_scales *s)
 {
     const __m512i bytes = load_4_rows(at, QN_Q2_K_FACTORS), nibble = _mm512_set1_epi32(15);
@@ -377,8 +379,8 @@ QN_INLINE void read_q2_k_factors(const struct quarter *at, struct quarter_scales
     s->offset_upper = _mm512_mul_ps(minus_dmin, _mm512_cvtepi32_ps(_mm512_srli_epi32(upper, 4)));
 }
 
-/* Q3_K: qn_q3_k_factor of layout.h, of factors 8 half + 2q (upper: the next). The block's last 16 bytes begin before
- * the factors. */
+/* Returns factors of Q3_K: qn_q3_k_factor of layout.h, of factors 8 half + 2q (upper: the next). The block's last 16
+ * bytes begin before the factors. */
 QN_INLINE __m512i read_q3_k_factor(const struct quarter *at, int upper)
 {
     enum { BEGIN = QN_Q3_K_BYTES - 16, LOW = QN_Q3_K_FACTORS - BEGIN, TOP = LOW + 8 };
@@ -390,7 +392,7 @@ QN_INLINE __m512i read_q3_k_factor(const struct quarter *at, int upper)
     return _mm512_sub_epi32(factor, _mm512_set1_epi32(32));
 }
 
-/* Q6_K: int8, two for each group. */
+/* Reads the factors of Q6_K: int8, two for each group. */
 QN_INLINE void read_q6_k_factors(const struct quarter *at, struct quarter_scales *s)
 {
     const __m512i both = _mm512_shuffle_epi8(
@@ -401,7 +403,8 @@ QN_INLINE void read_q6_k_factors(const struct quarter *at, struct quarter_scales
     s->factor_upper = _mm512_srai_epi32(both, 24);
 }
 
-/* NVFP4_L: e4m3_value of quant/codebook.c of byte `first` of the blocks' scales, and of the byte two after it. */
+/* Returns scales of NVFP4_L: e4m3_value of quant/codebook.c of byte `first` of the blocks' scales, and of the byte two
+ * after it. */
 QN_INLINE __m512 read_e4m3(__m512i heads, int first, __m512 half_d)
 {
     const int none = (int)0x80808000 + QN_NVFP4_L_SCALES + first;
@@ -430,7 +433,7 @@ QN_INLINE void read_nvfp4_scales(const struct quarter *at, struct quarter_scales
     s->scale_upper = read_e4m3(heads, 1, half_d);
 }
 
-/* Zeros for groups beyond n_groups. */
+/* Reads the scales of a quarter; zeros for groups beyond n_groups. */
 QN_INLINE void read_scales(qn_type type, const struct quarter *at, struct quarter_scales *s)
 {
     const struct block_layout block = block_of(type);

@@ -58,7 +58,7 @@ QN_INLINE __m512 f16_to_f32_x16(__m512i words)
     return _mm512_cvtph_ps(_mm512_castsi512_si256(words));
 }
 
-/* Code vectors 0..7 of a super-block in the layout of the type, and the scale of each lane. */
+/* Reads code vectors 0..7 of a super-block in the layout of the type, and the scale of each lane. */
 QN_INLINE void read_q1_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
     const __m512i a = load(p), b = load(p + SECOND(Q1_0_BYTES_4));
@@ -189,8 +189,8 @@ static void add_tail_super(const qn_matrix *weights, size_t row, const qn_acts *
                        *partial);
 }
 
-/* n_rows is a constant at the calls. A super-block that the row does not fill is unpacked; for PTQ1_0 in the layout
- * of the GEMM. */
+/* Multiplies n_rows rows by one token. n_rows is a constant at the calls. A super-block that the row does not fill is
+ * unpacked; for PTQ1_0 in the layout of the GEMM. */
 QN_INLINE void gemv_rows(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row,
                          size_t n_rows, const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
@@ -253,8 +253,9 @@ QN_INLINE void gemv_format(qn_type type, qn_act_layout layout, bool hilo, const 
         gemv_rows(type, layout, hilo, weights, row, 1, acts, token, accumulate, out);
 }
 
-/* Quarter q of every vector of a layout gathers its bytes from quarter q of the codes (128 bytes), with the same 16
- * indices for all quarters; the indices of the next vector are a constant step further. */
+/* Reorders a super-block of activation codes for a layout. Quarter q of every vector of a layout gathers its bytes from
+ * quarter q of the codes (128 bytes), with the same 16 indices for all quarters; the indices of the next vector are a
+ * constant step further. */
 static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out)
 {
     __m512i quarter[4][2];

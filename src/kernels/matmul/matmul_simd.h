@@ -25,7 +25,7 @@ QN_INLINE struct block_layout block_of(qn_type type)
     }
 }
 
-/* Bytes of a super-block as stored. */
+/* Returns the bytes of a super-block as stored. */
 QN_INLINE size_t super_bytes(qn_type type)
 {
     return QN_SUPER / block_of(type).weights * block_of(type).bytes;
@@ -69,8 +69,8 @@ QN_INLINE void interleave_groups(const uint8_t *groups, uint8_t *out)
 static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out);
 
 #ifndef OWN_REORDER_CODES
-/* Codes of a group, ascending, to the order of a layout within the group; quads of all sixteen groups are interleaved
- * afterwards. */
+/* Reorders the codes of a group, ascending, to the order of a layout within the group; quads of all sixteen groups are
+ * interleaved afterwards. */
 QN_INLINE void reorder_group(qn_act_layout layout, const uint8_t *codes, uint8_t *quads)
 {
     for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
@@ -350,8 +350,8 @@ QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_act
             out[t * TILE_ROWS + r] = v16_sum(partial[t][r]);
 }
 
-/* Nearly all calls are full tiles, or single tokens by a full tile of rows. The rest is computed one row and one token
- * at a time. */
+/* Computes a tile of any size from tiles of constant sizes. Nearly all calls are full tiles, or single tokens by a full
+ * tile of rows. The rest is computed one row and one token at a time. */
 QN_INLINE void gemm_shapes(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,
                            size_t first, size_t n_tokens, int zero_bits, struct gemm_traits traits, float *out)
 {

@@ -10,8 +10,9 @@
 /* Prefetch distance in bytes, into L2 (packed_avx512.h has the measurements). */
 enum { PANEL_PREFETCH_BYTES = 9216 };
 
-/* The tables of a group: for each byte of its word, for its low and then its high nibble, [low, high byte of the
- * sums][16 entries]. The high byte is biased by 16, so that it is never negative. */
+/* Fills the look-up tables of the groups of a super-block. The tables of a group: for each byte of its word, for its
+ * low and then its high nibble, [low, high byte of the sums][16 entries]. The high byte is biased by 16, so that it is
+ * never negative. */
 static void fill_lut(const int8_t *codes, uint8_t *lut)
 {
     static const _Alignas(32) uint8_t first_two[32] = {
@@ -37,8 +38,8 @@ static void fill_lut(const int8_t *codes, uint8_t *lut)
 
 typedef float panel_partial[QN_LANES][QN_PANEL_ROWS];
 
-/* Load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then counts as
- * zero). */
+/* Returns the load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then
+ * counts as zero). */
 QN_INLINE __m256i pack_started(size_t group)
 {
     return _mm256_set1_epi32(group < QN_LANES ? 0 : -1);

@@ -13,8 +13,8 @@ enum { PACK_VECTORS = QN_PANEL_ROWS / 16 };
  * bytes, the non-temporal hint 14, no prefetch 13.5; when memory is faster, T1 at 9216 gives 26. */
 enum { PANEL_PREFETCH_BYTES = 9216 };
 
-/* The tables of a group: [low nibbles, high nibbles of the word's four bytes][low, high byte of the sums][4 bytes][16
- * entries]. */
+/* Fills the look-up tables of the groups of a super-block. The tables of a group: [low nibbles, high nibbles of the
+ * word's four bytes][low, high byte of the sums][4 bytes][16 entries]. */
 static void fill_lut(const int8_t *codes, uint8_t *lut)
 {
     static const _Alignas(64) uint8_t bits[64] = {
@@ -37,8 +37,8 @@ static void fill_lut(const int8_t *codes, uint8_t *lut)
 /* The partial sums of one token and panel: [16 partials][64 rows]. */
 typedef float panel_partial[QN_LANES][QN_PANEL_ROWS];
 
-/* Load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then counts as
- * zero). */
+/* Returns the load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then
+ * counts as zero). */
 QN_INLINE __mmask16 pack_started(size_t group)
 {
     return group < QN_LANES ? 0 : 0xffff;

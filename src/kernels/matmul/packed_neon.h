@@ -9,8 +9,8 @@
 #include "kernels/matmul/packed.h"
 #include "kernels/matmul/gemm_neon.h"
 
-/* The tables of a group: for each byte of its word, for its low and then its high nibble, [low, high byte of the
- * sums][16 entries]. */
+/* Fills the look-up tables of the groups of a super-block. The tables of a group: for each byte of its word, for its
+ * low and then its high nibble, [low, high byte of the sums][16 entries]. */
 static void fill_lut(const int8_t *codes, uint8_t *lut)
 {
     static const int16_t bits[3][8] = { { 0, 1, 0, 1, 0, 1, 0, 1 },

@@ -4,7 +4,8 @@
 
 #include <math.h>
 
-/* The product with the sine is rounded, the one with the cosine is fused into the sum, as in the SIMD variants. */
+/* Rotates the pairs of a head. The product with the sine is rounded, the one with the cosine is fused into the sum, as
+ * in the SIMD variants. */
 static void apply_ref(float *x, const float *cosines, const float *sines, size_t n_rot, qn_rope_type mode)
 {
     for (size_t i = 0; i < n_rot / 2; i++) {

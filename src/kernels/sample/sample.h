@@ -103,8 +103,8 @@ static inline int qn_sample_weight_bits(size_t n)
     return bits;
 }
 
-/* qn_sample_xtc_applies - returns whether XTC applies. Its random number is derived from request->random, because a
- * request has only one. */
+/* qn_sample_xtc_applies - returns whether XTC ("exclude top choices", qn_sampling.xtc_probability) applies. Its random
+ * number is derived from request->random, because a request has only one. */
 bool qn_sample_xtc_applies(const qn_sample_request *request);
 
 /* qn_sample_max_entries - returns a limit of the number of entries of a request. */

@@ -34,7 +34,8 @@ static void sift_down(qn_sample_candidate *heap, size_t n, size_t at)
 /* Logits scanned per maximum: few enough that a single large logit causes few scalar comparisons. */
 enum { SCAN_BLOCK = 64 };
 
-/* The k tokens form a heap with the least likely at the root, so most tokens need one comparison. */
+/* Selects the k most likely tokens. They form a heap with the least likely at the root, so most tokens need one
+ * comparison. */
 void qn_sample_select_few(const qn_sample_kernels *kernels, const float *logits, size_t n, qn_sample_candidate *top,
                           size_t k)
 {
@@ -141,8 +142,8 @@ static float largest_dropped(const struct deviations *s, float dropped, float ke
     return qn_sample_key_logit(first << 32);
 }
 
-/* The unit is a power of two. The largest deviation has half of the bits of a weight, so that sums of squares fit in 62
- * bits. */
+/* Applies top_n_sigma, with sums of integers. The unit is a power of two. The largest deviation has half of the bits of
+ * a weight, so that sums of squares fit in 62 bits. */
 static void apply_top_n_sigma(qn_sample_draw *d, size_t n_vocab)
 {
     const float least = d->kernels->least(d->left.logits, d->left.n), range = fminf(d->scale.largest - least, FLT_MAX);
@@ -295,8 +296,8 @@ static int64_t typical_distance(const qn_sample_draw *d, int64_t mean, uint64_t 
     return last;
 }
 
-/* Meister et al., Locally Typical Sampling (2022). A token's distance from the entropy equals the distance of its
- * surprisal from the mean surprisal, both relative to the surprisal of the most likely token. */
+/* Applies typical_p. Meister et al., Locally Typical Sampling (2022). A token's distance from the entropy equals the
+ * distance of its surprisal from the mean surprisal, both relative to the surprisal of the most likely token. */
 static void apply_typical_p(qn_sample_draw *d, size_t n_vocab)
 {
     const int bits = qn_sample_weight_bits(n_vocab) - 17;
@@ -402,7 +403,7 @@ static double log2_of(double x)
     return result;
 }
 
-/* Basu et al., Mirostat (2021), in llama.cpp's second version. */
+/* Draws a token by mirostat. Basu et al., Mirostat (2021), in llama.cpp's second version. */
 int32_t qn_sample_draw_mirostat(qn_sample_draw *d, float *surprise)
 {
     const double all = (double)d->kernels->sum(&d->scale, d->left.logits, d->left.n);

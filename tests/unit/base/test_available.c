@@ -1,8 +1,10 @@
-/* Available memory from made-up systems: no limits, control groups of both versions, limits of groups above. */
+/* Available memory and processor time from made-up systems: no limits, control groups of both versions, limits of groups
+ * above. */
 #include "helper_assert.h"
 #include "helper_files.h"
 
 #include "base/available.h"
+#include "base/cpu.h"
 
 #include <sys/stat.h>
 
@@ -58,9 +60,55 @@ TEST(systems)
     end_root();
 }
 
+static void assert_quota(double expected)
+{
+    const double found = qn_cpu_quota_in(root);
+    if (found < expected - 1e-9 || found > expected + 1e-9)
+        fail_msg("quota %g, expected %g", found, expected);
+}
+
+TEST(quotas)
+{
+    new_root();
+    assert_quota(0);
+    /* v2: the smallest of the group and those above it */
+    put("/proc/self/cgroup", "0::/user/quern\n");
+    assert_quota(0);
+    put("/sys/fs/cgroup/user/quern/cpu.max", "max 100000\n");
+    assert_quota(0);
+    put("/sys/fs/cgroup/user/cpu.max", "250000 100000\n");
+    assert_quota(2.5);
+    put("/sys/fs/cgroup/user/quern/cpu.max", "5000 10000\n");
+    assert_quota(0.5);
+    put("/sys/fs/cgroup/user/quern/cpu.max", "300000 100000\n");
+    assert_quota(2.5);
+    put("/sys/fs/cgroup/user/quern/cpu.max", "nonsense\n");
+    assert_quota(2.5);
+    put("/sys/fs/cgroup/user/quern/cpu.max", "0 0\n");
+    assert_quota(2.5);
+    put("/sys/fs/cgroup/user/quern/cpu.max", "");
+    assert_quota(2.5);
+    /* v1: its controller may share a mount; in a container the group is the mount itself */
+    put("/proc/self/cgroup", "9:cpuset:/x\n5:cpu,cpuacct:/docker/1\n4:memory:/docker\n0::/\n");
+    put("/sys/fs/cgroup/cpu/docker/1/cpu.cfs_quota_us", "-1\n");
+    put("/sys/fs/cgroup/cpu/docker/1/cpu.cfs_period_us", "100000\n");
+    assert_quota(0);
+    put("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "150000\n");
+    assert_quota(0); /* no period */
+    put("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "50000\n");
+    assert_quota(3);
+    put("/sys/fs/cgroup/cpu/docker/1/cpu.cfs_quota_us", "100000\n");
+    assert_quota(1);
+    put("/proc/self/cgroup", "9:cpuset:/x\n5:cpuacct:/docker/1\n6:notcpu,cpus:/docker/1\n");
+    assert_quota(0);
+    end_root();
+}
+
 TEST(nothing_known)
 {
     assert_true(qn_available_memory_in("/nowhere") == UINT64_MAX);
     assert_true(qn_available_memory() > 1 << 20);
     assert_true(qn_available_addresses() > 1 << 20);
+    assert_true(qn_cpu_quota_in("/nowhere") == 0);
+    assert_in_range(qn_cpu_best_threads(), 1, qn_cpu_cores());
 }

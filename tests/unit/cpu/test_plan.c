@@ -184,10 +184,16 @@ static void run_alone(struct fixture *x, size_t at, size_t other, size_t first, 
     alone.n_ops = 1;
     fill_places(x, other);
     fingerprint(x, first, before);
+    size_t one_phase[] = { 0, 1 }, *phases = x->executor->phases;
+    const size_t n_phases = x->executor->n_phases;
     x->executor->plan = &alone;
+    x->executor->phases = one_phase;
+    x->executor->n_phases = 1;
     x->executor->weights.at += at;
     qn_executor_run(x->executor, &step);
     x->executor->weights.at -= at;
+    x->executor->n_phases = n_phases;
+    x->executor->phases = phases;
     x->executor->plan = &x->plan;
     fingerprint(x, first, after);
 }

@@ -64,7 +64,7 @@ static uint32_t teams_of(const qn_attention_gpu *gpu, size_t warps)
                                   qn_attention_gpu_shared_limit(gpu->max_shared_bytes));
 }
 
-/* Blocks of decode attention that an SM runs at a time. */
+/* Returns the number of blocks of decode attention that an SM runs at a time. */
 static size_t blocks_of(const qn_attention_gpu *gpu, size_t warps)
 {
     return qn_attention_gpu_blocks((uint32_t)gpu->head_dim, gpu->key_bits, (uint32_t)warps,
@@ -79,7 +79,7 @@ static size_t split_tiles(const qn_attention_gpu *gpu)
     return is_f16(gpu) ? 256 / QN_ATTENTION_TILE_KV : CODE_WARPS(gpu->head_dim);
 }
 
-/* Dynamic shared memory of qn_attention_decode; 0: the device has too little. */
+/* Returns the bytes of dynamic shared memory of qn_attention_decode; 0: the device has too little. */
 static uint32_t decode_bytes(const qn_attention_gpu *gpu, size_t warps)
 {
     return qn_attention_gpu_shared_bytes((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps,
@@ -162,7 +162,8 @@ bool qn_attention_gpu_prepares_rows(const qn_attention_gpu *gpu, size_t n_rows, 
 
 enum { STATIC_BYTES = 2304 }; /* more than the static shared memory of the prefill kernel */
 
-/* Queries, two buffers each of keys and values, and look-up tables; overwritten by the results as floats. */
+/* Returns the bytes of dynamic shared memory of the prefill kernel: queries, two buffers each of keys and values, and
+ * look-up tables; overwritten by the results as floats. */
 static size_t prefill_bytes(const qn_attention_gpu *gpu)
 {
     const size_t row = gpu->head_dim * 2 + 16, f16 = (QN_ATTENTION_PREFILL_ROWS + 4 * QN_PAGE) * row;

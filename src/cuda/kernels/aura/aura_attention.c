@@ -24,14 +24,14 @@ static size_t table_bytes(const qn_aura_gpu *gpu, unsigned bits)
     return qn_attention_gpu_table_bytes(bits, qn_attention_gpu_has_large_smem(gpu->max_shared_bytes));
 }
 
-/* Dynamic shared memory of scores and values: with large shared memory the tables are at a fixed address and `behind`
- * bytes are in the space below them, else after them. */
+/* Returns the bytes of dynamic shared memory of the kernels of scores and values: with large shared memory the tables
+ * are at a fixed address and `behind` bytes are in the space below them, else after them. */
 static size_t shared_bytes(const qn_aura_gpu *gpu, size_t tables, size_t behind)
 {
     return tables + (qn_attention_gpu_has_large_smem(gpu->max_shared_bytes) ? QN_ATTENTION_TABLE_BASE : behind);
 }
 
-/* 0: the device has too little. */
+/* Returns the bytes of dynamic shared memory of the flash kernel; 0: the device has too little. */
 static uint32_t flash_bytes(const qn_aura_gpu *gpu)
 {
     return qn_attention_gpu_shared_bytes((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits,
@@ -58,7 +58,7 @@ qn_status qn_aura_gpu_check(const qn_aura_gpu *gpu)
     return QN_OK;
 }
 
-/* Thread blocks per split of the keys: query tiles of all key-value heads. */
+/* Returns the number of thread blocks per split of the keys: the query tiles of all key-value heads. */
 static size_t query_tiles(const qn_aura_gpu *gpu, size_t n_tokens)
 {
     return gpu->n_kv_heads * ceil_div(n_tokens * (gpu->n_heads / gpu->n_kv_heads), QN_ATTENTION_TILE_Q);
@@ -133,8 +133,8 @@ static qn_gpu_variant flash_variant(const qn_aura_gpu *gpu)
     return QN_GPU_VARIANT(flash, gpu->head_dim, gpu->key_bits, gpu->value_bits);
 }
 
-/* Either all warps of a thread block share a block of keys, or each warp has its own: the choice that gives a warp
- * fewer tiles in sequence. */
+/* Lets all warps of a thread block share a block of keys, or gives each warp its own: whichever gives a warp fewer
+ * tiles in sequence. */
 qn_status qn_aura_gpu_flash_pass1(const qn_aura_gpu *gpu, size_t n_tokens, size_t n_keys, size_t block,
                                   uint32_t *warps_per_block, qn_launch *out)
 {

@@ -7,7 +7,7 @@
 /* Blocks for each SM, so that all have work until the end. */
 enum { BLOCKS_PER_SM = 8, MIN_BLOCK_TOKENS = 8, MAX_GRID_Y = 65535 };
 
-/* Blocks that the channels of a row take. */
+/* Returns the number of thread blocks that the channels of a row take. */
 static size_t channel_blocks(const qn_conv_args *args, bool is_aligned)
 {
     const size_t of_block = QN_CONV_GPU_THREADS * (size_t)(is_aligned ? QN_CONV_GPU_CHANNELS : 1);

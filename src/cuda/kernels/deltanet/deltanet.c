@@ -17,7 +17,7 @@ static qn_status check_dims(size_t head_k, size_t head_v)
     return QN_OK;
 }
 
-/* Of the kernels around the chunk kernels: convolution, norm, recurrence. */
+/* Sets the variant of the kernels around the chunk kernels: convolution, norm, recurrence. */
 static qn_status variant_of(size_t head_k, size_t head_v, uint32_t dtype, qn_gpu_variant *variant)
 {
     QN_TRY(check_dims(head_k, head_v));
@@ -100,7 +100,7 @@ static size_t divide_up(size_t n, size_t by)
     return (n + by - 1) / by;
 }
 
-/* Blocks for `rows` rows of a state. */
+/* Returns the number of thread blocks for `rows` rows of a state. */
 static size_t blocks_of(size_t rows, uint32_t slices)
 {
     return divide_up(rows, slices * QN_GDN_SLICE);
@@ -124,8 +124,8 @@ static size_t count_indices(const qn_gdn_chunk_args *a)
     return a->sequences * (a->tokens ? divide_up(a->tokens, QN_GDN_CHUNK) : 1);
 }
 
-/* Of the MMAs of a chunk, relative to keys of two tiles: three with each tile of the keys, two with matrices of the
- * chunk. */
+/* Estimates the number of MMAs of a chunk, relative to keys of two tiles: three with each tile of the keys, two with
+ * matrices of the chunk. */
 static double chunk_work(const qn_gdn_chunk_args *a)
 {
     return (3.0 * (double)padded_k(a) / 64 + 2) / 8;
@@ -136,7 +136,8 @@ static double waves_time(size_t blocks, size_t n_sms, double chunks, double chun
     return (double)divide_up(blocks, n_sms) * (block_time + chunks * chunk_time);
 }
 
-/* chunks: of a head of the longest sequence. */
+/* Estimates the time of the chunk kernels with a division of the work, to compare divisions. chunks: those of a head of
+ * the longest sequence. */
 static double division_time(const qn_gdn_chunk_args *a, const qn_gdn_division *d, size_t chunks, size_t n_sms)
 {
     const size_t heads = (size_t)a->sequences * a->v_heads, blocks = blocks_of(a->head_v, d->slices);
@@ -418,7 +419,7 @@ qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t
     return l;
 }
 
-/* The checks of both kernels, and the launch without its function. */
+/* Checks the arguments of both kernels over open chunks, and fills the launch without its function. */
 static qn_status open_launch(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu,
                              qn_launch *launch)
 {

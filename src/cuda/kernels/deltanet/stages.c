@@ -50,7 +50,7 @@ static void fill(qn_gdn_stage_args *a, const char *function, uint32_t x, uint32_
 /* The variant of stages that depend neither on keys nor on elements. */
 enum { ANY_HEAD_K = 128 };
 
-/* A stage whose blocks have a head, or a block of heads, of a chunk each: n of a chunk. */
+/* Fills the launch of a stage whose blocks have a head, or a block of heads, of a chunk each: n of a chunk. */
 static qn_status fill_chunks(qn_gdn_stage_args *a, const char *function, uint32_t n, uint32_t threads,
                              uint32_t shared_bytes, qn_launch *out)
 {

@@ -156,7 +156,7 @@ qn_status qn_matmul_gpu_acts_bytes(int layout, size_t n_cols, size_t capacity, s
     return QN_OK;
 }
 
-/* Blocks of QN_ACTS_HILO_COLS columns, each with its scales. */
+/* Returns the number of blocks of QN_ACTS_HILO_COLS columns, each with its scales. */
 static size_t hilo_blocks_of(size_t n_cols)
 {
     return k_tiles_of(n_cols) * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
@@ -287,7 +287,8 @@ struct block {
     size_t k_warps, m_warps, reduce_tiles, shared_bytes;
 };
 
-/* Tiles per reduction: enough that reductions are rare, few enough that the partials need little shared memory. */
+/* Chooses the number of tiles per reduction: enough that reductions are rare, few enough that the partials need little
+ * shared memory. */
 static size_t choose_reduce_tiles(int layout, size_t step_tiles, size_t m_warps, size_t tiles)
 {
     const size_t step = step_tiles * m_warps, wanted = layout == QN_ACTS_HILO_N1 ? 16 : 2;
@@ -367,16 +368,17 @@ struct config {
     size_t cluster, unsplit, cost;
 };
 
-/* Blocks that run concurrently in clusters of this size. A cluster is confined to a GPC of about 16 SMs, and GPCs
- * differ: measured with cuOccupancyMaxActiveClusters for the 132 SMs of an H200. */
+/* Returns the number of thread blocks that run concurrently in clusters of this size. A cluster is confined to a GPC
+ * (graphics processing cluster) of about 16 SMs, and GPCs differ: measured with cuOccupancyMaxActiveClusters for the
+ * 132 SMs of an H200. */
 static size_t concurrent_blocks(const qn_matmul_gpu *gpu, size_t cluster)
 {
     static const uint8_t max_active_blocks[QN_GEMM_MAX_CLUSTER] = { 132, 132, 117, 120, 110, 102, 105, 120 };
     return (size_t)gpu->n_sms * max_active_blocks[cluster - 1] / 132 / cluster * cluster;
 }
 
-/* Nanoseconds, fitted to 1-bit weights on an H200: per k-tile, and per block for prologue and epilogue, whose stores a
- * cluster shares. */
+/* Estimates the time of a GEMM in nanoseconds, fitted to 1-bit weights on an H200: per k-tile, and per block for
+ * prologue and epilogue, whose stores a cluster shares. */
 static size_t gemm_cost(const struct gemm_tile *tile, size_t waves, size_t n_k_tiles, size_t cluster)
 {
     const size_t k_tile = (700 + 16 * tile->tokens) * tile->rows / 256;
@@ -384,7 +386,8 @@ static size_t gemm_cost(const struct gemm_tile *tile, size_t waves, size_t n_k_t
                     20 * tile->tokens / cluster);
 }
 
-/* mbarriers, then stages or a block's partials. */
+/* Returns the bytes of shared memory of a block: mbarriers (barriers in shared memory), then stages or the block's
+ * partials. */
 static size_t shared_bytes_of(const struct gemm_tile *tile, size_t cluster)
 {
     const size_t stages = QN_GEMM_STAGES(tile->tokens) * (size_t)tile->tokens * 128,
@@ -490,7 +493,8 @@ size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu)
     return QN_MATMUL_COUNTERS_BYTES + most_few_blocks(gpu) * 2 * QN_FEW_TILE_M * QN_FEW_TILE_N * sizeof(float);
 }
 
-/* Of the rings of activations and weights, each stage with two mbarriers; of the outputs. */
+/* Returns the bytes of shared memory of the GEMM of few tokens: the rings of activations and weights, each stage with
+ * two mbarriers, and the outputs. */
 static size_t few_shared_bytes(const qn_tile_layout *tiles, size_t tokens, size_t weight_stages)
 {
     return QN_FEW_ACTS_STAGES(tokens) * (QN_FEW_ACTS_STAGE_BYTES(tokens) + 16) +
@@ -558,7 +562,7 @@ static uint64_t sumsq_of(const qn_matmul_acts *acts)
     return acts->scale + hilo_blocks_of(acts->n_cols) * acts->capacity * sizeof(float);
 }
 
-/* next: NULL for outputs. */
+/* Fills the launch of a GEMM of few tokens. next: the activations that its epilogue writes; NULL: it writes outputs. */
 static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                             size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out)
 {
@@ -652,7 +656,7 @@ qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_ma
     return few_launch(gpu, matrix, acts, n_tokens, next, out);
 }
 
-/* Weights that qn_matmul_gemm reads faster, even for one token. */
+/* Whether these are weights that qn_matmul_gemm reads faster than qn_matmul_gemv, even for one token. */
 static bool is_large_f16(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix)
 {
     return matrix->tiles.bits == 16 && matrix->n_tiles >= 2 * (size_t)gpu->n_sms;

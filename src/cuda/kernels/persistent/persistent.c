@@ -28,9 +28,10 @@ static uint32_t shared_bytes(size_t variant)
                                               : QN_PERSISTENT_ROWS_SCRATCH_BYTES + GEMV_WARPS * ring);
 }
 
-/* Binary MMA is native to the tensor cores of compute capability 8.x and 9.x, of which only 9.0 has enough shared
- * memory. Later devices emulate it, which is slower than separate launches with int8 MMA. Several rows use int8 MMA,
- * but need the plan of one row too. Returns N_VARIANTS if there is no variant. */
+/* Returns the index of the variant of the kernel for a tile layout and number of rows. Binary MMA is native to the
+ * tensor cores of compute capability 8.x and 9.x, of which only 9.0 has enough shared memory. Later devices emulate it,
+ * which is slower than separate launches with int8 MMA. Several rows use int8 MMA, but need the plan of one row too.
+ * Returns N_VARIANTS if there is no variant. */
 static size_t variant_of(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows)
 {
     const enum kernel kernel = n_rows > 1 ? KERNEL_persistent_rows : KERNEL_persistent;
@@ -48,7 +49,7 @@ bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layo
 
 /* ---- Partition of a GEMV ---- */
 
-/* Bytes of scratch that a block of the GEMV needs in shared memory (gemv_phase of persistent.cu). */
+/* Returns the bytes of scratch that a block of the GEMV needs in shared memory (gemv_phase of persistent.cu). */
 static uint64_t scratch_bytes(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
                               uint32_t block_tiles)
 {
@@ -63,7 +64,7 @@ static uint64_t groups_of(const qn_tile_layout *tiles, uint32_t block_tiles)
     return (block_tiles + QN_PERSISTENT_STEP_TILES(tiles->bits) - 1) / QN_PERSISTENT_STEP_TILES(tiles->bits);
 }
 
-/* Bytes of scratch of a GEMV of several rows (gemv_shared_of of persistent_rows.cu). */
+/* Returns the bytes of scratch of a GEMV of several rows (gemv_shared_of of persistent_rows.cu). */
 static uint64_t rows_scratch_bytes(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
                                    uint32_t block_tiles)
 {
@@ -73,17 +74,17 @@ static uint64_t rows_scratch_bytes(const qn_tile_layout *tiles, const qn_persist
            (groups_of(tiles, block_tiles) + GEMV_WARPS - 1) * QN_PERSISTENT_MAX_ROWS * row_bytes;
 }
 
-/* Estimated cycles: the weights of the block with the most tiles, its prologue (a round is 2048 columns: four a
- * thread), and the reduction of its partials by later phases. */
+/* Estimates the cycles of a GEMV of one row: the weights of the block with the most tiles, its prologue (a round is
+ * 2048 columns: four a thread), and the reduction of its partials by later phases. */
 static uint64_t cost_of(const qn_tile_layout *tiles, uint32_t slice_k_tiles, uint32_t n_slices, uint32_t block_tiles)
 {
     const uint64_t rounds = ((uint64_t)slice_k_tiles * QN_TILE_COLS + 2047) / 2048;
     return (uint64_t)slice_k_tiles * block_tiles * (tiles->bits * 30) + rounds * 600 + (uint64_t)n_slices * 60;
 }
 
-/* Estimated cycles for several rows: the steps of the busiest warp, with four warps on an issue port and 120
- * instructions a bit and tile; the copy of the slice's activations, 32 bytes a cycle; partials of all blocks, 2 x 512
- * bytes a tile and slice, at 3100 bytes a cycle of L2. */
+/* Estimates the cycles of a GEMV of several rows: the steps of the busiest warp, with four warps on an issue port and
+ * 120 instructions a bit and tile; the copy of the slice's activations, 32 bytes a cycle; partials of all blocks, 2 x
+ * 512 bytes a tile and slice, at 3100 bytes a cycle of L2. */
 static uint64_t rows_cost_of(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
                              uint32_t n_slices, uint32_t block_tiles)
 {

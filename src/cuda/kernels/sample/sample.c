@@ -20,13 +20,14 @@ static bool has_typical_p(const qn_sampling *sampling)
     return sampling->typical_p > 0 && sampling->typical_p < 1;
 }
 
-/* Filters that only qn_sample_select has. */
+/* Whether a request has filters that only qn_sample_select has. */
 static bool has_filters(const qn_sampling *sampling)
 {
     return sampling->top_n_sigma > 0 || has_typical_p(sampling) || sampling->xtc_probability > 0;
 }
 
-/* QN_SAMPLE_NONE where the host samples, from the logits after mask, bias and penalties. */
+/* Returns the mode of sampling that a request needs: QN_SAMPLE_NONE where the host samples, from the logits after mask,
+ * bias and penalties. */
 static qn_sample_mode kind_of(const qn_sampling *sampling, size_t n)
 {
     const size_t k = qn_sample_top_k(sampling, n);

@@ -1,0 +1,54 @@
+/* Notices by the system's counters that others want a thread's processor, and gives way to them by sched_yield. */
+#include "base/preempted.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+
+/* A thread is looked at each millisecond, and its counter read at each LOOKS-th. It shares its processor if that was
+ * taken away TAKEN times in between, which a busy process does every few milliseconds and the system's own threads do
+ * not; and no longer, if QUIET times nobody used the processor when it gave way. */
+enum { LOOKS = 20, TAKEN = 2, QUIET = 50 };
+
+static long count_taken(void)
+{
+#ifdef __linux__
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) ? 0 : usage.ru_nivcsw;
+#else
+    return 0;
+#endif
+}
+
+void qn_preempted_begin(qn_preempted *p)
+{
+    p->interval = qn_ticks_per_ms();
+    p->since = qn_ticks();
+    p->taken = count_taken();
+    p->looks = 0;
+}
+
+bool qn_preempted_look(qn_preempted *p)
+{
+    if (p->shares)
+        return true;
+    p->since = qn_ticks();
+    if (++p->looks < LOOKS)
+        return false;
+    const long before = p->taken;
+    p->looks = 0;
+    p->taken = count_taken();
+    p->shares = p->taken - before >= TAKEN;
+    p->quiet = 0;
+    return p->shares;
+}
+
+bool qn_preempted_give_way(qn_preempted *p)
+{
+    const uint64_t begin = qn_ticks();
+    sched_yield();
+    p->since = qn_ticks();
+    const bool others_ran = p->since - begin >= p->interval / 16; /* else the call takes about a microsecond */
+    p->quiet = others_ran ? 0 : p->quiet + 1;
+    p->shares = p->quiet < QUIET;
+    return others_ran;
+}

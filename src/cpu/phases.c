@@ -1,0 +1,186 @@
+/* Division of a step into phases, works and pieces. */
+#include "cpu/phases.h"
+
+#include "base/memory.h"
+
+/* Limit of operations in a phase, so that the numbers of pieces of their works fit in qn_team_pieces; a phase that is
+ * divided in two is only slower. */
+enum { MAX_OPS = 4, MAX_WORKS = MAX_OPS * QN_CPU_OP_WORKS };
+
+/* Pieces. A thread that is interrupted delays the others by the piece that it is in, so pieces are short; but each
+ * costs a claim, and begins to read memory anew. A work that reads little memory is divided once for each thread if it
+ * has fewer than MANY items for each. Else an eighth of the items is shared. */
+enum { MANY = 32, OWN = 7, SHARED_PART = 8, PIECE_BYTES = 64 << 10, MAX_OWN_PIECES = 24, MAX_SHARED_PIECES = 8 };
+enum { MAX_SINGLE_PIECES = QN_TEAM_MAX_SHARED / MAX_WORKS };
+_Static_assert(MAX_WORKS *MAX_OWN_PIECES <= QN_TEAM_MAX_OWN, "the own pieces of all works fit");
+
+qn_status qn_phases_create(qn_executor *executor)
+{
+    const qn_plan *plan = executor->plan;
+    bool *barriers;
+    QN_TRY(qn_alloc(&executor->phases, plan->n_ops + 1, sizeof *executor->phases, "executor"));
+    QN_TRY(qn_alloc(&executor->works, MAX_WORKS, sizeof *executor->works, "executor"));
+    QN_TRY(qn_alloc(&barriers, plan->n_ops, sizeof *barriers, "executor"));
+    qn_plan_find_barriers(plan, barriers);
+    for (size_t i = 0, first = 0; i < plan->n_ops; i++)
+        if (barriers[i] || i + 1 == plan->n_ops || i + 1 - first == MAX_OPS)
+            executor->phases[++executor->n_phases] = first = i + 1;
+    qn_free(barriers);
+    return QN_OK;
+}
+
+void qn_phases_free(qn_executor *executor)
+{
+    qn_free(executor->phases);
+    qn_free(executor->works);
+}
+
+static size_t at_most(size_t n, size_t most)
+{
+    return n < most ? n : most;
+}
+
+/* A piece for each unit, or for each few. */
+static void divide_singly(qn_cpu_work *work, size_t units)
+{
+    work->own = work->n_own_items = 0;
+    work->shared = at_most(units, MAX_SINGLE_PIECES);
+}
+
+/* Pieces of about PIECE_BYTES, seven eighths of them in the threads' own parts. */
+static void divide_evenly(qn_cpu_work *work, size_t units, size_t n_threads)
+{
+    const size_t own_units = n_threads == 1 ? units : units - units / SHARED_PART, shared_units = units - own_units,
+                 per_thread = own_units / n_threads;
+    const size_t by_bytes = per_thread * work->unit * work->item_bytes / PIECE_BYTES;
+    const size_t wanted = work->item_bytes ? by_bytes : OWN;
+    work->own = n_threads == 1 || !wanted ? 1 : at_most(at_most(wanted, per_thread), MAX_OWN_PIECES);
+    work->n_own_items = at_most(own_units * work->unit, work->count);
+    work->shared = at_most(at_most(shared_units, MAX_SHARED_PIECES * n_threads), MAX_SINGLE_PIECES);
+}
+
+static void divide(qn_cpu_work *work, size_t n_threads)
+{
+    work->unit = work->unit ? work->unit : 1;
+    const size_t units = (work->count + work->unit - 1) / work->unit;
+    if (work->spread == QN_SPREAD_SINGLE || !units) {
+        divide_singly(work, units);
+    } else if (work->item_bytes ? units >= SHARED_PART * n_threads : units >= MANY * n_threads) {
+        divide_evenly(work, units, n_threads);
+    } else {
+        work->own = 1;
+        work->n_own_items = work->count;
+        work->shared = 0;
+    }
+}
+
+/* Works of one operation, divided. Returns their number. */
+static size_t find_works(const qn_executor *ex, const qn_op *op, size_t n_threads, qn_cpu_work *works)
+{
+    static size_t (*const find[QN_OP_KINDS])(const qn_executor *ex, const qn_op *op, qn_cpu_work *works) = {
+#define OP(KIND, name, rows, order, reads, writes, phase, fields) [QN_OP_##KIND] = qn_executor_##name,
+#include "plan/operations.def"
+    };
+    const size_t n = find[op->kind](ex, op, works);
+    for (size_t i = 0; i < n; i++) {
+        works[i].op = op;
+        divide(&works[i], n_threads);
+    }
+    return n;
+}
+
+qn_team_pieces qn_phases_open(void *executor, size_t phase, int n_threads)
+{
+    qn_executor *ex = executor;
+    qn_team_pieces pieces = { 0 };
+    ex->n_works = 0;
+    for (size_t i = ex->phases[phase]; i < ex->phases[phase + 1]; i++)
+        ex->n_works += find_works(ex, &ex->plan->ops[i], (size_t)n_threads, &ex->works[ex->n_works]);
+    for (size_t i = 0; i < ex->n_works; i++) {
+        pieces.own += ex->works[i].own;
+        pieces.shared += ex->works[i].shared;
+    }
+    return pieces;
+}
+
+/* ---- Pieces ---- */
+
+/* Part `part` of `n` of items [first, end) of a work. */
+static qn_cpu_range range_of(const qn_cpu_work *work, size_t first, size_t end, size_t part, size_t n)
+{
+    qn_cpu_range range;
+    qn_team_range(end - first, work->unit, part, n, &range.begin, &range.end);
+    range.begin += first;
+    range.end += first;
+    range.next = work->count;
+    return range;
+}
+
+/* Own piece `index` of an owner; the thread goes on where it ends. */
+static qn_cpu_range own_range(const qn_cpu_work *work, size_t owner, size_t index, size_t n_threads)
+{
+    qn_cpu_range range = range_of(work, 0, work->n_own_items, owner * work->own + index, n_threads * work->own);
+    if (index + 1 < work->own)
+        range.next = range.end;
+    return range;
+}
+
+/* A shared piece; the other threads take those after it. */
+static qn_cpu_range shared_range(const qn_cpu_work *work, size_t index, size_t n_threads)
+{
+    qn_cpu_range range = range_of(work, work->n_own_items, work->count, index, work->shared);
+    if (index + n_threads < work->shared)
+        range.next = range_of(work, work->n_own_items, work->count, index + n_threads, work->shared).begin;
+    return range;
+}
+
+static void run_range(const qn_executor *ex, const qn_cpu_work *work, qn_cpu_range range, int thread)
+{
+    range.thread = thread;
+    if (range.begin < range.end)
+        work->run(ex, work->op, &range);
+}
+
+/* A thread at the end of its own pieces prefetches the weights that it begins the next phase with. */
+static void prefetch_next_phase(const qn_executor *ex, const qn_team_piece *piece)
+{
+    const qn_op *op = &ex->plan->ops[ex->phases[piece->phase + 1]];
+    qn_cpu_work works[QN_CPU_OP_WORKS];
+    if (piece->phase + 1 == ex->n_phases || !qn_op_matrices_of(op))
+        return;
+    find_works(ex, op, (size_t)piece->n_threads, works);
+    if (works[0].own)
+        qn_executor_prefetch_rows(ex, op,
+                                  own_range(&works[0], (size_t)piece->thread, 0, (size_t)piece->n_threads).begin);
+}
+
+static void work_own(const qn_executor *ex, const qn_team_piece *piece, size_t own)
+{
+    const size_t owner = piece->index / own, n_threads = (size_t)piece->n_threads;
+    size_t index = piece->index % own;
+    const bool is_last = index + 1 == own;
+    const qn_cpu_work *work = ex->works;
+    for (; index >= work->own; work++)
+        index -= work->own;
+    run_range(ex, work, own_range(work, owner, index, n_threads), piece->thread);
+    if (is_last && owner == (size_t)piece->thread)
+        prefetch_next_phase(ex, piece);
+}
+
+void qn_phases_work(void *executor, const qn_team_piece *piece)
+{
+    const qn_executor *ex = executor;
+    const size_t n_threads = (size_t)piece->n_threads;
+    const qn_cpu_work *work = ex->works;
+    size_t own = 0;
+    for (size_t i = 0; i < ex->n_works; i++)
+        own += ex->works[i].own;
+    if (piece->index < own * n_threads) {
+        work_own(ex, piece, own);
+        return;
+    }
+    size_t index = piece->index - own * n_threads;
+    for (; index >= work->shared; work++)
+        index -= work->shared;
+    run_range(ex, work, shared_range(work, index, n_threads), piece->thread);
+}
