@@ -33,16 +33,15 @@ float qn_plan_scale_of(const qn_plan *plan, const qn_matrix *matrix)
 struct loading {
     const qn_scaled_matrix *matrix;
     const qn_type_info *from, *to;
-    int n_threads;
 };
 
-static void load_worker(void *context, int thread)
+/* Converts rows [begin, end). */
+static void load_rows(void *context, size_t begin, size_t end, int thread)
 {
     const struct loading *loading = context;
     const qn_scaled_matrix *m = loading->matrix;
     const size_t per_row = m->n_cols / loading->from->block_weights;
-    size_t begin, end;
-    qn_team_range(m->n_rows, 1, thread, loading->n_threads, &begin, &end);
+    (void)thread;
     qn_nvfp4_load(m->stored + begin * per_row * loading->from->block_bytes, (end - begin) * per_row, m->scale,
                   m->loaded + begin * per_row * loading->to->block_bytes);
 }
@@ -62,12 +61,12 @@ qn_status qn_plan_load_scaled(qn_plan *plan, qn_team *team)
     const qn_type_info *from = qn_type_find(QN_TYPE_NVFP4), *to = qn_type_find(QN_TYPE_NVFP4_L);
     for (size_t i = 0; i < plan->n_scaled; i++) {
         qn_scaled_matrix *m = &plan->scaled[i];
-        const struct loading loading = { m, from, to, qn_team_size(team) };
+        struct loading loading = { m, from, to };
         size_t row_bytes;
         if (!qn_row_bytes(to, m->n_cols, &row_bytes))
             return qn_fail(QN_ERR_MEMORY, "weights: a row of %zu does not fit in memory", m->n_cols);
         QN_TRY(qn_alloc(&m->loaded, m->n_rows, row_bytes, "weights"));
-        qn_team_run(team, load_worker, (void *)&loading);
+        qn_team_divide(team, m->n_rows, 1, load_rows, &loading);
     }
     for (size_t i = 0; i < plan->n_ops && plan->n_scaled; i++) {
         qn_op_matrices *matrices = qn_op_matrices_of(&plan->ops[i]);
