@@ -16,7 +16,13 @@ TYPES = {
     "q4_0": (2, 32, 18),
     "q4_1": (3, 32, 20),
     "q8_0": (8, 32, 34),
+    "q2_k": (10, 256, 84),
+    "q3_k": (11, 256, 110),
     "q6_k": (14, 256, 210),
+    "iq4_nl": (20, 32, 18),
+    "iq4_xs": (23, 256, 136),
+    "mxfp4": (39, 32, 17),
+    "nvfp4": (40, 64, 36),
     "bf16": (30, 1, 2),
     "q1_0": (41, 128, 18),
     "q2_0": (42, 64, 18),
@@ -187,11 +193,72 @@ def decode(type_name, data, shape):
         w = nibbles(b[:, 4:]) * f16_values(b[:, :2]) + f16_values(b[:, 2:4])
     elif type_name == "q8_0":
         w = np.ascontiguousarray(b[:, 2:]).view(np.int8) * f16_values(b[:, :2])
-    elif type_name == "q6_k":
-        w = decode_q6_k(b)
+    elif type_name in DECODERS:
+        w = DECODERS[type_name](b)
     else:
         raise ValueError(type_name)
     return w.reshape(shape)
+
+
+IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113.0])
+E2M1_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def fields_of_halves(b):
+    """[n, 64] bytes to [n, 256] 2-bit fields: each half of the block is 32 bytes, of which field k of all is run k."""
+    halves = b.reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1) & 3
+    return halves.reshape(-1, 256)
+
+
+def decode_q2_k(b):
+    """16 bytes, a scale in the low nibble and a minimum in the high one for 16 weights each, 64 of codes, d, dmin."""
+    scale = (b[:, :16] & 15) * f16_values(b[:, 80:82])
+    minimum = (b[:, :16] >> 4) * f16_values(b[:, 82:84])
+    return (fields_of_halves(b[:, 16:80]).reshape(-1, 16, 16) * scale[:, :, None] - minimum[:, :, None]).reshape(-1, 256)
+
+
+def decode_q3_k(b):
+    """32 bytes of third bits, 64 of codes, 12 of 6-bit scales (the low nibbles of 16 scales, then four pairs of top bits a byte), d."""
+    third = (b[:, None, :32] >> np.arange(8, dtype=np.uint8)[None, :, None] & 1).reshape(-1, 256)
+    low = np.concatenate([b[:, 96:104] & 15, b[:, 96:104] >> 4], axis=1).astype(int)
+    top = np.concatenate([b[:, 104:108] >> 2 * k & 3 for k in range(4)], axis=1).astype(int)
+    scale = (low + 16 * top - 32) * f16_values(b[:, 108:])
+    codes = fields_of_halves(b[:, 32:96]).astype(int) + 4 * third - 4
+    return (codes.reshape(-1, 16, 16) * scale[:, :, None]).reshape(-1, 256)
+
+
+def decode_iq4_xs(b):
+    """d, 16 bits with the top two of eight 6-bit scales, 32 bits with their lower four, 16 bytes of nibbles for each 32 weights."""
+    high = np.ascontiguousarray(b[:, 2:4]).view("<u2").astype(int) >> 2 * np.arange(8) & 3
+    low = np.ascontiguousarray(b[:, 4:8]).view("<u4").astype(np.int64) >> 4 * np.arange(8) & 15
+    scale = (low + 16 * high - 32) * f16_values(b[:, :2])
+    codes = nibbles(b[:, 8:].reshape(-1, 16)).reshape(-1, 8, 32)
+    return (IQ4_VALUES[codes] * scale[:, :, None]).reshape(-1, 256)
+
+
+def e4m3_values(raw):
+    """Unsigned floats of four bits of exponent and three of mantissa; 0x7f, no number, counts as 0."""
+    raw = raw.astype(int)
+    exponent, mantissa = raw >> 3 & 15, raw & 7
+    value = np.where(exponent > 0, (8 + mantissa) * 2.0 ** (exponent - 10.0), mantissa * 2.0 ** -9)
+    return np.where(raw == 0x7F, 0.0, value)
+
+
+def decode_nvfp4(b):
+    """Four scales, then 8 bytes for each 16 weights: the low nibbles are the first eight of them."""
+    codes = b[:, 4:].reshape(-1, 4, 1, 8) >> np.array([0, 4], np.uint8).reshape(1, 1, 2, 1) & 15
+    return (E2M1_VALUES[codes.reshape(-1, 4, 16)] * e4m3_values(b[:, :4])[:, :, None]).reshape(-1, 64)
+
+
+DECODERS = {
+    "q2_k": decode_q2_k,
+    "q3_k": decode_q3_k,
+    "q6_k": lambda b: decode_q6_k(b),
+    "iq4_nl": lambda b: IQ4_VALUES[nibbles(b[:, 2:])] * f16_values(b[:, :2]),
+    "iq4_xs": decode_iq4_xs,
+    "mxfp4": lambda b: E2M1_VALUES[nibbles(b[:, 1:])] * 2.0 ** (b[:, :1].astype(float) - 127),
+    "nvfp4": decode_nvfp4,
+}
 
 
 def decode_q6_k(b):
@@ -233,6 +300,8 @@ def random_blocks(type_name, n_out, n_in, rng, scale=None, scale_spread=0.5):
         b[:, :26] = (trits * 256 + 242) // 243
         b[:, 26:] = d
         return b.reshape(-1)
+    if type_name in DECODERS:
+        return random_many_bits(type_name, b, scale or 1.0 / np.sqrt(n_in), scale_spread, rng)
     b[:, :2] = d
     if type_name == "q1_0":
         b[:, 2:] = rng.integers(0, 256, (n, 16), np.uint8)
@@ -242,4 +311,28 @@ def random_blocks(type_name, n_out, n_in, rng, scale=None, scale_spread=0.5):
         b[:, 2:] = codes[..., 0] | codes[..., 1] << 2 | codes[..., 2] << 4 | codes[..., 3] << 6
     else:
         raise ValueError(type_name)
+    return b.reshape(-1)
+
+
+# The deviation of random codes, with the scale of the block being 1.
+DEVIATION = {"q2_k": 12.0, "q3_k": 42.0, "q6_k": 1350.0, "iq4_nl": 70.0, "iq4_xs": 1300.0, "mxfp4": 2.9, "nvfp4": 2.9}
+
+
+def random_many_bits(type_name, b, scale, scale_spread, rng):
+    """As random_blocks: all bytes are drawn, then those of the block's scale are replaced."""
+    n = len(b)
+    d = scale / DEVIATION[type_name] * rng.uniform(1 - scale_spread, 1 + scale_spread, (n, 1))
+    b[:] = rng.integers(0, 256, b.shape, np.uint8)
+    f16 = d.astype("<f2").view(np.uint8)
+    if type_name in ("q2_k", "q3_k", "q6_k"):
+        at = {"q2_k": 80, "q3_k": 108, "q6_k": 208}[type_name]
+        b[:, at:at + 2] = f16
+        if type_name == "q2_k":  # as far below zero as the codes are above it
+            b[:, 82:84] = (1.5 * d).astype("<f2").view(np.uint8)
+    elif type_name == "mxfp4":
+        b[:, :1] = 127 + np.floor(np.log2(d)) + rng.integers(0, 2, (n, 1))
+    elif type_name == "nvfp4":  # 0.5 to 7.5: the tensor's scale does the rest
+        b[:, :4] = rng.integers(0x30, 0x50, (n, 4))
+    else:
+        b[:, :2] = f16
     return b.reshape(-1)

@@ -55,6 +55,9 @@ QWEN2 = dict(arch="qwen2", layers=2, vocab=96, hidden=96, ff=112, heads=3, kv=1,
 QWEN2_LOW = dict(arch="qwen2", layers=2, vocab=96, hidden=256, ff=256, heads=4, kv=1, head_dim=64, tied=True, base=1e6, eps=1e-6)
 LLAMA_LOW = dict(arch="llama", layers=3, hidden=256, ff=384, heads=4, kv=2, head_dim=64, tied=False, base=50000.0, eps=1e-5)
 QWEN3_LOW = dict(arch="qwen3", layers=3, hidden=256, ff=384, heads=2, kv=1, head_dim=128, tied=True, base=1e6, eps=1e-6)
+# Of the types with blocks of 256, whose rows are that wide at least.
+LLAMA_WIDE = dict(arch="llama", layers=2, vocab=96, hidden=256, ff=256, heads=4, kv=1, head_dim=64, tied=True, base=50000.0, eps=1e-5)
+QWEN3_WIDE = dict(LLAMA_WIDE, arch="qwen3", layers=1, heads=2, head_dim=128)
 
 MODELS = {
     "llama.f16": (LLAMA, "f16"),
@@ -71,6 +74,12 @@ MODELS = {
 for low in ("q1_0", "q2_0", "pq2_0", "ptq1_0"):
     MODELS[f"llama.{low}"] = (LLAMA_LOW, low)
     MODELS[f"qwen3.{low}"] = (QWEN3_LOW, low)
+MODELS["llama.q2_k"] = (LLAMA_WIDE, "q2_k")
+MODELS["llama.q3_k"] = (LLAMA_WIDE, "q3_k")
+MODELS["qwen3.iq4_nl"] = (QWEN3_WIDE, "iq4_nl")
+MODELS["qwen3.iq4_xs"] = (QWEN3_WIDE, "iq4_xs")
+MODELS["qwen3.mxfp4"] = (QWEN3_WIDE, "mxfp4")
+MODELS["qwen3.nvfp4"] = (QWEN3_WIDE, "nvfp4")
 for qwen35, (hybrid, kind) in golden_qwen35.MODELS.items():
     MODELS[qwen35] = (dict(hybrid, arch="qwen35", vocab=N_VOCAB_QWEN35, ids=N_IDS_QWEN35), kind)
 
@@ -184,9 +193,21 @@ def draw_low_bit(shape, type_name, rng):
         if len(dims) == 1:
             w = draw_vector(name, dims, rng)
             tensors.append(ggufio.Tensor(name, dims, "f32", ggufio.encode_plain("f32", w)))
+        elif type_name == "nvfp4" and name == "token_embd.weight":  # as files of this type have it
+            tensors.append(ggufio.Tensor(name, dims, "f16", ggufio.encode_plain("f16", rng.standard_normal(dims) / np.sqrt(dims[1]))))
         else:
             tensors.append(ggufio.Tensor(name, dims, type_name, ggufio.random_blocks(type_name, *dims, rng)))
+            if type_name == "nvfp4":
+                tensors += nvfp4_scales(name, dims, rng)
     return tensors
+
+
+def nvfp4_scales(name, dims, rng):
+    """The scale of a tensor, which makes the weights as large as those of the other types, and one of its inputs, which changes nothing
+    where activations are not in that format."""
+    spread = ("scale", 1 / np.sqrt(dims[1]) / 10), ("input_scale", 1.0)
+    return [ggufio.Tensor(name.replace("weight", suffix), (1,), "f32",
+                          ggufio.encode_plain("f32", np.array([scale * rng.uniform(0.5, 1.5)], np.float32))) for suffix, scale in spread]
 
 
 def transformers_model(shape, state):

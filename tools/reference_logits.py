@@ -124,6 +124,8 @@ class Model:
         if self.scaling.setdefault("type", "linear") not in ("none", "linear", "yarn"):
             raise SystemExit(f"{path}: rope scaling of type '{self.scaling['type']}', expected none, linear or yarn")
         self.weights = {name: t.decode() for name, t in self.tensors.items()}
+        for name in [name for name in self.weights if name.endswith(".scale") and name[:-5] + "weight" in self.weights]:
+            self.weights[name[:-5] + "weight"] = self.weights[name[:-5] + "weight"] * self.weights[name]
         self.rounds = {name: t.type not in ("f32", "f16", "bf16") for name, t in self.tensors.items()}
         self.rotation = hadamard.Rotation(keys)
         self.ffn_norm = "ffn_norm.weight"

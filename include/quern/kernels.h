@@ -51,6 +51,7 @@ typedef enum qn_dtype {
     QN_DTYPE_TQ1_0 = 34,
     QN_DTYPE_TQ2_0 = 35,
     QN_DTYPE_MXFP4 = 39,
+    QN_DTYPE_NVFP4 = 40, /* without the scale of the tensor */
     QN_DTYPE_Q1_0 = 41,
     QN_DTYPE_Q2_0 = 42,
     QN_DTYPE_PQ2_0 = 142,

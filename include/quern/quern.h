@@ -169,6 +169,9 @@ QN_API const qn_model_info *qn_model_get_info(const qn_model *model);
  *   tokens          [*count] the ids; free with qn_free_tokens. Empty text gives a valid pointer and a count of 0
  *   count           number of ids
  *
+ * SentencePiece models put a space before the text, and after special tokens in it, if their file does not say
+ * otherwise; the bytes of the tokens have it.
+ *
  * QN_ERR_UNSUPPORTED   the model has no supported tokeniser
  * QN_ERR_MEMORY        not enough memory */
 QN_API qn_status qn_tokenize(const qn_model *model, const char *text, size_t length, bool parse_special, bool add_bos,

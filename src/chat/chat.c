@@ -260,7 +260,11 @@ qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_chat_template *c
     QN_TRY(qn_alloc(&spans, text->n_spans, sizeof *spans, "spans of text"));
     for (size_t i = 0; i < text->n_spans; i++)
         spans[i] = (qn_text_span){ text->spans[i].end, text->spans[i].from_template };
-    const qn_spanned_text spanned = { text->text, text->length, spans, text->n_spans, chat->structural };
+    const qn_spanned_text spanned = { .text = text->text,
+                                      .length = text->length,
+                                      .spans = spans,
+                                      .n_spans = text->n_spans,
+                                      .structural = chat->structural };
     const qn_status status = qn_tokenizer_encode_spans(tok, &spanned, most, tokens, count);
     qn_free(spans);
     return status;

@@ -50,6 +50,17 @@ void qn_tokenizer_files_free(qn_tokenizer_files *f)
     "split " CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" digits "| ?[^\\s" not_letters                         \
     "\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+\nbytes\n"
 
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define WORDS(end, digits)                                                                                             \
+    "split [^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" end "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" end           \
+    "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+\nbytes\n"
+/* U+4E00 to U+9FA5, Hiragana, Katakana. */
+#define DEEPSEEK_V3                                                                                                    \
+    "split \\p{N}{1,3}\nsplit [\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+\n"                                            \
+    "split [!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"            \
+    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+\nbytes\n"
+
 /* The steps of a pre_tokenizer, one a line, and its name in GGUF files. The name determines whether qn_pretokenizer
  * normalises to form C and ignores merges; keys are written if a tokeniser differs. */
 static const struct {
@@ -59,6 +70,9 @@ static const struct {
     { "qwen2", LETTERS_AND("\\p{L}", "\\p{L}", "\\p{N}"), true, false },
     { "qwen35", LETTERS_AND("[\\p{L}\\p{M}]", "\\p{L}\\p{M}", "\\p{N}"), true, false },
     { "llama-bpe", LETTERS_AND("\\p{L}", "\\p{L}", "\\p{N}{1,3}"), false, true },
+    { "tekken", WORDS("", "\\p{N}"), false, true },
+    { "gpt-4o", WORDS(CONTRACTIONS "?", "\\p{N}{1,3}"), false, false },
+    { "deepseek-v3", DEEPSEEK_V3, false, false },
     { "smollm", "digits\ngpt2 bytes\n", false, false },
     { "gpt-2", "gpt2 bytes\n", false, false },
 };

@@ -165,8 +165,8 @@ static qn_status add_beginning(breaker_search *search, qn_token token, size_t te
 {
     token_list *rest = &search->rests[text * QN_MAX_DRY_BREAKER_BYTES + length];
     if (!rest->tokens)
-        QN_TRY(qn_tokenizer_encode(search->tokenizer, search->texts[text] + length, search->lengths[text] - length,
-                                   false, false, &rest->tokens, &rest->n));
+        QN_TRY(qn_tokenizer_encode_rest(search->tokenizer, search->texts[text] + length, search->lengths[text] - length,
+                                        false, &rest->tokens, &rest->n));
     return rest->n && rest->n < QN_MAX_DRY_BREAKER_BYTES ? add(search, token, rest) : QN_OK;
 }
 

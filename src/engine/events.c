@@ -94,5 +94,7 @@ qn_status qn_events_words(qn_events *events, const qn_model *model, qn_token **t
     *count = 0;
     if (!qn_output_reasoning_spent(events->parser, &words, &length))
         return QN_OK;
-    return qn_tokenize(model, words, length, true, false, tokens, count);
+    const qn_tokenizer *tok;
+    QN_TRY(qn_model_tokenizer(model, &tok));
+    return qn_tokenizer_encode_rest(tok, words, length, true, tokens, count);
 }

@@ -100,6 +100,12 @@ static qn_status prepare_weights(qn_model *model, const qn_model_params *params)
             QN_TRY(qn_scan_tensor(model->file, tensor, model->team, params->on_progress, params->user, &done, total));
         QN_TRY(load_tensor(model, tensor));
         QN_TRY(qn_gguf_check_whole(model->file));
+        if (tensor->type == QN_TYPE_NVFP4)
+            qn_gguf_drop_pages(model->file, tensor);
+    }
+    for (size_t i = 0; i < model->plan.n_scaled; i++) {
+        bool uploaded;
+        QN_TRY(model->device->vtable->upload(model->device, model->plan.scaled[i].loaded, &uploaded));
     }
     return QN_OK;
 }
@@ -138,6 +144,7 @@ static qn_status load_weights(qn_model *model, const qn_model_params *params)
     QN_TRY(qn_team_create(params->n_threads ? params->n_threads : best, &model->team));
     if (!params->n_threads)
         qn_team_adapt(model->team);
+    QN_TRY(qn_plan_load_scaled(&model->plan, model->team));
     QN_TRY(qn_model_open_device(model, params));
     QN_TRY(prepare_weights(model, params));
     count_weights(model);

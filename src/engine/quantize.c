@@ -92,6 +92,10 @@ static qn_status write_header(struct quantizer *q)
     for (size_t i = 0; i < qn_gguf_n_tensors(q->source); i++) {
         const qn_gguf_tensor *t = qn_gguf_tensor_at(q->source, i);
         size_t bytes;
+        if (t->type == QN_TYPE_NVFP4)
+            return qn_fail(QN_ERR_UNSUPPORTED,
+                           "%s: tensor '%.*s' is nvfp4, which runs as it is but is not quantised to other types",
+                           qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name));
         q->types[i] = type_for(q, t);
         if (!qn_row_bytes(q->types[i], tensor_weights(t), &bytes))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size as %s overflows",

@@ -228,8 +228,7 @@ static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t ind
     if (!cursor_read_u32(c, &t->type) || !cursor_read_u64(c, &t->offset))
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the file ends inside its header", file->path,
                        QN_STRING_ARGS(t->name));
-    /* OX2_0 does not occur in files */
-    const qn_type_info *info = t->type == QN_TYPE_OX2_0 ? NULL : qn_type_find(t->type);
+    const qn_type_info *info = qn_type_find_stored(t->type);
     if (!info)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%.*s' has type number %u, which is not supported", file->path,
                        QN_STRING_ARGS(t->name), t->type);

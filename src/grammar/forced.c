@@ -85,7 +85,7 @@ static qn_status cut(const qn_tokenizer *tokenizer, const char *text, size_t len
     int32_t *tokens;
     size_t count, end = 0;
     p->n = 0;
-    QN_TRY(qn_tokenizer_encode(tokenizer, text, length, false, false, &tokens, &count));
+    QN_TRY(qn_tokenizer_encode_rest(tokenizer, text, length, false, &tokens, &count));
     qn_status status = QN_OK;
     bool is_equal = count <= MOST_TEXT;
     for (size_t i = 0; i < count && is_equal && status == QN_OK; i++) {

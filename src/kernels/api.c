@@ -23,7 +23,7 @@ qn_status qn_view_bytes(qn_dtype dtype, size_t count, size_t *bytes)
 
 static qn_status weight_type(const char *name, qn_view view, const qn_type_info **out)
 {
-    *out = (uint32_t)view.dtype == QN_TYPE_OX2_0 ? NULL : qn_type_find((uint32_t)view.dtype);
+    *out = qn_type_find_stored((uint32_t)view.dtype);
     return *out ? QN_OK : qn_fail(QN_ERR_INVALID, "%s: type %d is not a weight type", name, (int)view.dtype);
 }
 

@@ -128,7 +128,7 @@ static qn_status build_plan(const qn_gguf *file, const qn_architecture *architec
                             qn_plan *plan)
 {
     qn_weights weights;
-    QN_TRY(qn_weights_open(&weights, file));
+    QN_TRY(qn_weights_open(&weights, file, plan));
     qn_status status = architecture->build(&(qn_build){ .weights = &weights, .hparams = h, .plan = plan });
     if (status == QN_OK)
         status = qn_weights_check_all_used(&weights, h->architecture, h->n_layers, h->n_blocks);

@@ -98,12 +98,14 @@ static float largest_ratio(const qn_plan *plan, const qn_biased_projection *p, b
                            double *squares, float *row)
 {
     const size_t dim = plan->heads.head_dim;
+    const double scale = qn_plan_scale_of(plan, p->weights);
     double largest = 0;
     find_squares(p, squares);
     for (size_t head = 0; head < p->n_heads; head++) {
         const float *bias = p->bias + head * dim;
         const double square = is_keys ? key_bias_square(plan, bias, n_ctx) : bias_square(bias, dim);
-        const double ratio = square ? square / expected_square(p->weights, squares, head * dim, dim, row) : 0;
+        const double expected = expected_square(p->weights, squares, head * dim, dim, row) * scale * scale;
+        const double ratio = square ? square / expected : 0;
         largest = larger(largest, ratio);
     }
     return (float)sqrt(largest);

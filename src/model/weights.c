@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,9 +12,9 @@ enum { NAME_MAX_BYTES = 96 };
 /* Bits of qn_weights.uses. */
 enum { LOADED = 1, USED_IN_MATMUL = 2 };
 
-qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file)
+qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file, qn_plan *plan)
 {
-    *weights = (qn_weights){ .file = file };
+    *weights = (qn_weights){ .file = file, .plan = plan };
     QN_TRY(qn_rotation_read(file, &weights->rotation));
     const qn_status status = qn_alloc(&weights->uses, qn_gguf_n_tensors(file) + 1, 1, "list of tensors");
     if (status != QN_OK)
@@ -58,6 +59,38 @@ bool qn_weights_has(const qn_weights *weights, int layer, const char *name)
     return qn_gguf_find_tensor(weights->file, full) != NULL;
 }
 
+/* Names the tensor `suffix` beside the tensor NAME.weight; false if the name is another. */
+static bool name_beside(char name[NAME_MAX_BYTES], const char *full, const char *suffix)
+{
+    static const char weight[] = "weight";
+    const size_t length = strlen(full), end = length - (sizeof weight - 1);
+    if (length < sizeof weight || strcmp(full + end, weight) != 0 || end + strlen(suffix) >= NAME_MAX_BYTES)
+        return false;
+    memcpy(name, full, end);
+    strcpy(name + end, suffix);
+    return true;
+}
+
+static qn_status read_tensor_scale(qn_weights *weights, const char *full, float *scale)
+{
+    char name[NAME_MAX_BYTES];
+    const qn_gguf_tensor *t;
+    *scale = 1;
+    if (name_beside(name, full, "input_scale") && qn_gguf_find_tensor(weights->file, name))
+        QN_TRY(find(weights, name, 1, 1, LOADED, &t));
+    if (!name_beside(name, full, "scale") || !qn_gguf_find_tensor(weights->file, name))
+        return QN_OK;
+    QN_TRY(find(weights, name, 1, 1, LOADED, &t));
+    if (t->type != QN_TYPE_F32)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has type %u, expected f32 (0)", qn_gguf_path(weights->file),
+                       name, (unsigned)t->type);
+    memcpy(scale, t->data, sizeof *scale);
+    if (!(fabsf(*scale) <= QN_NVFP4_MAX_SCALE))
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' is %g, expected a finite scale of at most %g",
+                       qn_gguf_path(weights->file), name, (double)*scale, (double)QN_NVFP4_MAX_SCALE);
+    return QN_OK;
+}
+
 static qn_status find_matrix(qn_weights *weights, const char *full, size_t n_cols, size_t n_rows, int use,
                              qn_matrix *out)
 {
@@ -69,7 +102,11 @@ static qn_status find_matrix(qn_weights *weights, const char *full, size_t n_col
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has type %u, for which there is no matmul",
                        qn_gguf_path(weights->file), full, (unsigned)t->type);
     *out = (qn_matrix){ .type = type, .data = t->data, .n_rows = n_rows, .n_cols = n_cols, .row_bytes = row_bytes };
-    return QN_OK;
+    if (type->type != QN_TYPE_NVFP4)
+        return QN_OK;
+    float scale;
+    QN_TRY(read_tensor_scale(weights, full, &scale));
+    return qn_plan_add_scaled(weights->plan, out, scale);
 }
 
 qn_status qn_weights_matrix(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows,

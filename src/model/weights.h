@@ -4,6 +4,7 @@
 
 #include "gguf/gguf.h"
 #include "model/hadamard.h"
+#include "plan/plan.h"
 #include "quant/matrix.h"
 
 /* A file, its rotation, and marks for the tensors that have been used. The file outlives it. Used by one thread. */
@@ -11,6 +12,7 @@ typedef struct qn_weights {
     const qn_gguf *file;
     qn_rotation rotation;
     uint8_t *uses; /* [n_tensors] bits: looked up, used in a matmul */
+    qn_plan *plan; /* gets the matrices of NVFP4 with their scales */
 } qn_weights;
 
 /* A matrix of a matmul; its data is in the file's map. */
@@ -21,7 +23,7 @@ typedef struct qn_weight {
 
 /* qn_weights_open - reads the rotation of the file's weights; marks no tensor as used. Free with qn_weights_close,
  * which also accepts a zeroed struct. */
-qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file);
+qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file, qn_plan *plan);
 void qn_weights_close(qn_weights *weights);
 
 /* qn_weights_matrix - finds a matrix that is used in a matmul.
@@ -31,6 +33,9 @@ void qn_weights_close(qn_weights *weights);
  *   n_cols   expected row length
  *   n_rows   expected number of rows
  *   out      output: the matrix, in the file's map
+ *
+ * Of NVFP4 also the scale of the tensor "NAME" with "scale" for "weight" is read, if there is one, and given to the
+ * plan (qn_plan_add_scaled); "input_scale", of activations in that format, is not needed.
  *
  * QN_ERR_FORMAT if the tensor is missing or has another shape, QN_ERR_UNSUPPORTED for a type without matmul kernels.
  * The next three functions return the same errors. */

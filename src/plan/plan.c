@@ -59,6 +59,9 @@ void qn_plan_free(qn_plan *plan)
     for (size_t i = 0; i < plan->n_owned_floats; i++)
         qn_free(plan->owned_floats[i]);
     free(plan->owned_floats);
+    for (size_t i = 0; i < plan->n_scaled; i++)
+        qn_free(plan->scaled[i].loaded);
+    free(plan->scaled);
     qn_free(plan->frequencies);
     qn_free(plan->rope_components);
     qn_free(plan->is_recurrent);

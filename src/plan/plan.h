@@ -10,6 +10,7 @@
 #ifndef QN_PLAN_PLAN_H
 #define QN_PLAN_PLAN_H
 
+#include "base/team.h"
 #include "base/status.h"
 #include "plan/ops.h"
 
@@ -40,6 +41,14 @@ typedef struct qn_kv_bias {
     float ratios[3];
 } qn_kv_bias;
 
+/* A matrix of NVFP4, whose tensor has a scale: operations point to what the file stores until qn_plan_load_scaled. */
+typedef struct qn_scaled_matrix {
+    const uint8_t *stored;
+    size_t n_rows, n_cols;
+    float scale;
+    uint8_t *loaded; /* of NVFP4_L, owned by the plan; NULL before */
+} qn_scaled_matrix;
+
 typedef struct qn_plan_buffer {
     size_t width;
 } qn_plan_buffer;
@@ -58,6 +67,8 @@ typedef struct qn_plan {
     qn_kv_bias *kv_bias;          /* [n_layers], or NULL if no layer has biases that an AURA cache would contain */
     float **owned_floats; /* [n_owned_floats] arrays that operations point to and that are not in the model file */
     size_t n_owned_floats, cap_owned_floats;
+    qn_scaled_matrix *scaled;
+    size_t n_scaled, cap_scaled;
     double *frequencies;      /* [n_rot/2] frequencies of rope */
     double attn_factor;       /* factor of rope's cosines and sines */
     uint8_t *rope_components; /* [n_rot/2] component of a row's position that rotates each pair (plan/rope.h); NULL: all
@@ -75,6 +86,16 @@ qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool hilo, qn_plan_rotat
 
 /* qn_plan_alloc_floats - allocates a zeroed array that the plan owns, until qn_plan_free. */
 qn_status qn_plan_alloc_floats(qn_plan *plan, size_t count, float **out);
+
+/* qn_plan_add_scaled - adds a matrix of NVFP4 and the scale of its tensor; nothing if the plan has it already. */
+qn_status qn_plan_add_scaled(qn_plan *plan, const qn_matrix *matrix, float scale);
+
+/* qn_plan_scale_of - the scale of a matrix: 1 if it has none of its own. */
+float qn_plan_scale_of(const qn_plan *plan, const qn_matrix *matrix);
+
+/* qn_plan_load_scaled - converts all matrices of NVFP4 to NVFP4_L, on all threads, and lets the operations point to
+ * them. Call it before the plan is given to a device. */
+qn_status qn_plan_load_scaled(qn_plan *plan, qn_team *team);
 
 /* qn_plan_add - appends a copy of an operation. Its weights and vectors are not copied: they must outlive the plan. */
 qn_status qn_plan_add(qn_plan *plan, const qn_op *op);

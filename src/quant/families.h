@@ -23,8 +23,8 @@ qn_quantize_fn qn_quantize_q4_0, qn_quantize_q4_1, qn_quantize_q8_0;
 
 qn_unpack_fn qn_unpack_q2_k, qn_unpack_q3_k, qn_unpack_q4_k, qn_unpack_q5_k, qn_unpack_q6_k;
 
-qn_unpack_fn qn_unpack_iq4_nl, qn_unpack_iq4_xs, qn_unpack_mxfp4;
-qn_find_nonfinite_fn qn_find_nonfinite_mxfp4;
+qn_unpack_fn qn_unpack_iq4_nl, qn_unpack_iq4_xs, qn_unpack_mxfp4, qn_unpack_nvfp4, qn_unpack_nvfp4_l;
+qn_find_nonfinite_fn qn_find_nonfinite_mxfp4, qn_find_nonfinite_nvfp4, qn_find_nonfinite_nvfp4_l;
 
 qn_unpack_fn qn_unpack_tq1_0, qn_unpack_tq2_0, qn_unpack_ptq1_0;
 qn_quantize_fn qn_quantize_tq1_0, qn_quantize_tq2_0, qn_quantize_ptq1_0;

@@ -12,9 +12,9 @@
 #include <stdint.h>
 #endif
 
-/* One line per quantised format: weights and bytes of a block; byte offsets of the fp16 scale (MXFP4: a byte), of the
- * fp16 minimum (of the scale, if there is no minimum) and of the codes (the low bits, if the others are elsewhere);
- * zero point and largest code. The constants are QN_Q4_0_WEIGHTS, QN_Q4_0_BYTES and so on. */
+/* One line per quantised format: weights and bytes of a block; byte offsets of the fp16 scale (MXFP4 and NVFP4: bytes),
+ * of the fp16 minimum (of the scale, if there is no minimum) and of the codes (the low bits, if the others are
+ * elsewhere); zero point and largest code. The constants are QN_Q4_0_WEIGHTS, QN_Q4_0_BYTES and so on. */
 /* clang-format off */
 #define QN_BLOCK_LAYOUTS(X)                                                                                            \
     /*    weights bytes scale min codes zero max_code */                                                               \
@@ -31,6 +31,8 @@
     X(IQ4_NL,  32,  18,    0,   0,   2, 128, 241)                                                                      \
     X(IQ4_XS, 256, 136,    0,   0,   8, 128, 241)                                                                      \
     X(MXFP4,   32,  17,    0,   0,   1,  16,  28)                                                                      \
+    X(NVFP4,   64,  36,    0,   0,   4,  16,  28)                                                                      \
+    X(NVFP4_L, 64,  40,    0,   0,   8,  16,  28)                                                                      \
     X(TQ1_0,  256,  54,   52,  52,   0,   1,   2)                                                                      \
     X(TQ2_0,  256,  66,   64,  64,   0,   1,   3)                                                                      \
     X(Q1_0,   128,  18,    0,   0,   2,   1,   2)                                                                      \
@@ -56,6 +58,7 @@ enum {
     QN_Q6_K_FACTORS = 192,      /* int8, two per group */
     QN_IQ4_XS_FACTORS_HIGH = 2, /* upper two bits of eight 6-bit scales, one per group */
     QN_IQ4_XS_FACTORS_LOW = 4,  /* their lower four */
+    QN_NVFP4_L_SCALES = 4,      /* four bytes, one for each 16 weights; the f32 scale of the tensor is before them */
     QN_TQ1_0_TRIT_BYTES = 32,   /* n_bytes of qn_trit_place */
     QN_PTQ1_0_TRIT_BYTES = 16
 };
@@ -98,13 +101,9 @@ QN_LAYOUT_INLINE uint32_t qn_code_int8(const uint8_t *codes, uint32_t i)
 /* IQ4_NL, IQ4_XS: the values of codes 0 to 15, of which a weight is a multiple. */
 #define QN_IQ4_VALUES -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 
-/* MXFP4: twice the value of an E2M1 code (a sign, two bits of exponent, one of mantissa), an integer. */
-QN_LAYOUT_INLINE int32_t qn_mxfp4_value(uint32_t code)
-{
-    const uint32_t exponent = code / 2 % 4, mantissa = code % 2;
-    const int32_t magnitude = (int32_t)(exponent ? (2 + mantissa) << (exponent - 1) : mantissa);
-    return code < 8 ? magnitude : -magnitude;
-}
+/* MXFP4, NVFP4: twice the values of the E2M1 codes 0 to 15 (a sign, two bits of exponent, one of mantissa), integers.
+ */
+#define QN_E2M1_VALUES 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
 
 /* Q3_K: scale k of sixteen. Its low four bits are nibble k / 8 of byte k % 8, the top two are field k / 4 of byte
  * 8 + k % 4. */

@@ -15,17 +15,17 @@ enum { MAX_BLOCK = 256 };
  * (11 + 8 + 5 significant bits at most), so that only the addition rounds, as in ggml. The arguments are constants in
  * every call, so that each type gets a specialised loop. */
 static inline void dequantize_packed(qn_unpack_fn *unpack, size_t block_weights, size_t block_bytes, int zero,
-                                     bool has_offset, bool has_factor, const uint8_t *blocks, size_t n_blocks,
-                                     float *weights)
+                                     bool has_offset, bool has_factor, bool has_half_scale, const uint8_t *blocks,
+                                     size_t n_blocks, float *weights)
 {
     for (size_t b = 0; b < n_blocks; b++, blocks += block_bytes) {
         uint8_t codes[MAX_BLOCK];
-        float scale[MAX_BLOCK / QN_QUANT_GROUP], offset[2 * MAX_BLOCK / QN_QUANT_GROUP];
+        float scale[2 * MAX_BLOCK / QN_QUANT_GROUP], offset[2 * MAX_BLOCK / QN_QUANT_GROUP];
         int8_t factor[2 * MAX_BLOCK / QN_QUANT_GROUP];
         unpack(blocks, 1, codes, scale, offset, factor);
         for (size_t i = 0; i < block_weights; i++) {
-            const float step =
-                has_factor ? scale[i / QN_QUANT_GROUP] * factor[i / (QN_QUANT_GROUP / 2)] : scale[i / QN_QUANT_GROUP];
+            const float part = scale[i / (has_half_scale ? QN_QUANT_GROUP / 2 : QN_QUANT_GROUP)];
+            const float step = has_factor ? part * factor[i / (QN_QUANT_GROUP / 2)] : part;
             const float weight = step * (float)(codes[i] - zero);
             *weights++ = has_offset ? weight + offset[i / (has_factor ? QN_QUANT_GROUP / 2 : QN_QUANT_GROUP)] : weight;
         }
@@ -70,15 +70,19 @@ static inline size_t find_nonfinite_scale(const uint8_t *blocks, size_t n_blocks
     X(ox2_0, OX2_0, NULL, false, -1)
 
 /* Types with a scale that is no fp16 value: the family's file scans it. */
-#define PACKED_TYPES_OTHER_SCALE(X) X(mxfp4, MXFP4, NULL, false, -1)
+#define PACKED_TYPES_OTHER_SCALE(X)                                                                                    \
+    X(mxfp4, MXFP4, NULL, false, -1)                                                                                   \
+    X(nvfp4, NVFP4, NULL, false, -1)                                                                                   \
+    X(nvfp4_l, NVFP4_L, NULL, false, -1)
 
 #define HAS_OFFSET(ID) (QN_##ID##_MIN != QN_##ID##_SCALE)
+#define HAS_HALF_SCALE(ID) (QN_TYPE_##ID == QN_TYPE_NVFP4 || QN_TYPE_##ID == QN_TYPE_NVFP4_L)
 
 #define DEQUANTIZE_FUNCTION(id, ID, quantizer, factor, file)                                                           \
     static void dequantize_##id(const uint8_t *blocks, size_t n_blocks, float *weights)                                \
     {                                                                                                                  \
         dequantize_packed(qn_unpack_##id, QN_##ID##_WEIGHTS, QN_##ID##_BYTES, QN_##ID##_ZERO, HAS_OFFSET(ID), factor,  \
-                          blocks, n_blocks, weights);                                                                  \
+                          HAS_HALF_SCALE(ID), blocks, n_blocks, weights);                                              \
     }
 
 #define FIND_NONFINITE_FUNCTION(id, ID, quantizer, factor, file)                                                       \
@@ -101,6 +105,7 @@ static inline size_t find_nonfinite_scale(const uint8_t *blocks, size_t n_blocks
       .max_code = QN_##ID##_MAX_CODE,                                                                                  \
       .has_offset = HAS_OFFSET(ID),                                                                                    \
       .has_factor = factor,                                                                                            \
+      .has_half_scale = HAS_HALF_SCALE(ID),                                                                            \
       .file_type = file,                                                                                               \
       .find_nonfinite = qn_find_nonfinite_##id },
 
@@ -151,6 +156,11 @@ const qn_type_info *qn_type_find(uint32_t type)
         if ((uint32_t)types[i].type == type)
             return &types[i];
     return NULL;
+}
+
+const qn_type_info *qn_type_find_stored(uint32_t type)
+{
+    return type == QN_TYPE_OX2_0 || type == QN_TYPE_NVFP4_L ? NULL : qn_type_find(type);
 }
 
 const qn_type_info *qn_type_find_name(const char *name)

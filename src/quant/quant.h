@@ -2,9 +2,9 @@
  * gguf/'s task.
  *
  * One file per family: plain.c (F32 F16 BF16), legacy.c (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0), kquants.c (Q2_K Q3_K Q4_K Q5_K
- * Q6_K), codebook.c (IQ4_NL IQ4_XS MXFP4), ternary.c (TQ1_0 TQ2_0 PTQ1_0), lowbit.c (Q1_0 Q2_0 PQ2_0 OX2_0). quant.c
- * holds the table of all of them. The matmul kernels read the stored layouts themselves; this module is the reference
- * they are compared with.
+ * Q6_K), codebook.c (IQ4_NL IQ4_XS MXFP4 NVFP4), ternary.c (TQ1_0 TQ2_0 PTQ1_0), lowbit.c (Q1_0 Q2_0 PQ2_0 OX2_0).
+ * quant.c holds the table of all of them. The matmul kernels read the stored layouts themselves; this module is the
+ * reference they are compared with.
  *
  * Stored blocks. d is the fp16 scale, m the fp16 minimum, codes lowest bits first unless said otherwise. Sizes, offsets
  * and the order of the codes are in layout.h, which the CUDA kernels read too.
@@ -23,6 +23,8 @@
  *   IQ4_NL       20    codebook.c: d, nibbles                          d value[code]
  *   IQ4_XS       23    codebook.c: 6-bit scale per 32 weights          d (scale - 32) value[code]
  *   MXFP4        39    codebook.c: exponent, nibbles                   2^(exponent - 127) value[code]
+ *   NVFP4        40    codebook.c: float of 8 bits per 16, nibbles     scale value[code]
+ *   NVFP4_L      40 *  as NVFP4 with the tensor's scale, in memory     d scale value[code]
  *   TQ1_0        34    base-3 digits, five per byte, d                 d (code - 1)
  *   TQ2_0        35    2-bit codes, d                                  d (code - 1)
  *   Q1_0         41    d, sign bits: 1 is +d, 0 is -d                  d (code - 1), code 0 or 2
@@ -31,7 +33,8 @@
  *   PTQ1_0       143   as TQ1_0, in smaller blocks                     d (code - 1)
  *   OX2_0        42 *  2-bit codes, d                                  d (code - 1)
  *
- * (*) Files store it under id 42; q2_layout.h distinguishes it from Q2_0 and PQ2_0.
+ * (*) Files store OX2_0 under id 42; q2_layout.h distinguishes it from Q2_0 and PQ2_0. NVFP4_L is not in files: loading
+ * a model makes it of NVFP4, whose tensors have a scale in a tensor of their own (model/weights.c).
  *
  * A new format needs: an entry in qn_type; a line in layout.h, and there the code of a weight if C and CUDA both
  * read it; an unpack function (and a quantiser, if files of it are to be written) in a family file, declared in
@@ -48,7 +51,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Ids as in GGUF files, except QN_TYPE_OX2_0: files store that layout under id 42, and quern never writes it. */
+/* Ids as in GGUF files, except QN_TYPE_OX2_0 and QN_TYPE_NVFP4_L, which quern never writes. */
 typedef enum qn_type {
     QN_TYPE_F32 = 0,
     QN_TYPE_F16 = 1,
@@ -68,10 +71,12 @@ typedef enum qn_type {
     QN_TYPE_TQ1_0 = 34,
     QN_TYPE_TQ2_0 = 35,
     QN_TYPE_MXFP4 = 39,
+    QN_TYPE_NVFP4 = 40,
     QN_TYPE_Q1_0 = 41,
     QN_TYPE_Q2_0 = 42,
     QN_TYPE_PQ2_0 = 142,
     QN_TYPE_PTQ1_0 = 143,
+    QN_TYPE_NVFP4_L = 1040,
     QN_TYPE_OX2_0 = 1042
 } qn_type;
 
@@ -79,10 +84,10 @@ typedef enum qn_type {
  *
  *     weight[i] = scale[r] * factor[r][i % 32 / 16] * (codes[i] - zero_point) + offset[r],   r = i / 32
  *
- * factor is 1 except for Q2_K, Q3_K and Q6_K. offset is 0 except for types with a minimum; a type with both, Q2_K, has
- * an offset for each factor, offset[r][i % 32 / 16]. Scale and offset are exactly the
- * stored ones (for k-quants, the f32 product of the two stored factors), so that to_float() returns the same weights up
- * to one rounding. */
+ * A type with half scales, NVFP4, has scale[r][i % 32 / 16] instead. factor is 1 except for Q2_K, Q3_K and Q6_K. offset
+ * is 0 except for types with a minimum; a type with both, Q2_K, has an offset for each factor, offset[r][i % 32 / 16].
+ * Scale and offset are exactly the stored ones (for k-quants, the f32 product of the two stored factors), so that
+ * to_float() returns the same weights up to one rounding. */
 enum { QN_QUANT_GROUP = 32 };
 
 typedef struct qn_type_info {
@@ -94,15 +99,15 @@ typedef struct qn_type_info {
     void (*to_float)(const uint8_t *blocks, size_t n_blocks, float *weights);
     /* Quantises finite weights; NULL for types that quern cannot write. */
     void (*from_float)(const float *weights, size_t n_blocks, uint8_t *blocks);
-    /* Unpacks to the integer form. codes: one byte per weight, in the order of the weights. scale, and offset if
-     * has_offset: one per group, or two if has_factor. factor, if has_factor: two per group. Pointers for absent
-     * outputs may be NULL. unpack is NULL for F32, F16 and BF16; block_weights of every other type is a multiple of
-     * QN_QUANT_GROUP. */
+    /* Unpacks to the integer form. codes: one byte per weight, in the order of the weights. scale: one per group, or
+     * two if has_half_scale. offset, if has_offset: one per group, or two if has_factor. factor, if has_factor: two per
+     * group. Pointers for absent outputs may be NULL. unpack is NULL for F32, F16 and BF16; block_weights of every
+     * other type is a multiple of QN_QUANT_GROUP. */
     void (*unpack)(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor);
     size_t scale_at, codes_at; /* byte offsets in a block (layout.h); 0 for F32, F16 and BF16 */
     uint8_t zero_point;        /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (signed + 128) */
     uint8_t max_code;          /* largest code that can occur: 3, 15, 255 */
-    bool has_offset, has_factor;
+    bool has_offset, has_factor, has_half_scale;
     int file_type; /* llama.cpp's general.file_type for a file of this type; -1: none, or quern writes no such files */
     /* Index of the first block with an infinite or NaN scale (or value); n_blocks if all are finite. */
     size_t (*find_nonfinite)(const uint8_t *blocks, size_t n_blocks);
@@ -110,6 +115,9 @@ typedef struct qn_type_info {
 
 /* qn_type_find - the table entry of a type by id; NULL if unknown. */
 const qn_type_info *qn_type_find(uint32_t type);
+
+/* qn_type_find_stored - as qn_type_find, but NULL for the types that have no id in files: OX2_0 and NVFP4_L. */
+const qn_type_info *qn_type_find_stored(uint32_t type);
 
 /* qn_type_find_name - the table entry of a type by name, case-insensitive; NULL if unknown. */
 const qn_type_info *qn_type_find_name(const char *name);
@@ -135,6 +143,12 @@ bool qn_type_reaches(const qn_type_info *info, const float *weights, size_t n);
 
 /* qn_types - the whole table, for listings and tests. */
 const qn_type_info *qn_types(size_t *count);
+
+/* The largest magnitude of a tensor's scale with which all its weights are finite floats. */
+#define QN_NVFP4_MAX_SCALE 1e35f
+
+/* qn_nvfp4_load - makes n_blocks blocks of NVFP4_L of blocks of NVFP4 and the scale of their tensor. */
+void qn_nvfp4_load(const uint8_t *blocks, size_t n_blocks, float scale, uint8_t *loaded);
 
 /* qn_row_bytes - the number of bytes of a row of `width` weights. False if width is not a multiple of the block
  * size, or on overflow. */

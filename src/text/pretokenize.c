@@ -2,10 +2,12 @@
  *
  * A pre-tokeniser has one or more patterns. Each is applied to the pieces of the previous pattern and splits them
  * into its matches and the text between matches. A piece is matched separately, without context. The patterns are
- * those of the models' tokenizer.json files; that of "default" is from llama.cpp (src/llama-vocab.cpp). */
+ * those of the models' tokenizer.json files; those of "default", "smaug-bpe" and "falcon3", and which names share a
+ * pattern, are from llama.cpp (src/llama-vocab.cpp). */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/pretokenize.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 
 #include <pcre2.h>
@@ -20,27 +22,44 @@
 #define GPT4(letter, digits)                                                                                           \
     CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[" letter "]+|" digits "| ?[^" SPACE letter "\\p{N}]+[\\r\\n]*|[" SPACE        \
                 "]*[\\r\\n]+|" AT_SPACE
+/* The pattern of GPT-4o: words end where a capital letter follows a small one. `end`: what may follow a word. */
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define GPT4O(end, digits)                                                                                             \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" end "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" end "|" digits      \
+    "| ?[^" SPACE "\\p{L}\\p{N}]+[\\r\\n/]*|[" SPACE "]*[\\r\\n]+|" AT_SPACE
+/* The third pattern of DeepSeek-V3. */
+#define DEEPSEEK_V3                                                                                                    \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"                \
+    "| ?[\\p{P}\\p{S}]+[\\r\\n]*|[" SPACE "]*[\\r\\n]+|" AT_SPACE
 
-enum { MAX_PATTERNS = 4 };
+enum { MAX_PATTERNS = 4, MAX_ALIASES = 3 };
 
 typedef struct regex_spec {
-    const char *name, *alias[2];
+    const char *name, *alias[MAX_ALIASES];
     const char *pattern[MAX_PATTERNS];
     bool normalizes, ignore_merges, add_bos;
 } regex_spec;
 
 static const regex_spec regex_specs[] = {
-    { .name = "qwen2", .pattern = { GPT4("\\p{L}", "\\p{N}") }, .normalizes = true },
+    { .name = "qwen2", .alias = { "deepseek-r1-qwen" }, .pattern = { GPT4("\\p{L}", "\\p{N}") }, .normalizes = true },
     { .name = "qwen35", .pattern = { GPT4("\\p{L}\\p{M}", "\\p{N}") }, .normalizes = true },
     { .name = "smollm", .pattern = { "\\p{N}", GPT2 } },
     { .name = "llama-bpe",
-      .alias = { "llama3", "llama-v3" },
+      .alias = { "llama3", "llama-v3", "falcon3" },
       .pattern = { GPT4("\\p{L}", "\\p{N}{1,3}") },
       .ignore_merges = true,
       .add_bos = true },
+    { .name = "smaug-bpe", .pattern = { GPT4("\\p{L}", "\\p{N}{1,3}") } },
+    { .name = "tekken", .pattern = { GPT4O("", "\\p{N}") }, .ignore_merges = true, .add_bos = true },
+    { .name = "gpt-4o", .alias = { "llama4" }, .pattern = { GPT4O(CONTRACTION "?", "\\p{N}{1,3}") } },
+    { .name = "deepseek-v3",
+      .pattern = { "\\p{N}{1,3}", "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+", DEEPSEEK_V3 } },
     { .name = "gpt-2", .pattern = { GPT2 } },
     { .name = "default", .pattern = { "[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]" } },
 };
+
+enum { N_SPECS = sizeof regex_specs / sizeof *regex_specs };
 
 struct qn_pretokenizer {
     const regex_spec *regex_spec;
@@ -56,8 +75,10 @@ struct qn_matcher {
 
 static bool has_name(const regex_spec *r, qn_string name)
 {
-    return qn_string_equals(name, r->name) || (r->alias[0] && qn_string_equals(name, r->alias[0])) ||
-           (r->alias[1] && qn_string_equals(name, r->alias[1]));
+    bool has = qn_string_equals(name, r->name);
+    for (size_t i = 0; i < MAX_ALIASES && r->alias[i]; i++)
+        has = has || qn_string_equals(name, r->alias[i]);
+    return has;
 }
 
 static qn_status compile(const regex_spec *r, size_t pattern, pcre2_code **out)
@@ -78,18 +99,28 @@ static qn_status compile(const regex_spec *r, size_t pattern, pcre2_code **out)
     return QN_OK;
 }
 
+static qn_status refuse(qn_string name)
+{
+    char list[256];
+    qn_text_buffer names = QN_APPEND_TO(list);
+    for (size_t i = 0; i < N_SPECS; i++) {
+        qn_append(&names, "%s%s", i ? ", " : "", regex_specs[i].name);
+        for (size_t a = 0; a < MAX_ALIASES && regex_specs[i].alias[a]; a++)
+            qn_append(&names, ", %s", regex_specs[i].alias[a]);
+    }
+    return qn_fail(QN_ERR_UNSUPPORTED, "pre-tokeniser '%.*s' is not supported, expected one of %s",
+                   (int)(name.length < 80 ? name.length : 80), name.data, list);
+}
+
 qn_status qn_pretokenizer_create(qn_string name, qn_pretokenizer **out)
 {
     *out = NULL;
     const regex_spec *r = NULL;
-    for (size_t i = 0; i < sizeof regex_specs / sizeof *regex_specs && !r; i++)
+    for (size_t i = 0; i < N_SPECS && !r; i++)
         if (has_name(&regex_specs[i], name))
             r = &regex_specs[i];
     if (!r)
-        return qn_fail(
-            QN_ERR_UNSUPPORTED,
-            "pre-tokeniser '%.*s' is not supported, expected qwen2, qwen35, smollm, llama-bpe, gpt-2 or default",
-            (int)(name.length < 80 ? name.length : 80), name.data);
+        return refuse(name);
     qn_pretokenizer *pre;
     QN_TRY(qn_alloc(&pre, 1, sizeof *pre, "pre-tokeniser"));
     pre->regex_spec = r;

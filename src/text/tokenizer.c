@@ -6,8 +6,9 @@
 #include "text/bpe.h"
 #include "text/normalize.h"
 #include "text/pretokenize.h"
-#include "base/utf8.h"
+#include "text/spm.h"
 #include "text/vocab.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,9 @@ enum { LSTRIP = 1, RSTRIP = 2 };
 
 struct qn_tokenizer {
     qn_vocab vocab;
-    qn_merges merges;
+    bool is_spm;
+    qn_spm spm;       /* if is_spm */
+    qn_merges merges; /* otherwise, as pre */
     qn_pretokenizer *pre;
     int32_t bos, eos;
     bool add_bos, nfc, ignore_merges;
@@ -33,7 +36,7 @@ struct qn_tokenizer {
 
 /* ---- Loading ---- */
 
-static qn_status check_model(const qn_gguf *file)
+static qn_status load_model_name(const qn_gguf *file, bool *is_spm)
 {
     static const char key[] = "tokenizer.ggml.model";
     qn_string model = { NULL, 0 };
@@ -41,9 +44,11 @@ static qn_status check_model(const qn_gguf *file)
     if (!model.data || qn_string_equals(model, "no_vocab"))
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: the file has no tokeniser ('%s' is %s)", qn_gguf_path(file), key,
                        model.data ? "\"no_vocab\"" : "missing");
-    if (!qn_string_equals(model, "gpt2"))
+    *is_spm = qn_string_equals(model, "llama");
+    if (!*is_spm && !qn_string_equals(model, "gpt2"))
         return qn_fail(QN_ERR_UNSUPPORTED,
-                       "%s: tokeniser model '%.*s' is not supported, expected gpt2 (byte-level BPE)",
+                       "%s: tokeniser model '%.*s' is not supported, expected gpt2 (byte-level BPE) or llama "
+                       "(SentencePiece)",
                        qn_gguf_path(file), (int)(model.length < 80 ? model.length : 80), model.data);
     return QN_OK;
 }
@@ -66,11 +71,13 @@ static bool means_none(const qn_gguf_kv *kv)
     }
 }
 
-/* The token id of a key, or -1 if the key is missing or its value means no token. */
-static qn_status get_token(const qn_tokenizer *tok, const qn_gguf *file, const char *key, int32_t *out)
+/* The token id of a key: `fallback` if the key is missing and the vocabulary has that token, -1 if it has none or the
+ * key's value means no token. */
+static qn_status get_token(const qn_tokenizer *tok, const qn_gguf *file, const char *key, int32_t fallback,
+                           int32_t *out)
 {
-    *out = -1;
     const qn_gguf_kv *kv = qn_gguf_find(file, key);
+    *out = !kv && fallback >= 0 && (size_t)fallback < tok->vocab.n_tokens ? fallback : -1;
     if (!kv || means_none(kv))
         return QN_OK;
     uint32_t id = 0;
@@ -191,7 +198,7 @@ static qn_status load_eog(qn_tokenizer *tok, const qn_gguf *file)
     QN_TRY(read_tokens(tok, file, QN_KEY_EOS_IDS, MAX_LISTED, add_listed_eog, 0));
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         int32_t token;
-        QN_TRY(get_token(tok, file, keys[i], &token));
+        QN_TRY(get_token(tok, file, keys[i], -1, &token));
         add_eog(tok, token);
     }
     add_named(tok);
@@ -211,28 +218,44 @@ static void write_note(qn_tokenizer *tok)
         qn_append(&note, "; %zu more tokens are spelled like earlier ones", vocab->n_repeated - 1);
 }
 
-static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
+static qn_status load_bpe(qn_tokenizer *tok, const qn_gguf *file)
 {
     qn_string pre = { "default", 7 };
-    QN_TRY(check_model(file));
     QN_TRY(qn_gguf_get_string(file, "tokenizer.ggml.pre", false, &pre));
     const qn_status status = qn_pretokenizer_create(pre, &tok->pre);
     if (status != QN_OK)
         return qn_fail(status, "%s: %s", qn_gguf_path(file), qn_error_text());
-    QN_TRY(qn_vocab_load(&tok->vocab, file));
+    QN_TRY(qn_vocab_load(&tok->vocab, file, QN_SPELLING_BYTE_LEVEL));
     QN_TRY(qn_merges_load(&tok->merges, &tok->vocab, file));
-    QN_TRY(get_token(tok, file, "tokenizer.ggml.bos_token_id", &tok->bos));
-    QN_TRY(get_token(tok, file, "tokenizer.ggml.eos_token_id", &tok->eos));
     tok->add_bos = qn_pretokenizer_adds_bos(tok->pre);
-    QN_TRY(qn_gguf_get_bool(file, "tokenizer.ggml.add_bos_token", false, &tok->add_bos));
-    QN_TRY(load_eog(tok, file));
     tok->nfc = qn_pretokenizer_normalizes(tok->pre);
     tok->ignore_merges = qn_pretokenizer_ignores_merges(tok->pre);
+    snprintf(tok->name, sizeof tok->name, "gpt2/%s", qn_pretokenizer_name(tok->pre));
+    return QN_OK;
+}
+
+static qn_status load_spm(qn_tokenizer *tok, const qn_gguf *file)
+{
+    QN_TRY(qn_vocab_load(&tok->vocab, file, QN_SPELLING_SENTENCEPIECE));
+    QN_TRY(qn_spm_load(&tok->spm, &tok->vocab, file));
+    tok->add_bos = true;
+    snprintf(tok->name, sizeof tok->name, "llama");
+    return QN_OK;
+}
+
+static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
+{
+    enum { LLAMA_BOS = 1, LLAMA_EOS = 2 };
+    QN_TRY(load_model_name(file, &tok->is_spm));
+    QN_TRY((tok->is_spm ? load_spm : load_bpe)(tok, file));
+    QN_TRY(get_token(tok, file, "tokenizer.ggml.bos_token_id", tok->is_spm ? LLAMA_BOS : -1, &tok->bos));
+    QN_TRY(get_token(tok, file, "tokenizer.ggml.eos_token_id", tok->is_spm ? LLAMA_EOS : -1, &tok->eos));
+    QN_TRY(qn_gguf_get_bool(file, "tokenizer.ggml.add_bos_token", false, &tok->add_bos));
+    QN_TRY(load_eog(tok, file));
     QN_TRY(qn_gguf_get_bool(file, QN_KEY_NFC, false, &tok->nfc));
     QN_TRY(qn_gguf_get_bool(file, QN_KEY_IGNORE_MERGES, false, &tok->ignore_merges));
     QN_TRY(read_tokens(tok, file, QN_KEY_LSTRIP_IDS, tok->vocab.n_tokens, add_strip, LSTRIP));
     QN_TRY(read_tokens(tok, file, QN_KEY_RSTRIP_IDS, tok->vocab.n_tokens, add_strip, RSTRIP));
-    snprintf(tok->name, sizeof tok->name, "gpt2/%s", qn_pretokenizer_name(tok->pre));
     write_note(tok);
     return QN_OK;
 }
@@ -256,6 +279,7 @@ void qn_tokenizer_free(qn_tokenizer *tok)
         return;
     qn_pretokenizer_free(tok->pre);
     qn_merges_free(&tok->merges);
+    qn_spm_free(&tok->spm);
     qn_vocab_free(&tok->vocab);
     qn_free(tok->strips);
     qn_free(tok);
@@ -271,6 +295,7 @@ typedef struct encoder {
     qn_matcher *matcher;
     qn_nfc_scratch nfc;
     qn_bpe_scratch bpe;
+    qn_spm_scratch spm;
     int32_t *tokens;
     size_t n_tokens, capacity;
     size_t most, n_more;    /* limit of stored tokens; number of tokens beyond it */
@@ -293,8 +318,9 @@ static qn_status reserve(encoder *e, size_t more)
     return qn_realloc_array(&e->tokens, &e->capacity, need, sizeof *e->tokens, "tokens");
 }
 
-static qn_status append_token(encoder *e, int32_t token)
+static qn_status append_token(void *encoding, int32_t token)
 {
+    encoder *e = encoding;
     QN_TRY(reserve(e, 1));
     e->tokens[e->n_tokens] = token;
     keep(e, 1);
@@ -347,8 +373,8 @@ static qn_status encode_utf8(encoder *e, const char *text, size_t length)
     return qn_pretokenize(e->tok->pre, e->matcher, text, length, encode_piece, e);
 }
 
-/* Encodes text without special tokens: runs of valid UTF-8 alternate with runs of other bytes. */
-static qn_status encode_plain(encoder *e, const char *text, size_t length)
+/* Runs of valid UTF-8 alternate with runs of other bytes. */
+static qn_status encode_bytes(encoder *e, const char *text, size_t length)
 {
     for (size_t begin = 0, end = 0; begin < length; begin = end) {
         uint32_t code;
@@ -360,6 +386,20 @@ static qn_status encode_plain(encoder *e, const char *text, size_t length)
         QN_TRY(valid ? encode_utf8(e, text + begin, end - begin) : encode_piece(e, text + begin, end - begin));
     }
     return QN_OK;
+}
+
+/* Encodes bytes [begin, end) of a text, which have no special tokens and follow one unless begin is 0. */
+static qn_status encode_plain(encoder *e, const qn_spanned_text *t, size_t begin, size_t end)
+{
+    if (!e->tok->is_spm)
+        return encode_bytes(e, t->text + begin, end - begin);
+    const qn_spm_text text = { .text = t->text + begin,
+                               .length = end - begin,
+                               .begins = !begin && !t->continues,
+                               .ends = end == t->length,
+                               .prefixed = begin || !t->continues,
+                               .without = e->structural };
+    return qn_spm_encode(&e->tok->spm, &e->tok->vocab, &e->spm, &text, append_token, e);
 }
 
 /* The special token at byte `at` of a span, or -1. Control and structural tokens must end within the span. */
@@ -429,12 +469,12 @@ static qn_status encode(encoder *e, const qn_spanned_text *t, bool add_bos)
         }
         const unsigned strips = e->tok->strips ? e->tok->strips[special] : 0;
         const size_t before = strips & LSTRIP ? white_suffix(text + plain, at - plain) : 0;
-        QN_TRY(encode_plain(e, text + plain, at - plain - before));
+        QN_TRY(encode_plain(e, t, plain, at - before));
         QN_TRY(append_token(e, special));
         at += match;
         plain = at += strips & RSTRIP ? white_prefix(text + at, length - at) : 0;
     }
-    return encode_plain(e, text + plain, length - plain);
+    return encode_plain(e, t, plain, length);
 }
 
 static qn_status encode_text(const qn_tokenizer *tok, const qn_spanned_text *text, bool add_bos, size_t most,
@@ -450,6 +490,7 @@ static qn_status encode_text(const qn_tokenizer *tok, const qn_spanned_text *tex
     qn_matcher_free(e.matcher);
     qn_nfc_scratch_free(&e.nfc);
     qn_bpe_scratch_free(&e.bpe);
+    qn_spm_scratch_free(&e.spm);
     if (status != QN_OK) {
         free(e.tokens);
         return status;
@@ -464,8 +505,16 @@ qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t 
                               bool add_bos, int32_t **tokens, size_t *count)
 {
     const qn_text_span span = { length, parse_special };
-    const qn_spanned_text whole = { text, length, &span, 1, NULL };
+    const qn_spanned_text whole = { .text = text, .length = length, .spans = &span, .n_spans = 1 };
     return encode_text(tok, &whole, add_bos, SIZE_MAX, tokens, count);
+}
+
+qn_status qn_tokenizer_encode_rest(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special,
+                                   int32_t **tokens, size_t *count)
+{
+    const qn_text_span span = { length, parse_special };
+    const qn_spanned_text rest = { .text = text, .length = length, .spans = &span, .n_spans = 1, .continues = true };
+    return encode_text(tok, &rest, false, SIZE_MAX, tokens, count);
 }
 
 qn_status qn_tokenizer_encode_spans(const qn_tokenizer *tok, const qn_spanned_text *text, size_t most, int32_t **tokens,

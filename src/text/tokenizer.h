@@ -1,10 +1,15 @@
-/* Tokenisers: text to token ids and back, for byte-level BPE ("gpt2") with the pre-tokenisers of pretokenize.h.
+/* Tokenisers: text to token ids and back, for byte-level BPE ("gpt2") with the pre-tokenisers of pretokenize.h, and for
+ * SentencePiece models of type BPE ("llama", spm.h).
  *
- * A text is split at special tokens. The text between them is normalised to Unicode form C, if the tokeniser does so,
- * split by the pre-tokeniser, and merged. Bytes that are not valid UTF-8 are kept: each run of them is a separate
- * piece. So the concatenated pieces of the tokens are the text (in form C for qwen2 and qwen35), if the vocabulary has
- * a token for every byte. A byte without a token is dropped, as in Hugging Face's tokenisers (SmolLM2 lacks 21 bytes:
- * those that UTF-8 does not use, F1, F2 and six control characters).
+ * A text is split at special tokens. In byte-level BPE the text between them is normalised to Unicode form C, if the
+ * tokeniser does so, split by the pre-tokeniser, and merged. Bytes that are not valid UTF-8 are kept: each run of them
+ * is a separate piece. So the concatenated pieces of the tokens are the text (in form C for qwen2 and qwen35), if the
+ * vocabulary has a token for every byte. A byte without a token is dropped, as in Hugging Face's tokenisers (SmolLM2
+ * lacks 21 bytes: those that UTF-8 does not use, F1, F2 and six control characters).
+ *
+ * A SentencePiece model puts a space before the text, and before text after special tokens, unless its file says
+ * otherwise; the concatenated pieces have these spaces. A character without a token becomes byte tokens, or the unknown
+ * token if the vocabulary has none.
  *
  * A tokeniser is immutable and independent of the file; any number of threads may use it. */
 #ifndef QN_TEXT_TOKENIZER_H
@@ -35,7 +40,8 @@ typedef struct qn_tokenizer qn_tokenizer;
  *
  *   out   free it with qn_tokenizer_free
  *
- * Without tokenizer.ggml.pre the pre-tokeniser is "default". A special token id of -1, as a signed or an unsigned
+ * Without tokenizer.ggml.pre the pre-tokeniser is "default"; SentencePiece models have none. Their beginning-of-text
+ * and end-of-text tokens are 1 and 2 in a file without these keys. A special token id of -1, as a signed or an unsigned
  * integer, means that there is no such token. Of tokens with the same text the first is used.
  *
  * QN_ERR_UNSUPPORTED   the file has no tokeniser (no tokenizer.ggml.model, or "no_vocab"), an unsupported tokeniser
@@ -71,7 +77,13 @@ typedef struct qn_spanned_text {
     const qn_text_span *spans; /* [n_spans] ascending; the last one ends at `length` */
     size_t n_spans;
     const bool *structural; /* [n_vocab] user-defined tokens that are found like control tokens; NULL: none */
+    bool continues;         /* the text follows other text: no space is put before it */
 } qn_spanned_text;
+
+/* qn_tokenizer_encode_rest - as qn_tokenizer_encode without a beginning-of-text token, for a text that follows other
+ * text: no space is put before it. */
+qn_status qn_tokenizer_encode_rest(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special,
+                                   int32_t **tokens, size_t *count);
 
 /* qn_tokenizer_encode_spans - tokenises a text in spans. Control and structural tokens are found if they lie within one
  * span that has parse_special. Everything else is tokenised as if there were no spans, also across their ends.
@@ -115,7 +127,8 @@ int32_t qn_tokenizer_find(const qn_tokenizer *tok, const char *name);
 /* qn_tokenizer_note - a log message about tokens with the same text, or NULL. Owned by the tokeniser. */
 const char *qn_tokenizer_note(const qn_tokenizer *tok);
 
-/* qn_tokenizer_name - the model and the pre-tokeniser: "gpt2/qwen2". Owned by the tokeniser. */
+/* qn_tokenizer_name - the model and, of byte-level BPE, the pre-tokeniser: "gpt2/qwen2", "llama". Owned by the
+ * tokeniser. */
 const char *qn_tokenizer_name(const qn_tokenizer *tok);
 
 #endif

@@ -25,6 +25,20 @@ static void make_byte_to_codepoint(uint16_t *byte_to_codepoint)
         byte_to_codepoint[b] = is_printable(b) ? (uint16_t)b : next++;
 }
 
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The byte of a text <0x00> to <0xFF>, or -1. */
+static int byte_of(qn_string text)
+{
+    if (text.length != 6 || memcmp(text.data, "<0x", 3) != 0 || text.data[5] != '>')
+        return -1;
+    const int high = hex_digit(text.data[3]), low = hex_digit(text.data[4]);
+    return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
 /* Decodes a token's text to bytes; false if a character is not in the alphabet. */
 static bool decode_text(const int16_t *codepoint_to_byte, qn_string text, char *out, size_t *n_out)
 {
@@ -38,6 +52,24 @@ static bool decode_text(const int16_t *codepoint_to_byte, qn_string text, char *
     }
     *n_out = n;
     return true;
+}
+
+/* Decodes a token's text, as SentencePiece spells it, to bytes; returns their number. */
+static size_t decode_sentencepiece(uint8_t token_type, qn_string text, char *out)
+{
+    static const char space[3] = "\xe2\x96\x81"; /* U+2581 */
+    const int byte = token_type == QN_TOKEN_BYTE ? byte_of(text) : -1;
+    size_t n = 0;
+    if (byte >= 0) {
+        out[0] = (char)byte;
+        return 1;
+    }
+    for (size_t i = 0; i < text.length; n++) {
+        const bool is_space = text.length - i >= sizeof space && !memcmp(text.data + i, space, sizeof space);
+        out[n] = is_space ? ' ' : text.data[i];
+        i += is_space ? sizeof space : 1;
+    }
+    return n;
 }
 
 static bool is_stored_verbatim(uint8_t token_type)
@@ -90,8 +122,10 @@ static qn_status copy_tokens(qn_vocab *vocab, const qn_gguf *file, const qn_stri
         text_end += (uint32_t)n;
         vocab->text_offsets[i + 1] = text_end;
         /* Special tokens are stored verbatim, and so are manually added tokens with characters outside the alphabet. */
-        if (is_stored_verbatim(vocab->token_types[i]) ||
-            !decode_text(codepoint_to_byte, tokens[i], vocab->pieces + piece_end, &n))
+        if (!is_stored_verbatim(vocab->token_types[i]) && vocab->spelling == QN_SPELLING_SENTENCEPIECE)
+            n = decode_sentencepiece(vocab->token_types[i], tokens[i], vocab->pieces + piece_end);
+        else if (is_stored_verbatim(vocab->token_types[i]) ||
+                 !decode_text(codepoint_to_byte, tokens[i], vocab->pieces + piece_end, &n))
             memcpy(vocab->pieces + piece_end, tokens[i].data, n);
         piece_end += (uint32_t)n;
         vocab->piece_offsets[i + 1] = piece_end;
@@ -133,11 +167,24 @@ static qn_status index_texts(qn_vocab *vocab)
     return QN_OK;
 }
 
+/* The token of a byte in a vocabulary of SentencePiece: <0xHH>, or else the byte itself, as in llama.cpp. */
+static int32_t find_byte(const qn_vocab *vocab, unsigned byte)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    const char text[] = { '<', '0', 'x', digits[byte / 16], digits[byte % 16], '>' }, itself = (char)byte;
+    int32_t token = qn_vocab_find(vocab, text, sizeof text);
+    if (token < 0)
+        token = qn_vocab_find(vocab, &itself, 1);
+    return token >= 0 && !qn_vocab_is_control(vocab, token) ? token : -1;
+}
+
 static void index_bytes(qn_vocab *vocab)
 {
     for (unsigned b = 0; b < 256; b++) {
         char text[4];
-        vocab->byte_to_token[b] = qn_vocab_find(vocab, text, qn_utf8_encode(vocab->byte_to_codepoint[b], text));
+        vocab->byte_to_token[b] = vocab->spelling == QN_SPELLING_SENTENCEPIECE
+                                      ? find_byte(vocab, b)
+                                      : qn_vocab_find(vocab, text, qn_utf8_encode(vocab->byte_to_codepoint[b], text));
     }
 }
 
@@ -192,7 +239,7 @@ static qn_status index_specials(qn_vocab *vocab)
     return QN_OK;
 }
 
-qn_status qn_vocab_load(qn_vocab *vocab, const qn_gguf *file)
+qn_status qn_vocab_load(qn_vocab *vocab, const qn_gguf *file, qn_spelling spelling)
 {
     static const char key[] = "tokenizer.ggml.tokens";
     const qn_gguf_kv *kv = qn_gguf_find(file, key);
@@ -201,6 +248,7 @@ qn_status qn_vocab_load(qn_vocab *vocab, const qn_gguf *file)
     if (kv->type != QN_GGUF_ARRAY || kv->element_type != QN_GGUF_STRING || !kv->count || kv->count > INT32_MAX)
         return qn_fail(QN_ERR_FORMAT, "%s: '%s' must be an array of 1 to 2^31-1 strings", qn_gguf_path(file), key);
     vocab->n_tokens = (size_t)kv->count;
+    vocab->spelling = spelling;
     make_byte_to_codepoint(vocab->byte_to_codepoint);
     QN_TRY(load_token_types(vocab, file));
     qn_string *tokens;

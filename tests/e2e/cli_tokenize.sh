@@ -14,6 +14,12 @@ printf ' the\n\377' >"$work/text"
 gives $'258 10 255\n' tokenize -m "$parrot" --ids -f "$work/text"
 [ "$("$QN_BIN/quern" tokenize -m "$parrot" --ids <"$work/text")" = '258 10 255' ] || fail "tokenize: standard input"
 
+# SentencePiece: a space is put before the text; a character without a token is bytes.
+spm=$golden/vocab_spm-plain.gguf
+gives $'395 408 261 396\n' tokenize -m "$spm" --ids 'Once upon a time'
+gives $'    395 \' Once\'\n    198 \'\\xc3\'\n    171 \'\\xa8\'\n' tokenize -m "$spm" 'Onceè'
+gives $'1 2\n' tokenize -m "$spm" --bos --ids '</s>'
+
 # A conversation: its text exactly, and tokens in which messages spell no control token.
 cat >"$work/talk.json" <<'JSON'
 {"messages": [{"role": "user", "content": "a<|im_end|>é"}], "add_generation_prompt": true, "x": [1, "é"]}

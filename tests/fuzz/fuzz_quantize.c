@@ -69,7 +69,7 @@ static void make_base(const char *path)
         for (size_t i = 0; i < n; i++) {
             char name[64];
             snprintf(name, sizeof name, "blk.%zu.attn_q.weight", i);
-            if (types[i].type == QN_TYPE_OX2_0)
+            if (!qn_type_find_stored((uint32_t)types[i].type) || types[i].type == QN_TYPE_NVFP4) /* refused */
                 continue;
             if (pass)
                 add_data(w, &types[i]);

@@ -15,7 +15,9 @@
 
 #include <utf8proc.h>
 
-static const char *const pres[] = { "qwen2", "qwen35", "smollm", "llama-bpe", "gpt-2", "default" };
+static const char *const pres[] = {
+    "qwen2", "qwen35", "smollm", "llama-bpe", "gpt-2", "tekken", "deepseek-v3", "gpt-4o"
+};
 enum { N_PRES = sizeof pres / sizeof *pres, N_FORM_C = 2 };
 
 static const char *const merges[] = { "Ġ Ġ",  "ĠĠ ĠĠ", "a a", "aa aa", "Ġ a", "b c", "a b",
@@ -25,6 +27,24 @@ static const struct added_token added[] = { { "<|endoftext|>", 3 }, { "<|im_star
 static const char template[] =
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n<t>' + m.content + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+/* SentencePiece: tokens that overlap, an unused one, and equal scores. */
+static const struct spm_token spm_tokens[] = { { "\xe2\x96\x81", 1, -1 },
+                                               { "a", 1, -2 },
+                                               { "b", 1, -2 },
+                                               { "ab", 1, -3 },
+                                               { "ba", 1, -3 },
+                                               { "aba", 5, -1 },
+                                               { "abab", 1, -4 },
+                                               { "\xe2\x96\x81\xe2\x96\x81", 1, -5 },
+                                               { "\xe2\x96\x81"
+                                                 "a",
+                                                 1, -6 },
+                                               { "\xc3\xa9", 1, -7 },
+                                               { "<t>", 4, 0 },
+                                               { "<|im_end|>", 3, 0 },
+                                               { NULL, 0, 0 } };
+static qn_tokenizer *spm;
 
 static qn_tokenizer *tokenizers[N_PRES];
 static qn_chat_template *chat;
@@ -42,8 +62,21 @@ static qn_status create(const struct vocab_spec *spec, qn_tokenizer **tok, qn_ch
     return status;
 }
 
+static qn_status create_spm(const struct spm_spec *spec, qn_tokenizer **tok)
+{
+    struct file_bytes bytes = make_spm_vocab(spec);
+    qn_gguf *file;
+    require(qn_gguf_open_memory(bytes.data, bytes.n, "fuzz", &file) == QN_OK, "the file opens");
+    const qn_status status = qn_tokenizer_create(file, tok);
+    qn_gguf_close(file);
+    free(bytes.data);
+    return status;
+}
+
 static void set_up(void)
 {
+    const struct spm_spec spm_spec = { .tokens = spm_tokens, .with_bytes = true, .space_prefix = 1 };
+    require(create_spm(&spm_spec, &spm) == QN_OK, "the vocabulary loads");
     for (size_t i = 0; i < N_PRES; i++) {
         const struct vocab_spec spec = {
             .model = "gpt2", .pre = pres[i], .merges = merges, .added = added, .chat_template = template
@@ -145,6 +178,52 @@ static void check_vocabulary(size_t which, const char *text, size_t n)
         require(*qn_error_text(), "a refusal has a text");
     }
     free(words);
+}
+
+/* Without a space before the text, all its bytes come back; U+2581 is a space. A vocabulary with tokens from the text
+ * and scores from `scores` is refused, or it works. */
+static void check_spm(const char *text, size_t n, uint8_t scores)
+{
+    size_t n_decoded, n_spaces = 0;
+    char *words = malloc(n + 1), *spaces = malloc(n + 1);
+    require(words && spaces, "memory");
+    for (size_t i = 0; i < n; n_spaces++) {
+        const bool is_space = n - i >= 3 && !memcmp(text + i, "\xe2\x96\x81", 3);
+        spaces[n_spaces] = is_space ? ' ' : text[i];
+        i += is_space ? 3 : 1;
+    }
+    for (int special = 0; special < 2; special++) {
+        char *decoded = round_trip(spm, text, n, special, &n_decoded);
+        require(same(decoded, n_decoded, spaces, n_spaces), "the same bytes come back");
+        free(decoded);
+    }
+    memcpy(words, text, n);
+    words[n] = '\0';
+    struct spm_token own[33] = { { NULL, 0, 0 } };
+    size_t n_own = 0;
+    for (size_t i = 0; i < n && n_own < 32; i += strlen(words + i) + 1, n_own++) {
+        const int kind = (unsigned char)words[i] % 8;
+        own[n_own] = (struct spm_token){ words + i, kind, (float)(scores * (n_own + 1) % 7) };
+    }
+    const struct spm_spec spec = { .tokens = own,
+                                   .with_bytes = scores % 2,
+                                   .space_prefix = scores / 2 % 3,
+                                   .remove_spaces = scores / 6 % 3,
+                                   .no_scores = scores > 250 };
+    qn_tokenizer *tok;
+    if (create_spm(&spec, &tok) == QN_OK) {
+        int32_t *tokens;
+        size_t count;
+        require(qn_tokenizer_encode(tok, text, n, n % 2, true, &tokens, &count) == QN_OK, "a text encodes");
+        for (size_t i = 0; i < count; i++)
+            require(tokens[i] >= 0 && (size_t)tokens[i] < qn_tokenizer_n_vocab(tok), "tokens are in the vocabulary");
+        free(tokens);
+        qn_tokenizer_free(tok);
+    } else {
+        require(*qn_error_text(), "a refusal has a text");
+    }
+    free(words);
+    free(spaces);
 }
 
 /* The end of the next piece of a stream. */
@@ -266,6 +345,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 1: check_stop(text, n, data[1]); break;
     case 2: check_chat(text, n); break;
     case 3: check_vocabulary(which, text, n); break;
+    case 4: check_spm(text, n, data[1]); break;
     default: check_tokenizer(which, text, n); break;
     }
     return 0;

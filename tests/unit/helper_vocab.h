@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -196,6 +197,91 @@ static inline struct file_bytes make_vocab(const struct vocab_spec *spec)
     put_bytes(&file, padding, (32 - file.n % 32) % 32);
     free(keys.data);
     free(merges.data);
+    free(list.texts.data);
+    free(list.kinds.data);
+    return file;
+}
+
+/* ---- SentencePiece ---- */
+
+struct spm_token {
+    const char *text; /* NULL at the end */
+    int kind;
+    float score;
+};
+
+struct spm_spec {
+    const struct spm_token *tokens; /* after <unk>, <s>, </s> (0 to 2) and, with_bytes, <0x00> to <0xFF> (3 to 258) */
+    bool with_bytes;
+    int space_prefix, remove_spaces; /* 0: no such key, 1: false, 2: true */
+    const char *chat_template;
+    bool no_scores;
+    int n_missing_scores; /* number of scores missing at the end */
+    int unknown;          /* 0: no such key */
+};
+
+static inline void put_key_bool(struct file_bytes *file, uint64_t *n_keys, const char *key, int value)
+{
+    const uint8_t byte = value == 2;
+    put_key(file, n_keys, key, QN_GGUF_BOOL);
+    put_bytes(file, &byte, 1);
+}
+
+static inline void add_scored(struct token_list *list, struct file_bytes *scores, const char *text, int kind,
+                              float score)
+{
+    add_token(list, text, strlen(text), kind);
+    put_bytes(scores, &score, sizeof score);
+}
+
+/* make_spm_vocab - builds the file; free its data with free(). */
+static inline struct file_bytes make_spm_vocab(const struct spm_spec *spec)
+{
+    struct file_bytes keys = { 0 }, file = { 0 }, scores = { 0 };
+    struct token_list list = { 0 };
+    uint64_t n_keys = 0;
+    add_scored(&list, &scores, "<unk>", 2, 0);
+    add_scored(&list, &scores, "<s>", 3, 0);
+    add_scored(&list, &scores, "</s>", 3, 0);
+    for (unsigned b = 0; spec->with_bytes && b < 256; b++) {
+        char text[8];
+        snprintf(text, sizeof text, "<0x%02X>", b);
+        add_scored(&list, &scores, text, 6, 0);
+    }
+    for (const struct spm_token *t = spec->tokens; t && t->text; t++)
+        add_scored(&list, &scores, t->text, t->kind, t->score);
+    put_key_string(&keys, &n_keys, "tokenizer.ggml.model", "llama");
+    put_key(&keys, &n_keys, "tokenizer.ggml.tokens", QN_GGUF_ARRAY);
+    put_u32(&keys, QN_GGUF_STRING);
+    put_u64(&keys, list.n);
+    put_bytes(&keys, list.texts.data, list.texts.n);
+    put_key(&keys, &n_keys, "tokenizer.ggml.token_type", QN_GGUF_ARRAY);
+    put_u32(&keys, QN_GGUF_I32);
+    put_u64(&keys, list.n);
+    put_bytes(&keys, list.kinds.data, list.kinds.n);
+    if (!spec->no_scores) {
+        put_key(&keys, &n_keys, "tokenizer.ggml.scores", QN_GGUF_ARRAY);
+        put_u32(&keys, QN_GGUF_F32);
+        put_u64(&keys, list.n - (uint32_t)spec->n_missing_scores);
+        put_bytes(&keys, scores.data, scores.n - 4 * (size_t)spec->n_missing_scores);
+    }
+    if (spec->space_prefix)
+        put_key_bool(&keys, &n_keys, "tokenizer.ggml.add_space_prefix", spec->space_prefix);
+    if (spec->remove_spaces)
+        put_key_bool(&keys, &n_keys, "tokenizer.ggml.remove_extra_whitespaces", spec->remove_spaces);
+    if (spec->unknown)
+        put_key_u32(&keys, &n_keys, "tokenizer.ggml.unknown_token_id", (uint32_t)spec->unknown);
+    if (spec->chat_template)
+        put_key_string(&keys, &n_keys, "tokenizer.chat_template", spec->chat_template);
+    put_bytes(&file, "GGUF", 4);
+    put_u32(&file, 3);
+    put_u64(&file, 0);
+    put_u64(&file, n_keys);
+    put_bytes(&file, keys.data, keys.n);
+    static const uint8_t padding[32];
+    put_bytes(&file, padding, (32 - file.n % 32) % 32);
+    free(keys.data);
+    free(scores.data);
     free(list.texts.data);
     free(list.kinds.data);
     return file;

@@ -45,7 +45,7 @@ static qn_status begin(matmul_call *c, const qn_cuda_matmul_weights *weights)
     *c = (matmul_call){ 0 };
     if (!weights)
         return qn_fail(QN_ERR_INVALID, "weights: NULL");
-    c->type = (uint32_t)weights->dtype == QN_TYPE_OX2_0 ? NULL : qn_type_find((uint32_t)weights->dtype);
+    c->type = qn_type_find_stored((uint32_t)weights->dtype);
     if (!c->type)
         return qn_fail(QN_ERR_INVALID, "weights: type %d is not a weight type", (int)weights->dtype);
     if (!weights->n_cols || !qn_row_bytes(c->type, weights->n_cols, &row_bytes))

@@ -64,12 +64,10 @@ QN_INLINE void unpack_half(qn_type type, const uint8_t *p, size_t half, uint8_t 
             group[4 + r] = _mm256_permute2x128_si256(code[2 * r], code[2 * r + 1], 0x31);
         }
         break;
-    case QN_TYPE_Q8_0:
+    default:
         read_groups(type, p, half, group);
-        for (int r = 0; r < 8; r++)
+        for (int r = 0; is_read_signed(type) && r < 8; r++)
             group[r] = _mm256_xor_si256(group[r], _mm256_set1_epi8(-128));
-        break;
-    default: read_groups(type, p, half, group);
     }
     store_quads(group, out);
 }
@@ -77,17 +75,24 @@ QN_INLINE void unpack_half(qn_type type, const uint8_t *p, size_t half, uint8_t 
 QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *p, qn_super_block *out)
 {
     (void)layout;
-    __m256 scale[2], offset[2];
+    __m256 scale[2], offset[2], offset_upper;
     read_scales(type, p, scale, offset);
     for (size_t half = 0; half < 2; half++) {
         unpack_half(type, p, half, out->codes + 32 * half);
         _mm256_storeu_ps(out->scale + 8 * half, scale[half]);
+        if (type == QN_TYPE_NVFP4_L)
+            _mm256_storeu_ps(out->scale_upper + 8 * half, offset[half]);
+        if (type == QN_TYPE_Q2_K)
+            read_half_offsets(p + half * QN_Q2_K_BYTES, &offset[half], &offset_upper);
+        if (type == QN_TYPE_Q2_K)
+            _mm256_storeu_ps(out->offset_upper + 8 * half, offset_upper);
         if (has_offset(type))
             _mm256_storeu_ps(out->offset + 8 * half, offset[half]);
-        const int8_t *factors = (const int8_t *)p + QN_Q6_K_BYTES * half + QN_Q6_K_FACTORS;
-        for (size_t r = 0; type == QN_TYPE_Q6_K && r < 8; r++) {
-            out->factor_lower[8 * half + r] = factors[2 * r];
-            out->factor_upper[8 * half + r] = factors[2 * r + 1];
+        if (has_factors(type)) {
+            const __m256i both = _mm256_cvtepi16_epi32(read_factors(type, p + half * block_of(type).bytes));
+            const __m256i lower = _mm256_srai_epi32(_mm256_slli_epi32(both, 24), 24);
+            _mm256_storeu_si256((__m256i *)(out->factor_lower + 8 * half), lower);
+            _mm256_storeu_si256((__m256i *)(out->factor_upper + 8 * half), _mm256_srai_epi32(both, 8));
         }
     }
 }
@@ -107,6 +112,7 @@ struct gemm_block_traits {
     bool wide;                   /* codes up to 255 */
     bool no_zero_point;          /* the zero point is 0 or already subtracted */
     bool has_offset, has_factor; /* as in qn_type_info */
+    bool has_halves;             /* has_factor or has_half_scale: the halves of groups have sums of their own */
     bool hilo;
 };
 
@@ -163,8 +169,8 @@ QN_INLINE void gemm_block_codes(const uint8_t *w, size_t row_bytes, size_t n_row
 }
 
 /* Computes the integer dot products of one half of a super-block, minus zero point times the sums of activations.
- * `sum`: full groups, or for types with factors the first 16 values of each; `last`: the last 16 values of each, for
- * types with factors. */
+ * `sum`: full groups, or for types with halves the first 16 values of each; `last`: the last 16 values of each, for
+ * types with halves. */
 QN_INLINE void gemm_block_isums(const qn_super_block *w, size_t row_supers, size_t n_rows, const qn_acts *acts,
                                 qn_act_layout layout, size_t super0, size_t half, size_t n_tokens, int zero_bits,
                                 struct gemm_block_traits traits, __m256i sum[GEMM_TOKENS][GEMM_ROWS],
@@ -178,26 +184,29 @@ QN_INLINE void gemm_block_isums(const qn_super_block *w, size_t row_supers, size
     for (int pass = traits.hilo ? 0 : 1; pass < 2; pass++) {
         const int8_t *a =
             (traits.hilo && pass ? acts->codes_lo[layout] : acts->codes[layout]) + super0 * QN_SUPER + 32 * half;
-        if (traits.has_factor) {
+        if (traits.has_halves) {
             gemm_block_codes(codes, row_bytes, n_rows, a, token_bytes, n_tokens, 0, 4, traits, sum);
             gemm_block_codes(codes, row_bytes, n_rows, a, token_bytes, n_tokens, 4, 8, traits, last);
         } else {
             gemm_block_codes(codes, row_bytes, n_rows, a, token_bytes, n_tokens, 0, 8, traits, sum);
         }
         for (size_t t = 0; t < n_tokens && traits.hilo && !pass; t++)
-            for (size_t r = 0; r < n_rows; r++)
+            for (size_t r = 0; r < n_rows; r++) {
                 sum[t][r] = _mm256_mullo_epi32(sum[t][r], _mm256_set1_epi32(QN_HILO_BASE));
+                if (traits.has_halves)
+                    last[t][r] = _mm256_mullo_epi32(last[t][r], _mm256_set1_epi32(QN_HILO_BASE));
+            }
     }
     for (size_t t = 0; t < n_tokens; t++) {
         const size_t group = (super0 + t * n_super) * QN_SUPER_GROUPS + 8 * half;
         const __m128i bits = _mm_cvtsi32_si128(zero_bits);
         const __m256i hi = _mm256_sll_epi32(load32(acts->sum_upper + group), bits);
         __m256i lo = _mm256_sll_epi32(load32(acts->sum + group), bits);
-        if (traits.has_factor)
+        if (traits.has_halves)
             lo = _mm256_sub_epi32(lo, hi);
         for (size_t r = 0; r < n_rows && !traits.no_zero_point; r++) {
             sum[t][r] = _mm256_sub_epi32(sum[t][r], lo);
-            if (traits.has_factor)
+            if (traits.has_halves)
                 last[t][r] = _mm256_sub_epi32(last[t][r], hi);
         }
     }
@@ -231,6 +240,10 @@ QN_INLINE void gemm_block(const qn_super_block *rows, size_t n_rows, const qn_ac
                                                 _mm256_mullo_epi32(last[t][r], load32(row->factor_upper + 8 * half)));
                     *to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum),
                                           _mm256_mul_ps(_mm256_loadu_ps(row->scale + 8 * half), act_scale), *to);
+                    if (traits.has_halves && !traits.has_factor)
+                        *to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(last[t][r]),
+                                              _mm256_mul_ps(_mm256_loadu_ps(row->scale_upper + 8 * half), act_scale),
+                                              *to);
                     const __m256i act_sum = load32(acts->sum + group), upper = load32(acts->sum_upper + group);
                     if (traits.has_offset)
                         *to = _mm256_fmadd_ps(
@@ -281,8 +294,11 @@ GEMM_I8_VARIANT(four_bits, .n_i16_adds = 8)
 GEMM_I8_VARIANT(four_bits_offset, .n_i16_adds = 8, .has_offset = true, .no_zero_point = true)
 GEMM_I8_VARIANT(five_bits, .n_i16_adds = 4)
 GEMM_I8_VARIANT(five_bits_offset, .n_i16_adds = 4, .has_offset = true, .no_zero_point = true)
-GEMM_I8_VARIANT(six_bits_factor, .n_i16_adds = 2, .has_factor = true)
-GEMM_I8_VARIANT(four_bits_factor_offset, .n_i16_adds = 4, .has_factor = true, .has_offset = true, .no_zero_point = true)
+GEMM_I8_VARIANT(six_bits_factor, .n_i16_adds = 2, .has_factor = true, .has_halves = true)
+GEMM_I8_VARIANT(four_bits_factor_offset, .n_i16_adds = 4, .has_factor = true, .has_halves = true, .has_offset = true,
+                .no_zero_point = true)
+GEMM_I8_VARIANT(five_bits_halves, .n_i16_adds = 4, .has_halves = true)
+GEMM_I8_VARIANT(five_bits_halves_hilo, .n_i16_adds = 4, .has_halves = true, .hilo = true)
 GEMM_I8_VARIANT(wide, .n_i16_adds = 1, .wide = true, .no_zero_point = NO_WIDE_ZERO_POINT)
 GEMM_I8_VARIANT(four_bits_hilo, .n_i16_adds = 8, .hilo = true)
 GEMM_I8_VARIANT(four_bits_offset_hilo, .n_i16_adds = 8, .has_offset = true, .no_zero_point = true, .hilo = true)
@@ -300,6 +316,8 @@ static void gemm_avx2(const qn_type_info *type, const qn_super_block *rows, size
     void (*gemm)(const qn_super_block *, size_t, const qn_acts *, qn_act_layout, size_t, size_t, int, float *);
     if (type->has_factor)
         gemm = offset ? gemm_i8_four_bits_factor_offset : gemm_i8_six_bits_factor;
+    else if (type->has_half_scale)
+        gemm = hilo ? gemm_i8_five_bits_halves_hilo : gemm_i8_five_bits_halves;
     else if (type->max_code > 31)
         gemm = hilo ? gemm_i8_wide_hilo : gemm_i8_wide;
     else if (type->max_code > 15)
@@ -341,7 +359,13 @@ static void gemm_float_avx2(const qn_matrix *weights, size_t row, size_t n_rows,
     X(q8_0, Q8_0, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
     X(q4_k, Q4_K, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
     X(q5_k, Q5_K, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
-    X(q6_k, Q6_K, QN_ACT_PLAIN, NO_HILO, { 0 })
+    X(q6_k, Q6_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
+    X(q2_k, Q2_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
+    X(q3_k, Q3_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
+    X(iq4_nl, IQ4_NL, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
+    X(iq4_xs, IQ4_XS, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
+    X(mxfp4, MXFP4, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
+    X(nvfp4_l, NVFP4_L, QN_ACT_PLAIN, HILO, { 0 })
 
 FORMAT_TABLE(FORMATS)
 

@@ -193,19 +193,25 @@ TILE_VARIANT(zero_hilo, .hilo = true, .has_zero_point = true)
 TILE_VARIANT(wide_hilo, .hilo = true, .wide = true)
 TILE_VARIANT(offset_hilo, .hilo = true, .has_offset = true)
 
-/* Computes a tile of a type with factors. It needs two accumulators per element: the tile of matmul_simd.h, one row and
+/* Computes a tile of a type with halves. It needs two accumulators per element: the tile of matmul_simd.h, one row and
  * one token at a time to fit the registers. */
-static void tile_factor(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
+static void tile_halves(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
                         size_t first, size_t n_tokens, float *out)
 {
     const int zero_bits = type->zero_point ? __builtin_ctz(type->zero_point) : 0;
     const struct gemm_traits factor = { .has_factor = true };
     const struct gemm_traits both = { .has_factor = true, .has_offset = true, .no_zero_point = true };
+    const struct gemm_traits scales = { .has_half_scale = true },
+                             scales_hilo = { .has_half_scale = true, .hilo = true };
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t r = 0; r < n_rows; r++) {
             const qn_super_block *row = rows + r * acts->n_super;
             float *to = out + t * TILE_ROWS + r;
-            if (type->has_offset)
+            if (type->has_half_scale && acts->hilo)
+                gemm_tile(row, 1, acts, qn_act_layout_of(type), first + t, 1, zero_bits, scales_hilo, to);
+            else if (type->has_half_scale)
+                gemm_tile(row, 1, acts, qn_act_layout_of(type), first + t, 1, zero_bits, scales, to);
+            else if (type->has_offset)
                 gemm_tile(row, 1, acts, qn_act_layout_of(type), first + t, 1, zero_bits, both, to);
             else
                 gemm_tile(row, 1, acts, qn_act_layout_of(type), first + t, 1, zero_bits, factor, to);
@@ -215,8 +221,8 @@ static void tile_factor(const qn_type_info *type, const qn_super_block *rows, si
 static void gemm_neon(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
                       size_t first, size_t n_tokens, float *out)
 {
-    if (type->has_factor)
-        tile_factor(type, rows, n_rows, acts, first, n_tokens, out);
+    if (type->has_factor || type->has_half_scale)
+        tile_halves(type, rows, n_rows, acts, first, n_tokens, out);
     else if (type->has_offset)
         (acts->hilo ? tile_offset_hilo : tile_offset)(type, rows, n_rows, acts, first, n_tokens, out);
     else if (type->max_code > 127)

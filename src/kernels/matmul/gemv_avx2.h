@@ -146,8 +146,87 @@ QN_INLINE void read_k_scales(const uint8_t *block, __m256 *scale, __m256 *offset
     *offset = _mm256_xor_ps(_mm256_mul_ps(broadcast_f16(block + QN_Q4_K_MIN), m), _mm256_set1_ps(-0.0f));
 }
 
-/* Reads the scale of each group of a super-block, and the offset for types with one. type is a constant at the calls,
- * here and below. */
+/* Reads the scales of IQ4_XS: qn_iq4_xs_factor of layout.h, of all eight groups. */
+QN_INLINE __m256 read_iq4_xs_scales(const uint8_t *block)
+{
+    uint32_t low;
+    uint16_t high;
+    memcpy(&low, block + QN_IQ4_XS_FACTORS_LOW, sizeof low);
+    memcpy(&high, block + QN_IQ4_XS_FACTORS_HIGH, sizeof high);
+    const __m256i fields =
+        _mm256_srlv_epi32(_mm256_set1_epi32((int32_t)low), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    const __m256i tops = _mm256_srlv_epi32(_mm256_set1_epi32(high << 4), _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+    const __m256i factor =
+        _mm256_or_si256(_mm256_and_si256(fields, _mm256_set1_epi32(15)), _mm256_and_si256(tops, _mm256_set1_epi32(48)));
+    return _mm256_mul_ps(broadcast_f16(block + QN_IQ4_XS_SCALE),
+                         _mm256_cvtepi32_ps(_mm256_sub_epi32(factor, _mm256_set1_epi32(32))));
+}
+
+/* Returns half of the scales of eight blocks of MXFP4, 2^(exponent - 127), since the codes are twice the values. */
+QN_INLINE __m256 read_exponents(const uint8_t *p)
+{
+    uint64_t bytes = 0;
+    for (size_t r = 0; r < 8; r++)
+        bytes |= (uint64_t)p[r * QN_MXFP4_BYTES + QN_MXFP4_SCALE] << 8 * r;
+    const __m256i exponent = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)bytes)), one = _mm256_set1_epi32(1);
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(exponent, one), 23);
+    const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), exponent);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(small, normal, _mm256_cmpgt_epi32(exponent, one)));
+}
+
+/* Returns scales of NVFP4_L: e4m3_value of quant/codebook.c of byte `first` of the scales of four blocks, and of the
+ * byte two after it. heads: the first 8 bytes of the blocks. */
+QN_INLINE __m256 read_e4m3(__m256i heads, int first, __m256 half_d)
+{
+    const int none = (int)0x80808000 + QN_NVFP4_L_SCALES + first;
+    const __m256i from = _mm256_broadcastsi128_si256(_mm_set_epi32(none + 10, none + 8, none + 2, none));
+    const __m256i f16 =
+        _mm256_slli_epi32(_mm256_and_si256(_mm256_shuffle_epi8(heads, from), _mm256_set1_epi32(0x7f)), 7);
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(f16), _mm256_extracti128_si256(f16, 1));
+    return _mm256_mul_ps(_mm256_mul_ps(_mm256_cvtph_ps(words), _mm256_set1_ps(256)), half_d);
+}
+
+/* Reads the scales of the first 16 values of eight groups, and of the last. */
+QN_INLINE void read_nvfp4_scales(const uint8_t *p, __m256 *lower, __m256 *upper)
+{
+    int64_t head[4];
+    for (size_t b = 0; b < 4; b++)
+        memcpy(&head[b], p + b * QN_NVFP4_L_BYTES, sizeof head[b]);
+    const __m256i heads = load32(head);
+    const __m256 d = _mm256_castsi256_ps(_mm256_shuffle_epi32(heads, 0xa0));
+    const __m256 half_d = _mm256_mul_ps(d, _mm256_set1_ps(0.5f));
+    *lower = read_e4m3(heads, 0, half_d);
+    *upper = read_e4m3(heads, 1, half_d);
+}
+
+/* Reads the factors of a block, int8, two for each group. */
+QN_INLINE __m128i read_factors(qn_type type, const uint8_t *block)
+{
+    if (type == QN_TYPE_Q6_K)
+        return load16(block + QN_Q6_K_FACTORS);
+    if (type == QN_TYPE_Q2_K)
+        return _mm_and_si128(load16(block + QN_Q2_K_FACTORS), _mm_set1_epi8(15));
+    /* Q3_K: qn_q3_k_factor of layout.h, of all sixteen. */
+    uint64_t low;
+    uint32_t top;
+    memcpy(&low, block + QN_Q3_K_FACTORS, sizeof low);
+    memcpy(&top, block + QN_Q3_K_FACTORS + 8, sizeof top);
+    const __m128i lows = _mm_and_si128(_mm_set_epi64x((int64_t)(low >> 4), (int64_t)low), _mm_set1_epi8(15));
+    const __m128i tops = _mm_set_epi32((int32_t)(top >> 2), (int32_t)top, (int32_t)(top << 2), (int32_t)(top << 4));
+    return _mm_sub_epi8(_mm_or_si128(lows, _mm_and_si128(tops, _mm_set1_epi8(48))), _mm_set1_epi8(32));
+}
+
+/* Reads the offsets of Q2_K, of the first 16 values of each group and of the last. */
+QN_INLINE void read_half_offsets(const uint8_t *block, __m256 *lower, __m256 *upper)
+{
+    const __m256i both = _mm256_cvtepu16_epi32(load16(block + QN_Q2_K_FACTORS)), nibble = _mm256_set1_epi32(15);
+    const __m256 minus_dmin = _mm256_xor_ps(broadcast_f16(block + QN_Q2_K_MIN), _mm256_set1_ps(-0.0f));
+    *lower = _mm256_mul_ps(minus_dmin, _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(both, 4), nibble)));
+    *upper = _mm256_mul_ps(minus_dmin, _mm256_cvtepi32_ps(_mm256_srli_epi32(both, 12)));
+}
+
+/* Reads the scale of each group of a super-block, and the offset for types with one for each group; of NVFP4_L the
+ * scales of the first 16 values, and in `offset` those of the last. type is a constant at the calls, here and below. */
 QN_INLINE void read_scales(qn_type type, const uint8_t *p, __m256 scale[2], __m256 offset[2])
 {
     const struct block_layout b = block_of(type);
@@ -158,6 +237,11 @@ QN_INLINE void read_scales(qn_type type, const uint8_t *p, __m256 scale[2], __m2
         scale[1] = _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
         return;
     }
+    if (type == QN_TYPE_NVFP4_L) {
+        read_nvfp4_scales(p, &scale[0], &offset[0]);
+        read_nvfp4_scales(p + super_bytes(type) / 2, &scale[1], &offset[1]);
+        return;
+    }
     if (b.weights == 64) {
         const __m256 d = load_8_f16(p + b.scale, b.bytes);
         scale[0] = _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
@@ -166,8 +250,12 @@ QN_INLINE void read_scales(qn_type type, const uint8_t *p, __m256 scale[2], __m2
     }
     for (size_t half = 0; half < 2; half++) {
         const uint8_t *q = p + half * (super_bytes(type) / 2);
-        if (b.weights == 256 && has_offset(type)) /* Q4_K, Q5_K */
+        if (type == QN_TYPE_Q4_K || type == QN_TYPE_Q5_K)
             read_k_scales(q, &scale[half], &offset[half]);
+        else if (type == QN_TYPE_IQ4_XS)
+            scale[half] = read_iq4_xs_scales(q);
+        else if (type == QN_TYPE_MXFP4)
+            scale[half] = read_exponents(q);
         else if (b.weights == 256)
             scale[half] = broadcast_f16(q + b.scale);
         else
@@ -281,7 +369,21 @@ QN_INLINE void read_tq1_0(const uint8_t *p, __m256i group[8])
     group[7] = digit(_mm256_blend_epi32(triple(triple(mid)), last_all, 0xf0));
 }
 
-/* Reads the codes of eight groups in ascending order, one group per vector. Q8_0's are signed, as stored. */
+/* Types whose codes are read signed, without their zero point. */
+QN_INLINE bool is_read_signed(qn_type type)
+{
+    return type == QN_TYPE_Q8_0 || type == QN_TYPE_IQ4_NL || type == QN_TYPE_IQ4_XS;
+}
+
+/* Returns what nibbles stand for: signed values of IQ4, codes of MXFP4 and NVFP4. */
+QN_INLINE __m256i look_up_values(qn_type type, __m256i nibbles)
+{
+    const __m256i values = _mm256_broadcastsi128_si256(load16(is_read_signed(type) ? iq4_values : e2m1_values));
+    const int zero = is_read_signed(type) ? 0 : block_of(type).zero;
+    return _mm256_shuffle_epi8(_mm256_add_epi8(values, _mm256_set1_epi8((char)zero)), nibbles);
+}
+
+/* Reads the codes of eight groups in ascending order, one group per vector; signed ones if is_read_signed. */
 QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i group[8])
 {
     const struct block_layout b = block_of(type);
@@ -290,8 +392,24 @@ QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i 
     switch (type) {
     case QN_TYPE_TQ1_0: read_tq1_0(p, group); break;
     case QN_TYPE_TQ2_0:
-        for (int r = 0; r < 8; r++)
+    case QN_TYPE_Q2_K:
+    case QN_TYPE_Q3_K:
+        for (int r = 0; r < 8; r++) {
             group[r] = _mm256_and_si256(_mm256_srli_epi16(load32(p + b.codes + r / 4 * 32), r % 4 * 2), three);
+            if (type == QN_TYPE_Q3_K) {
+                const __m256i third = load32(p + QN_Q3_K_HIGH), bit = _mm256_set1_epi8(4);
+                const __m256i moved = r < 2 ? _mm256_slli_epi16(third, 2 - r) : _mm256_srli_epi16(third, r - 2);
+                group[r] = _mm256_or_si256(group[r], _mm256_and_si256(moved, bit));
+            }
+        }
+        break;
+    case QN_TYPE_IQ4_XS:
+        for (size_t r = 0; r < 8; r++)
+            group[r] = look_up_values(type, read_nibbles(p + b.codes + 16 * r));
+        break;
+    case QN_TYPE_NVFP4_L:
+        for (size_t r = 0; r < 8; r++)
+            group[r] = look_up_values(type, read_nibbles(p + r / 2 * b.bytes + b.codes + r % 2 * 16));
         break;
     case QN_TYPE_Q4_K:
     case QN_TYPE_Q5_K:
@@ -321,6 +439,8 @@ QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i 
     default:
         for (size_t r = 0; r < 8; r++) {
             group[r] = read_nibbles(p + b.bytes * r + b.codes);
+            if (has_values(type))
+                group[r] = look_up_values(type, group[r]);
             if (type == QN_TYPE_Q5_0)
                 group[r] = _mm256_or_si256(group[r], read_fifth_bits(p + b.bytes * r + QN_Q5_0_HIGH));
             if (type == QN_TYPE_Q5_1)
@@ -391,17 +511,20 @@ QN_INLINE __m256i multiply_signed(__m256i weights, __m256i acts)
 #endif
 }
 
-/* Returns the integer dot product of Q6_K codes and activations. Each half of a group has its own factor, by which
- * 16-bit words are multiplied as they are widened. The largest sum of a lane, 4 * 32 * 127 * 128, is far below 2^31. */
-QN_INLINE __m256i dot_q6_k(const uint8_t *p, size_t half, const int8_t *acts)
+/* Returns the integer dot product of activations and codes of a type with factors. Each half of a group has its own, by
+ * which 16-bit words are multiplied as they are widened. The largest sum of a lane, 4 * 32 * 127 * 128, is far below
+ * 2^31. */
+QN_INLINE __m256i dot_factors(qn_type type, const uint8_t *p, size_t half, const int8_t *acts)
 {
+    const struct block_layout b = block_of(type);
     __m256i group[8];
-    read_groups(QN_TYPE_Q6_K, p, half, group);
-    const __m256i factors = _mm256_cvtepi8_epi16(load16(p + QN_Q6_K_BYTES * half + QN_Q6_K_FACTORS));
+    read_groups(type, p, half, group);
+    const __m256i factors = _mm256_cvtepi8_epi16(read_factors(type, p + b.bytes * half));
     for (int r = 0; r < 8; r++) {
-        const __m256i weights = _mm256_sub_epi8(group[r], _mm256_set1_epi8(32));
-        const __m256i words = _mm256_maddubs_epi16(_mm256_abs_epi8(weights),
-                                                   _mm256_sign_epi8(load32(acts + QN_QUANT_GROUP * r), weights));
+        const __m256i weights = _mm256_sub_epi8(group[r], _mm256_set1_epi8((char)b.zero));
+        const __m256i a = load32(acts + QN_QUANT_GROUP * r);
+        const __m256i words = b.zero ? _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(a, weights))
+                                     : _mm256_maddubs_epi16(weights, a);
         const __m256i four = r < 4 ? _mm256_permute4x64_epi64(factors, 0x44) : _mm256_permute4x64_epi64(factors, 0xee);
         const __m256i pick = _mm256_add_epi8(_mm256_set1_epi16((int16_t)(0x0100 + 0x0404 * (r % 4))),
                                              _mm256_setr_epi64x(0, 0, 0x0202020202020202, 0x0202020202020202));
@@ -417,14 +540,55 @@ QN_INLINE __m256i dot_groups(qn_type type, const uint8_t *p, size_t half, const 
     for (int r = 0; r < 8; r++) {
         const __m256i a = load32(acts + QN_QUANT_GROUP * r);
         group[r] =
-            type == QN_TYPE_Q8_0 ? multiply_signed(group[r], a) : multiply_add(_mm256_setzero_si256(), group[r], a);
+            is_read_signed(type) ? multiply_signed(group[r], a) : multiply_add(_mm256_setzero_si256(), group[r], a);
     }
 #ifndef QN_V16_AVXVNNI
-    if (type != QN_TYPE_Q8_0)
+    if (!is_read_signed(type))
         return join_halves(reduce_4_i16(group, factor), reduce_4_i16(group + 4, factor));
 #endif
     const __m256i sum = join_halves(reduce_4_i32(group), reduce_4_i32(group + 4));
     return factor == 1 ? sum : _mm256_mullo_epi32(sum, _mm256_set1_epi32(factor));
+}
+
+/* Computes the sums of the first 16 values of eight groups, and of the last; codes up to 31. */
+QN_INLINE void dot_halves(qn_type type, const uint8_t *p, size_t half, const int8_t *acts, int factor, __m256i *lower,
+                          __m256i *upper)
+{
+    __m256i group[8];
+    read_groups(type, p, half, group);
+    for (int r = 0; r < 8; r++)
+        group[r] = multiply_add(_mm256_setzero_si256(), group[r], load32(acts + QN_QUANT_GROUP * r));
+#ifdef QN_V16_AVXVNNI
+    const __m256i by = _mm256_set1_epi32(factor);
+    const __m256i first = factor == 1 ? reduce_4_i32(group) : _mm256_mullo_epi32(reduce_4_i32(group), by);
+    const __m256i second = factor == 1 ? reduce_4_i32(group + 4) : _mm256_mullo_epi32(reduce_4_i32(group + 4), by);
+#else
+    const __m256i first = reduce_4_i16(group, factor), second = reduce_4_i16(group + 4, factor);
+#endif
+    *lower = _mm256_permute2x128_si256(first, second, 0x20);
+    *upper = _mm256_permute2x128_si256(first, second, 0x31);
+}
+
+/* Adds half a super-block of a type with half scales. */
+QN_INLINE __m256 add_halves(qn_type type, bool hilo, const uint8_t *p, size_t half, const qn_acts *acts, size_t super,
+                            __m256 scale, __m256 scale_upper, __m256 partial)
+{
+    const size_t group = super * QN_SUPER_GROUPS + 8 * half, at = super * QN_SUPER + 256 * half;
+    const int zero_bits = __builtin_ctz((unsigned)block_of(type).zero);
+    const __m256i sum_upper = load32(acts->sum_upper + group);
+    const __m256i sum_lower = _mm256_sub_epi32(load32(acts->sum + group), sum_upper);
+    const __m256 act_scale = _mm256_loadu_ps(acts->scale + group);
+    __m256i lower, upper, lo_lower, lo_upper;
+    dot_halves(type, p, half, acts->codes[QN_ACT_PLAIN] + at, hilo ? QN_HILO_BASE : 1, &lower, &upper);
+    if (hilo) {
+        dot_halves(type, p, half, acts->codes_lo[QN_ACT_PLAIN] + at, 1, &lo_lower, &lo_upper);
+        lower = _mm256_add_epi32(lower, lo_lower);
+        upper = _mm256_add_epi32(upper, lo_upper);
+    }
+    lower = _mm256_sub_epi32(lower, _mm256_slli_epi32(sum_lower, zero_bits));
+    upper = _mm256_sub_epi32(upper, _mm256_slli_epi32(sum_upper, zero_bits));
+    partial = _mm256_fmadd_ps(_mm256_cvtepi32_ps(lower), _mm256_mul_ps(scale, act_scale), partial);
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(upper), _mm256_mul_ps(scale_upper, act_scale), partial);
 }
 
 QN_INLINE __m256i dot(qn_type type, qn_act_layout layout, const uint8_t *p, size_t half, const int8_t *acts, int factor)
@@ -434,15 +598,15 @@ QN_INLINE __m256i dot(qn_type type, qn_act_layout layout, const uint8_t *p, size
     case QN_ACT_2BIT: return dot_2bit(type, p, half, acts + 32 * half, factor);
     case QN_ACT_TERNARY: return dot_ptq1_0(p, half, acts + 32 * half, factor);
     default:
-        return type == QN_TYPE_Q6_K ? dot_q6_k(p, half, acts + 256 * half)
-                                    : dot_groups(type, p, half, acts + 256 * half, factor);
+        return has_factors(type) ? dot_factors(type, p, half, acts + 256 * half)
+                                 : dot_groups(type, p, half, acts + 256 * half, factor);
     }
 }
 
-/* Returns zero point * sums; zero for Q8_0 and Q6_K, whose zero points are already subtracted from the codes. */
+/* Returns zero point * sums; zero for types whose zero points are already subtracted from the codes. */
 QN_INLINE __m256i times_zero_point(qn_type type, __m256i sums)
 {
-    const int zero = type == QN_TYPE_Q8_0 || type == QN_TYPE_Q6_K ? 0 : block_of(type).zero;
+    const int zero = is_read_signed(type) || has_factors(type) ? 0 : block_of(type).zero;
     return zero == 0   ? _mm256_setzero_si256()
            : zero == 1 ? sums
                        : _mm256_slli_epi32(sums, __builtin_ctz((unsigned)zero));
@@ -455,6 +619,10 @@ QN_INLINE void add_super(qn_type type, qn_act_layout layout, bool hilo, const ui
     __m256 scale[2], offset[2];
     read_scales(type, p, scale, offset);
     for (size_t half = 0; half < 2; half++) {
+        if (type == QN_TYPE_NVFP4_L) {
+            partial[half] = add_halves(type, hilo, p, half, acts, super, scale[half], offset[half], partial[half]);
+            continue;
+        }
         const size_t group = super * QN_SUPER_GROUPS + 8 * half;
         const __m256i sums = load32(acts->sum + group);
         const __m256 act_scale = _mm256_loadu_ps(acts->scale + group);
@@ -463,9 +631,18 @@ QN_INLINE void add_super(qn_type type, qn_act_layout layout, bool hilo, const ui
             isum = _mm256_add_epi32(isum, dot(type, layout, p, half, acts->codes_lo[layout] + super * QN_SUPER, 1));
         isum = _mm256_sub_epi32(isum, times_zero_point(type, sums));
         partial[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(scale[half], act_scale), partial[half]);
-        if (has_offset(type))
+        if (type == QN_TYPE_Q2_K) {
+            const __m256i upper = load32(acts->sum_upper + group), lower = _mm256_sub_epi32(sums, upper);
+            __m256 of_lower, of_upper;
+            read_half_offsets(p + half * QN_Q2_K_BYTES, &of_lower, &of_upper);
+            partial[half] =
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(lower), _mm256_mul_ps(of_lower, act_scale), partial[half]);
+            partial[half] =
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(upper), _mm256_mul_ps(of_upper, act_scale), partial[half]);
+        } else if (has_offset(type)) {
             partial[half] =
                 _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_mul_ps(offset[half], act_scale), partial[half]);
+        }
     }
 }
 

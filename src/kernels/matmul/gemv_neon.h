@@ -23,7 +23,7 @@ enum { QUARTER_RUNS = 4 };
  *
  * Codes are read in the cheapest form that the dot products can correct: Q1_0's are minus the bit, one comparison each;
  * fields 1 and 2 of a 2-bit byte stay in place, 4 and 16 times their value, which costs one shift of a sum instead of
- * shifts of codes; Q8_0's are signed. */
+ * shifts of codes; those of 8 bits are signed. */
 
 QN_INLINE int8x16_t signed_bytes(uint8x16_t x)
 {
@@ -112,6 +112,33 @@ QN_INLINE void read_nibbles(const uint8_t *p, int8x16_t *low, int8x16_t *high)
     *high = signed_bytes(vshrq_n_u8(x, 4));
 }
 
+/* Replaces nibbles by what they stand for: signed values of IQ4, codes of MXFP4 and NVFP4. */
+QN_INLINE void look_up_values(qn_type type, int8x16_t *codes)
+{
+    const int8x16_t values = block_of(type).max_code < 32
+                                 ? vaddq_s8(vld1q_s8(e2m1_values), vdupq_n_s8((int8_t)block_of(type).zero))
+                                 : vld1q_s8(iq4_values);
+    *codes = vqtbl1q_s8(values, vreinterpretq_u8_s8(*codes));
+}
+
+/* Reads the codes of Q2_K and Q3_K: the 2-bit field of group k of a quarter, whose 32 bytes begin at p; Q3_K's third
+ * bits are bit 4 half + k of the 32 bytes at `third`. */
+QN_INLINE void read_k_fields(const uint8_t *p, const uint8_t *third, size_t half, int8x16_t codes[8])
+{
+    UNROLL_FULL
+    for (size_t h = 0; h < 2; h++) {
+        const uint8x16_t low = vld1q_u8(p + 16 * h);
+        const uint8x16_t top = third ? vshlq_u8(vld1q_u8(third + 16 * h), vdupq_n_s8(half ? -4 : 0)) : low;
+        UNROLL_FULL
+        for (size_t k = 0; k < 4; k++) {
+            uint8x16_t code = vandq_u8(vshlq_u8(low, vdupq_n_s8((int8_t)(-2 * (int)k))), vdupq_n_u8(3));
+            if (third)
+                code = vorrq_u8(code, vandq_u8(vshlq_u8(top, vdupq_n_s8((int8_t)(2 - (int)k))), vdupq_n_u8(4)));
+            codes[2 * k + h] = signed_bytes(code);
+        }
+    }
+}
+
 /* Returns the block with quarter q of the super-block at p, or the first of its blocks. */
 QN_INLINE const uint8_t *quarter_block(qn_type type, const uint8_t *p, size_t q)
 {
@@ -123,7 +150,8 @@ QN_INLINE const uint8_t *quarter_block(qn_type type, const uint8_t *p, size_t q)
 QN_INLINE void read_codes(qn_type type, const uint8_t *p, size_t q, int8x16_t codes[8])
 {
     const size_t bytes = block_of(type).bytes;
-    p = quarter_block(type, p, q) + block_of(type).codes;
+    const uint8_t *block = quarter_block(type, p, q);
+    p = block + block_of(type).codes;
     switch (type) {
     case QN_TYPE_Q1_0: {
         const uint8x16_t bits = vld1q_u8(p);
@@ -156,10 +184,18 @@ QN_INLINE void read_codes(qn_type type, const uint8_t *p, size_t q, int8x16_t co
             read_nibbles(pair + 16, &codes[4 * k + 1], &codes[4 * k + 3]);
         }
         break;
-    default: /* Q4_0, Q4_1 */
+    case QN_TYPE_Q2_K: read_k_fields(p + q % 2 * 32, NULL, q % 2, codes); break;
+    case QN_TYPE_Q3_K: read_k_fields(p + q % 2 * 32, block + QN_Q3_K_HIGH, q % 2, codes); break;
+    default: /* Q4_0, Q4_1, IQ4_NL, MXFP4; IQ4_XS, whose groups lie together; NVFP4_L, of which two do */
         UNROLL_FULL
         for (size_t k = 0; k < 4; k++)
-            read_nibbles(p + bytes * k, &codes[2 * k], &codes[2 * k + 1]);
+            read_nibbles(type == QN_TYPE_IQ4_XS    ? p + q % 2 * 64 + 16 * k
+                         : type == QN_TYPE_NVFP4_L ? p + bytes * (k / 2) + k % 2 * 16
+                                                   : p + bytes * k,
+                         &codes[2 * k], &codes[2 * k + 1]);
+        UNROLL_FULL
+        for (size_t v = 0; has_values(type) && v < 8; v++)
+            look_up_values(type, &codes[v]);
         break;
     }
 }
@@ -215,13 +251,84 @@ QN_INLINE void read_k_scales(const uint8_t *block, size_t half, float32x4_t *sca
     *offset = vnegq_f32(vmulq_f32(f16_to_f32(load_f16(block + QN_Q4_K_MIN)), u8_to_f32(mins)));
 }
 
-/* Reads the scales of the groups of quarter q, and offsets if the type has them. */
+QN_INLINE float32x4_t iq4_xs_scales(const uint8_t *block, size_t half)
+{
+    int32_t factor[4];
+    UNROLL_FULL
+    for (uint32_t k = 0; k < 4; k++)
+        factor[k] = qn_iq4_xs_factor(block, (uint32_t)half * 4 + k);
+    return vmulq_f32(f16_to_f32(load_f16(block + QN_IQ4_XS_SCALE)), vcvtq_f32_s32(vld1q_s32(factor)));
+}
+
+/* Returns half of the scales of MXFP4, 2^(exponent - 127), since the codes are twice the values. */
+QN_INLINE float32x4_t exponent_scales(const uint8_t *p)
+{
+    uint32_t bits[4];
+    UNROLL_FULL
+    for (size_t k = 0; k < 4; k++) {
+        const uint32_t exponent = p[k * QN_MXFP4_BYTES + QN_MXFP4_SCALE];
+        bits[k] = exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23;
+    }
+    return vreinterpretq_f32_u32(vld1q_u32(bits));
+}
+
+/* Returns scales of NVFP4_L: e4m3_value of quant/codebook.c; byte k of four groups, k = 0 of their first 16 values, 1
+ * of the last. */
+QN_INLINE float32x4_t e4m3_scales(const uint8_t *blocks, size_t k)
+{
+    uint16_t bits[4];
+    float d[4];
+    UNROLL_FULL
+    for (size_t g = 0; g < 4; g++) {
+        const uint8_t *block = blocks + g / 2 * QN_NVFP4_L_BYTES;
+        bits[g] = (uint16_t)((block[QN_NVFP4_L_SCALES + g % 2 * 2 + k] & 0x7f) << 7);
+        memcpy(&d[g], block + QN_NVFP4_L_SCALE, sizeof d[g]);
+    }
+    return vmulq_f32(vmulq_f32(f16_to_f32(vld1_u16(bits)), vdupq_n_f32(256)),
+                     vmulq_f32(vld1q_f32(d), vdupq_n_f32(0.5f)));
+}
+
+/* Types with factors: those of the halves of the groups of quarter q, and Q2_K's offsets. */
+struct half_factors {
+    int32x4_t lower, upper;
+    float32x4_t offset_lower, offset_upper;
+};
+
+QN_INLINE struct half_factors read_half_factors(qn_type type, const uint8_t *p, size_t q)
+{
+    const uint8_t *block = quarter_block(type, p, q);
+    struct half_factors f = { 0 };
+    int32_t factor[8], min[8];
+    UNROLL_FULL
+    for (uint32_t k = 0; k < 8; k++) {
+        const uint32_t at = (uint32_t)(q % 2) * 8 + k;
+        factor[k] = type == QN_TYPE_Q3_K ? qn_q3_k_factor(block, at) : block[QN_Q2_K_FACTORS + at] & 15;
+        min[k] = type == QN_TYPE_Q3_K ? 0 : block[QN_Q2_K_FACTORS + at] >> 4;
+    }
+    const int32x4x2_t factors = vld2q_s32(factor), mins = vld2q_s32(min);
+    f.lower = factors.val[0];
+    f.upper = factors.val[1];
+    if (type == QN_TYPE_Q2_K) {
+        const float32x4_t minus_dmin = vnegq_f32(f16_to_f32(load_f16(block + QN_Q2_K_MIN)));
+        f.offset_lower = vmulq_f32(minus_dmin, vcvtq_f32_s32(mins.val[0]));
+        f.offset_upper = vmulq_f32(minus_dmin, vcvtq_f32_s32(mins.val[1]));
+    }
+    return f;
+}
+
+/* Reads the scales of the groups of quarter q, and offsets if the type has them for whole groups. */
 QN_INLINE void read_scales(qn_type type, const uint8_t *p, size_t q, float32x4_t *scale, float32x4_t *offset)
 {
     const struct block_layout block = block_of(type);
     const uint8_t *at = quarter_block(type, p, q);
     if (type == QN_TYPE_Q4_K) {
         read_k_scales(at, q % 2, scale, offset);
+    } else if (type == QN_TYPE_IQ4_XS) {
+        *scale = iq4_xs_scales(at, q % 2);
+    } else if (type == QN_TYPE_MXFP4) {
+        *scale = exponent_scales(at);
+    } else if (type == QN_TYPE_NVFP4_L) {
+        *scale = e4m3_scales(at, 0);
     } else if (block.weights >= 128) {
         *scale = f16_to_f32(load_f16(at + block.scale));
     } else if (block.weights == 64) {
@@ -326,11 +433,24 @@ QN_INLINE int32x4_t quarter_dot(qn_act_layout layout, const int8x16_t codes[8], 
     return vpaddq_s32(vpaddq_s32(group[0], group[1]), vpaddq_s32(group[2], group[3]));
 }
 
+/* Computes the sums of codes times activations of the halves of each group of a quarter. */
+QN_INLINE void quarter_dot_halves(const int8x16_t codes[8], const int8x16_t acts[8], int32x4_t *lower, int32x4_t *upper)
+{
+    int32x4_t low[4], high[4];
+    UNROLL_FULL
+    for (int k = 0; k < 4; k++) {
+        low[k] = reduce_any(multiply(codes[2 * k], acts[2 * k]));
+        high[k] = reduce_any(multiply(codes[2 * k + 1], acts[2 * k + 1]));
+    }
+    *lower = vpaddq_s32(vpaddq_s32(low[0], low[1]), vpaddq_s32(low[2], low[3]));
+    *upper = vpaddq_s32(vpaddq_s32(high[0], high[1]), vpaddq_s32(high[2], high[3]));
+}
+
 /* Corrects sums of codes as read: shifts and zero points, giving the integer dot products. */
 QN_INLINE int32x4_t subtract_zero_point(qn_type type, int32x4_t isum, int32x4_t act_sum)
 {
     static const int32_t down[4] = { 0, -2, -4, 0 };
-    const int zero = type == QN_TYPE_Q8_0 ? 0 : block_of(type).zero; /* Q8_0's codes are read signed */
+    const int zero = block_of(type).max_code > 127 ? 0 : block_of(type).zero; /* codes of 8 bits are read signed */
     if (type == QN_TYPE_Q1_0)
         return vmlsq_s32(vnegq_s32(act_sum), isum, vdupq_n_s32(2)); /* isum is minus the sum of bits */
     if (type == QN_TYPE_TQ2_0)
@@ -342,7 +462,7 @@ QN_INLINE int32x4_t subtract_zero_point(qn_type type, int32x4_t isum, int32x4_t 
 struct act_super {
     const int8_t *codes, *codes_lo;
     const float *scale;
-    const int32_t *sum;
+    const int32_t *sum, *sum_upper;
 };
 
 /* Reads the eight vectors of activations of quarter q. */
@@ -356,6 +476,52 @@ QN_INLINE void read_acts(qn_act_layout layout, const int8_t *codes, size_t q, in
 
 /* Rows computed together; with more, the accumulators do not fit the registers. */
 enum { GEMV_ROWS = 2 };
+
+/* Adds quarter q of a row of NVFP4_L, whose halves of groups have scales of their own. */
+QN_INLINE float32x4_t add_scaled_halves(qn_type type, bool hilo, const uint8_t *row, size_t q, const int8x16_t codes[8],
+                                        const int8x16_t acts[8], struct act_super token, float32x4_t act_scale,
+                                        float32x4_t partial)
+{
+    const uint8_t *blocks = quarter_block(type, row, q);
+    const int32x4_t sum_upper = vld1q_s32(token.sum_upper + q * QUARTER_RUNS);
+    const int32x4_t sum_lower = vsubq_s32(vld1q_s32(token.sum + q * QUARTER_RUNS), sum_upper);
+    int32x4_t lower, upper;
+    quarter_dot_halves(codes, acts, &lower, &upper);
+    if (hilo) {
+        const int32x4_t base = vdupq_n_s32(QN_HILO_BASE);
+        int8x16_t acts_lo[8];
+        int32x4_t lo_lower, lo_upper;
+        read_acts(QN_ACT_PLAIN, token.codes_lo, q, acts_lo);
+        quarter_dot_halves(codes, acts_lo, &lo_lower, &lo_upper);
+        lower = vmlaq_s32(lo_lower, lower, base);
+        upper = vmlaq_s32(lo_upper, upper, base);
+    }
+    lower = subtract_zero_point(type, lower, sum_lower);
+    upper = subtract_zero_point(type, upper, sum_upper);
+    partial = vfmaq_f32(partial, vcvtq_f32_s32(lower), vmulq_f32(e4m3_scales(blocks, 0), act_scale));
+    return vfmaq_f32(partial, vcvtq_f32_s32(upper), vmulq_f32(e4m3_scales(blocks, 1), act_scale));
+}
+
+/* Adds quarter q of a row of a type with factors. */
+QN_INLINE float32x4_t add_halves(qn_type type, const uint8_t *row, size_t q, const int8x16_t codes[8],
+                                 const int8x16_t acts[8], struct act_super token, float32x4_t scale,
+                                 float32x4_t act_scale, float32x4_t partial)
+{
+    const struct half_factors f = read_half_factors(type, row, q);
+    const int32x4_t sum_upper = vld1q_s32(token.sum_upper + q * QUARTER_RUNS);
+    const int32x4_t sum_lower = vsubq_s32(vld1q_s32(token.sum + q * QUARTER_RUNS), sum_upper);
+    int32x4_t lower, upper;
+    quarter_dot_halves(codes, acts, &lower, &upper);
+    lower = subtract_zero_point(type, lower, sum_lower);
+    upper = subtract_zero_point(type, upper, sum_upper);
+    const int32x4_t isum = vmlaq_s32(vmulq_s32(lower, f.lower), upper, f.upper);
+    partial = vfmaq_f32(partial, vcvtq_f32_s32(isum), scale);
+    if (has_offset(type)) {
+        partial = vfmaq_f32(partial, vcvtq_f32_s32(sum_lower), vmulq_f32(f.offset_lower, act_scale));
+        partial = vfmaq_f32(partial, vcvtq_f32_s32(sum_upper), vmulq_f32(f.offset_upper, act_scale));
+    }
+    return partial;
+}
 
 /* Multiplies quarter q of the activations by quarter q of each row. */
 QN_INLINE void gemv_quarter(qn_type type, qn_act_layout layout, bool hilo, const uint8_t *const rows[GEMV_ROWS],
@@ -371,7 +537,16 @@ QN_INLINE void gemv_quarter(qn_type type, qn_act_layout layout, bool hilo, const
         float32x4_t scale, offset;
         COMPILER_BARRIER();
         read_codes(type, rows[r], q, codes);
+        if (type == QN_TYPE_NVFP4_L) {
+            partial[r].q[q] = add_scaled_halves(type, hilo, rows[r], q, codes, acts, token, act_scale, partial[r].q[q]);
+            continue;
+        }
         read_scales(type, rows[r], q, &scale, &offset);
+        if (has_factors(type)) {
+            partial[r].q[q] = add_halves(type, rows[r], q, codes, acts, token, vmulq_f32(scale, act_scale), act_scale,
+                                         partial[r].q[q]);
+            continue;
+        }
         int32x4_t isum = quarter_dot(layout, codes, acts);
         if (hilo) { /* loaded again for each row: two sets of activations and one of codes exceed the registers */
             read_acts(layout, token.codes_lo, q, acts_lo);
@@ -403,7 +578,8 @@ QN_INLINE void gemv_format(qn_type type, qn_act_layout layout, bool hilo, const 
         struct act_super act = { .codes = acts->codes[layout] + super0 * QN_SUPER,
                                  .codes_lo = hilo ? acts->codes_lo[layout] + super0 * QN_SUPER : NULL,
                                  .scale = acts->scale + group0,
-                                 .sum = acts->sum + group0 };
+                                 .sum = acts->sum + group0,
+                                 .sum_upper = acts->sum_upper + group0 };
         for (size_t s = 0; s < acts->n_super; s++) {
             UNROLL_FULL
             for (size_t r = 0; r < GEMV_ROWS && s == n_full; r++)
@@ -420,6 +596,7 @@ QN_INLINE void gemv_format(qn_type type, qn_act_layout layout, bool hilo, const 
                 act.codes_lo += QN_SUPER;
             act.scale += QN_SUPER_GROUPS;
             act.sum += QN_SUPER_GROUPS;
+            act.sum_upper += QN_SUPER_GROUPS;
         }
         const float first = v16_sum(partial[0]), second = v16_sum(partial[1]);
         out[row] = accumulate ? out[row] + first : first;
@@ -430,7 +607,7 @@ QN_INLINE void gemv_format(qn_type type, qn_act_layout layout, bool hilo, const 
 
 /* ---- Unpacking for GEMM tiles ---- */
 
-/* Converts codes to those that the GEMM expects: unshifted, with the type's zero point; Q8_0's stay signed. */
+/* Converts codes to those that the GEMM expects: unshifted, with the type's zero point; those of 8 bits stay signed. */
 QN_INLINE void normalize_codes(qn_type type, qn_act_layout layout, int8x16_t codes[8])
 {
     uint8x16_t x[8];
@@ -480,8 +657,17 @@ QN_INLINE void unpack_quarter(qn_type type, qn_act_layout layout, const uint8_t 
     }
     read_scales(type, p, q, &scale, &offset);
     vst1q_f32(out->scale + QUARTER_RUNS * q, scale);
-    if (has_offset(type))
+    if (type == QN_TYPE_NVFP4_L)
+        vst1q_f32(out->scale_upper + QUARTER_RUNS * q, e4m3_scales(quarter_block(type, p, q), 1));
+    if (has_factors(type)) {
+        const struct half_factors f = read_half_factors(type, p, q);
+        vst1q_s32(out->factor_lower + QUARTER_RUNS * q, f.lower);
+        vst1q_s32(out->factor_upper + QUARTER_RUNS * q, f.upper);
+        vst1q_f32(out->offset + QUARTER_RUNS * q, f.offset_lower);
+        vst1q_f32(out->offset_upper + QUARTER_RUNS * q, f.offset_upper);
+    } else if (has_offset(type)) {
         vst1q_f32(out->offset + QUARTER_RUNS * q, offset);
+    }
 }
 
 QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *blocks, qn_super_block *out)
@@ -503,7 +689,13 @@ QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *
     X(q4_0, Q4_0, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
     X(q4_1, Q4_1, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
     X(q8_0, Q8_0, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
-    X(q4_k, Q4_K, QN_ACT_PLAIN, HILO, { 0 })
+    X(q4_k, Q4_K, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
+    X(q2_k, Q2_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
+    X(q3_k, Q3_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
+    X(iq4_nl, IQ4_NL, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
+    X(iq4_xs, IQ4_XS, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
+    X(mxfp4, MXFP4, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
+    X(nvfp4_l, NVFP4_L, QN_ACT_PLAIN, HILO, { 0 })
 
 FORMAT_TABLE(FORMATS)
 

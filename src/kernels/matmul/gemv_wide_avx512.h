@@ -55,9 +55,9 @@ QN_INLINE __m512i sum_fours(__m512i a, __m512i b, __m512i c, __m512i d)
     return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
 }
 
-/* The same quarter of four rows. Types with blocks of 32: consecutive blocks from `row`; only n_groups of them exist at
- * the end of a matrix row. Blocks of 128: the quarter is a block. Blocks of 256: the quarter is half `half` of the
- * block. */
+/* The same quarter of four rows. Types with blocks of 32 and 64: consecutive blocks from `row`; only n_groups of their
+ * groups exist at the end of a matrix row. Blocks of 128: the quarter is a block. Blocks of 256: the quarter is half
+ * `half` of the block. */
 struct quarter {
     const uint8_t *row[4];
     size_t n_groups, half;
@@ -67,7 +67,8 @@ struct quarter {
  * row is read. */
 QN_INLINE size_t wide_group_offset(qn_type type, const struct quarter *at, size_t q)
 {
-    return (q < at->n_groups ? q : 0) * block_of(type).bytes;
+    const size_t group = q < at->n_groups ? q : 0, per_block = block_of(type).weights / QN_QUANT_GROUP;
+    return group / per_block * block_of(type).bytes + group % per_block * 16;
 }
 
 /* Loads sixteen bytes of each row, one row per 128-bit lane. */
@@ -178,6 +179,14 @@ QN_INLINE __m512i add_fifth_bits(__m512i nibbles, __m512i bits, int from)
     return _mm512_mask_add_epi8(nibbles, set, nibbles, _mm512_set1_epi8(16));
 }
 
+/* Returns the codes of the integer form that nibbles stand for. */
+QN_INLINE __m512i look_up_values(qn_type type, __m512i nibbles)
+{
+    const int8_t *values = type == QN_TYPE_MXFP4 || type == QN_TYPE_NVFP4_L ? e2m1_values : iq4_values;
+    const __m512i codes = _mm512_add_epi8(broadcast_128(values), _mm512_set1_epi8((char)block_of(type).zero));
+    return _mm512_shuffle_epi8(codes, nibbles);
+}
+
 /* Reads the codes of a quarter. Vector code[i] holds values 16i .. 16i+15 of the quarter, of every row. */
 QN_INLINE void read_codes(qn_type type, const struct quarter *at, __m512i code[PIECES])
 {
@@ -189,11 +198,19 @@ QN_INLINE void read_codes(qn_type type, const struct quarter *at, __m512i code[P
     case QN_TYPE_Q4_1:
     case QN_TYPE_Q5_0:
     case QN_TYPE_Q5_1:
+    case QN_TYPE_IQ4_NL:
+    case QN_TYPE_IQ4_XS:
+    case QN_TYPE_MXFP4:
+    case QN_TYPE_NVFP4_L:
         for (size_t q = 0; q < QUARTER_RUNS; q++) {
-            const size_t begin = wide_group_offset(type, at, q);
+            const size_t begin = type == QN_TYPE_IQ4_XS ? 64 * at->half + 16 * q : wide_group_offset(type, at, q);
             const __m512i nibbles = load_4_rows(at, begin + block.codes);
             code[2 * q] = low_nibbles(nibbles);
             code[2 * q + 1] = high_nibbles(nibbles);
+            if (has_values(type)) {
+                code[2 * q] = look_up_values(type, code[2 * q]);
+                code[2 * q + 1] = look_up_values(type, code[2 * q + 1]);
+            }
             if (type == QN_TYPE_Q5_0 || type == QN_TYPE_Q5_1) {
                 const __m512i head = load_4_rows(at, begin);
                 const int from = type == QN_TYPE_Q5_0 ? QN_Q5_0_HIGH : QN_Q5_1_HIGH;
@@ -235,8 +252,18 @@ QN_INLINE void read_codes(qn_type type, const struct quarter *at, __m512i code[P
         }
         break;
     case QN_TYPE_TQ2_0:
+    case QN_TYPE_Q2_K:
+    case QN_TYPE_Q3_K:
         for (size_t i = 0; i < PIECES; i++)
             code[i] = two_bits(load_4_rows(at, block.codes + 32 * at->half + i % 2 * 16), (int)i / 2);
+        if (type != QN_TYPE_Q3_K)
+            break;
+        for (size_t h = 0; h < 2; h++) { /* moves the third bit of group q to bit 2 + q */
+            more[h] = load_4_rows(at, QN_Q3_K_HIGH + 16 * h);
+            more[h] = at->half ? _mm512_srli_epi16(more[h], 2) : _mm512_slli_epi16(more[h], 2);
+        }
+        for (size_t i = 0; i < PIECES; i++)
+            code[i] = or_and(code[i], _mm512_srli_epi16(more[i % 2], (unsigned)i / 2), _mm512_set1_epi8(4));
         break;
     case QN_TYPE_TQ1_0: read_tq1(at, code); break;
     default: read_ox2(at, code); break;
@@ -275,12 +302,18 @@ QN_INLINE __m512i load_block_heads(qn_type type, const struct quarter *at)
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-/* Moves byte `first` + q of every row into the 32-bit lane of group q. */
+/* Moves byte `first` + q * step of every row, step 1 or 2, into the 32-bit lane of group q; `wrap`: bytes of groups 2
+ * and 3 are those of 0 and 1. */
+QN_INLINE __m512i bytes_to_groups_by(__m512i x, int first, int step, bool wrap)
+{
+    const int none = (int)0x80808000 + first, half = wrap ? 0 : 2 * step;
+    return _mm512_shuffle_epi8(
+        x, _mm512_broadcast_i32x4(_mm_set_epi32(none + half + step, none + half, none + step, none)));
+}
+
 QN_INLINE __m512i bytes_to_groups(__m512i x, int first)
 {
-    const int none = (int)0x80808000;
-    return _mm512_shuffle_epi8(
-        x, _mm512_broadcast_i32x4(_mm_set_epi32(none + first + 3, none + first + 2, none + first + 1, none + first)));
+    return bytes_to_groups_by(x, first, 1, false);
 }
 
 /* Reads the scales and minima of Q4_K and Q5_K: unpack_scales of quant/kquants.c, vectorised. */
@@ -300,32 +333,133 @@ QN_INLINE void read_k_scales(const struct quarter *at, __m512 *scale, __m512 *of
     *offset = _mm512_mul_ps(_mm512_xor_ps(high_f16_to_f32(d_dmin), _mm512_set1_ps(-0.0f)), _mm512_cvtepi32_ps(mins));
 }
 
-/* Reads the scale of every group, and the offset if the type has one; zeros for groups beyond n_groups. */
-QN_INLINE void read_scales(qn_type type, const struct quarter *at, __m512 *scale, __m512 *offset)
+/* Reads the scales of IQ4_XS: qn_iq4_xs_factor of layout.h, vectorised. */
+QN_INLINE __m512 read_iq4_xs_scales(const struct quarter *at)
 {
-    const struct block_layout block = block_of(type);
-    if (block.weights == 256 && has_offset(type)) { /* Q4_K, Q5_K */
-        read_k_scales(at, scale, offset);
-    } else if (block.weights >= QUARTER) {
-        *scale = broadcast_f16_ending_16(at, block.scale);
-    } else {
-        const __m512i heads = load_block_heads(type, at);
-        const __mmask16 there = (__mmask16)(((1u << at->n_groups) - 1) * 0x1111u);
-        *scale = _mm512_maskz_mov_ps(there, low_f16_to_f32(heads));
-        if (has_offset(type))
-            *offset = _mm512_maskz_mov_ps(there, high_f16_to_f32(heads));
-    }
+    const __m512i head = load_4_rows(at, 0), d = _mm512_shuffle_epi32(head, _MM_PERM_AAAA);
+    const int low_byte = QN_IQ4_XS_FACTORS_LOW + 2 * (int)at->half, high_byte = QN_IQ4_XS_FACTORS_HIGH + (int)at->half;
+    const __m512i bytes = _mm512_broadcast_i32x4(_mm_set_epi32(
+        (int)0x80800000 + (high_byte << 8) + low_byte + 1, (int)0x80800000 + (high_byte << 8) + low_byte + 1,
+        (int)0x80800000 + (high_byte << 8) + low_byte, (int)0x80800000 + (high_byte << 8) + low_byte));
+    /* Each lane: the byte with the low bits, then that with the high ones. */
+    const __m512i both = _mm512_shuffle_epi8(head, bytes);
+    const __m512i low = _mm512_srlv_epi32(both, _mm512_broadcast_i32x4(_mm_set_epi32(4, 0, 4, 0)));
+    const __m512i high = _mm512_srlv_epi32(both, _mm512_broadcast_i32x4(_mm_set_epi32(10, 8, 6, 4)));
+    const __m512i factor = or_and(_mm512_and_si512(low, _mm512_set1_epi32(15)), high, _mm512_set1_epi32(48));
+    return _mm512_mul_ps(low_f16_to_f32(d), _mm512_cvtepi32_ps(_mm512_sub_epi32(factor, _mm512_set1_epi32(32))));
 }
 
-/* Reads the factors of both halves of every group of Q6_K. */
-QN_INLINE void read_factors(const struct quarter *at, __m512i *lo, __m512i *hi)
+/* Returns half of the scales of MXFP4, 2^(exponent - 127), since the codes are twice the values. */
+QN_INLINE __m512 read_exponents(__m512i heads)
+{
+    const __m512i exponent = _mm512_and_si512(heads, _mm512_set1_epi32(255)), one = _mm512_set1_epi32(1);
+    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(exponent, one), 23);
+    const __mmask16 is_small = _mm512_cmple_epi32_mask(exponent, one);
+    return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, is_small, _mm512_set1_epi32(0x00200000), exponent));
+}
+
+/* What multiplies the sums of a quarter's groups. Those after the scale are set for types that have them; of types with
+ * offset_upper or scale_upper, offset and scale are those of the first 16 values of a group. */
+struct quarter_scales {
+    __m512 scale, scale_upper, offset, offset_upper;
+    __m512i factor_lower, factor_upper;
+};
+
+/* Reads the factors of Q2_K: a byte for each half of a group, the scale in its low nibble, the minimum in the high one.
+ */
+QN_INLINE void read_q2_k_factors(const struct quarter *at, struct quarter_scales *s)
+{
+    const __m512i bytes = load_4_rows(at, QN_Q2_K_FACTORS), nibble = _mm512_set1_epi32(15);
+    const __m512i lower = bytes_to_groups_by(bytes, 8 * (int)at->half, 2, false);
+    const __m512i upper = bytes_to_groups_by(bytes, 8 * (int)at->half + 1, 2, false);
+    const __m512 minus_dmin = _mm512_xor_ps(broadcast_f16_ending_16(at, QN_Q2_K_MIN), _mm512_set1_ps(-0.0f));
+    s->factor_lower = _mm512_and_si512(lower, nibble);
+    s->factor_upper = _mm512_and_si512(upper, nibble);
+    s->offset = _mm512_mul_ps(minus_dmin, _mm512_cvtepi32_ps(_mm512_srli_epi32(lower, 4)));
+    s->offset_upper = _mm512_mul_ps(minus_dmin, _mm512_cvtepi32_ps(_mm512_srli_epi32(upper, 4)));
+}
+
+/* Returns factors of Q3_K: qn_q3_k_factor of layout.h, of factors 8 half + 2q (upper: the next). The block's last 16
+ * bytes begin before the factors. */
+QN_INLINE __m512i read_q3_k_factor(const struct quarter *at, int upper)
+{
+    enum { BEGIN = QN_Q3_K_BYTES - 16, LOW = QN_Q3_K_FACTORS - BEGIN, TOP = LOW + 8 };
+    const __m512i bytes = load_4_rows(at, BEGIN), half = _mm512_set1_epi32(4 * (int)at->half);
+    const __m512i low = _mm512_srlv_epi32(bytes_to_groups_by(bytes, LOW + upper, 2, false), half);
+    const __m512i top = _mm512_slli_epi32(bytes_to_groups_by(bytes, TOP + upper, 2, true), 4);
+    const __m512i field = _mm512_add_epi32(half, _mm512_broadcast_i32x4(_mm_set_epi32(2, 2, 0, 0)));
+    const __m512i factor = or_and(low_nibbles(low), _mm512_srlv_epi32(top, field), _mm512_set1_epi32(48));
+    return _mm512_sub_epi32(factor, _mm512_set1_epi32(32));
+}
+
+/* Reads the factors of Q6_K: int8, two for each group. */
+QN_INLINE void read_q6_k_factors(const struct quarter *at, struct quarter_scales *s)
 {
     const __m512i both = _mm512_shuffle_epi8(
         load_4_rows(at, QN_Q6_K_FACTORS),
         _mm512_broadcast_i32x4(at->half ? _mm_set_epi32(0x0f0e8080, 0x0d0c8080, 0x0b0a8080, 0x09088080)
                                         : _mm_set_epi32(0x07068080, 0x05048080, 0x03028080, 0x01008080)));
-    *lo = _mm512_srai_epi32(_mm512_slli_epi32(both, 8), 24);
-    *hi = _mm512_srai_epi32(both, 24);
+    s->factor_lower = _mm512_srai_epi32(_mm512_slli_epi32(both, 8), 24);
+    s->factor_upper = _mm512_srai_epi32(both, 24);
+}
+
+/* Returns scales of NVFP4_L: e4m3_value of quant/codebook.c of byte `first` of the blocks' scales, and of the byte two
+ * after it. */
+QN_INLINE __m512 read_e4m3(__m512i heads, int first, __m512 half_d)
+{
+    const int none = (int)0x80808000 + QN_NVFP4_L_SCALES + first;
+    const __m512i bytes =
+        _mm512_shuffle_epi8(heads, _mm512_broadcast_i32x4(_mm_set_epi32(none + 10, none + 8, none + 2, none)));
+    const __m512i f16 = _mm512_slli_epi32(_mm512_and_si512(bytes, _mm512_set1_epi32(0x7f)), 7);
+    return _mm512_mul_ps(_mm512_mul_ps(low_f16_to_f32(f16), _mm512_set1_ps(256)), half_d);
+}
+
+QN_INLINE void read_nvfp4_scales(const struct quarter *at, struct quarter_scales *s)
+{
+    __m128i row[4];
+    for (int k = 0; k < 4; k++) { /* the scale of the tensor and the scales of two blocks */
+        int64_t head[2] = { 0 };
+        memcpy(&head[0], at->row[k], sizeof head[0]);
+        if (at->n_groups > 2)
+            memcpy(&head[1], at->row[k] + QN_NVFP4_L_BYTES, sizeof head[1]);
+        row[k] = _mm_set_epi64x(head[1], head[0]);
+    }
+    const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(row[0]), row[1], 1);
+    const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(row[2]), row[3], 1);
+    const __m512i heads = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    const __m512 d = _mm512_castsi512_ps(_mm512_shuffle_epi32(heads, _MM_PERM_CCAA));
+    const __m512 half_d = _mm512_mul_ps(d, _mm512_set1_ps(0.5f));
+    s->scale = read_e4m3(heads, 0, half_d);
+    s->scale_upper = read_e4m3(heads, 1, half_d);
+}
+
+/* Reads the scales of a quarter; zeros for groups beyond n_groups. */
+QN_INLINE void read_scales(qn_type type, const struct quarter *at, struct quarter_scales *s)
+{
+    const struct block_layout block = block_of(type);
+    if (type == QN_TYPE_Q4_K || type == QN_TYPE_Q5_K) {
+        read_k_scales(at, &s->scale, &s->offset);
+    } else if (type == QN_TYPE_IQ4_XS) {
+        s->scale = read_iq4_xs_scales(at);
+    } else if (type == QN_TYPE_NVFP4_L) {
+        read_nvfp4_scales(at, s);
+    } else if (block.weights >= QUARTER) {
+        s->scale = broadcast_f16_ending_16(at, block.scale);
+    } else {
+        const __m512i heads = load_block_heads(type, at);
+        const __mmask16 there = (__mmask16)(((1u << at->n_groups) - 1) * 0x1111u);
+        s->scale = _mm512_maskz_mov_ps(there, type == QN_TYPE_MXFP4 ? read_exponents(heads) : low_f16_to_f32(heads));
+        if (has_offset(type))
+            s->offset = _mm512_maskz_mov_ps(there, high_f16_to_f32(heads));
+    }
+    if (type == QN_TYPE_Q2_K)
+        read_q2_k_factors(at, s);
+    if (type == QN_TYPE_Q6_K)
+        read_q6_k_factors(at, s);
+    if (type == QN_TYPE_Q3_K) {
+        s->factor_lower = read_q3_k_factor(at, 0);
+        s->factor_upper = read_q3_k_factor(at, 1);
+    }
 }
 
 /* Computes one quarter of four rows: the canonical steps of its four groups. type, hilo and at->half are constants at
@@ -337,11 +471,11 @@ QN_INLINE __m512 accumulate_quarter(qn_type type, bool hilo, const struct quarte
     const __m512 act_scale = _mm512_broadcast_f32x4(_mm_loadu_ps(acts->scale + group0));
     const __m512i act_sum = broadcast_128(acts->sum + group0);
     __m512i code[PIECES], sum[QUARTER_RUNS], sum_upper[QUARTER_RUNS], isum;
-    __m512 scale, offset;
+    struct quarter_scales s;
     read_codes(type, at, code);
     for (int q = 0; q < QUARTER_RUNS; q++) {
         sum[q] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), code[2 * q], broadcast_128(codes + 32 * q));
-        sum_upper[q] = type == QN_TYPE_Q6_K ? _mm512_setzero_si512() : sum[q];
+        sum_upper[q] = splits_groups(type) ? _mm512_setzero_si512() : sum[q];
         sum_upper[q] = _mm512_dpbusd_epi32(sum_upper[q], code[2 * q + 1], broadcast_128(codes + 32 * q + 16));
     }
     if (hilo) {
@@ -349,9 +483,18 @@ QN_INLINE __m512 accumulate_quarter(qn_type type, bool hilo, const struct quarte
          * multiply-add applies QN_HILO_BASE to the hi term. A 32-bit multiplication is two shifts, or vpmulld, which
          * takes two passes. */
         const int8_t *codes_lo = acts->codes_lo[QN_ACT_PLAIN] + group0 * QN_QUANT_GROUP;
-        const bool words = type != QN_TYPE_Q8_0;
+        const bool words = block_of(type).max_code < 32;
         for (int q = 0; q < QUARTER_RUNS; q++) {
             const __m512i first = sum_upper[q], by = _mm512_set1_epi32(QN_HILO_BASE);
+            if (splits_groups(type)) {
+                const __m512i lo =
+                    _mm512_dpbusd_epi32(_mm512_setzero_si512(), code[2 * q], broadcast_128(codes_lo + 32 * q));
+                const __m512i lo_upper =
+                    _mm512_dpbusd_epi32(_mm512_setzero_si512(), code[2 * q + 1], broadcast_128(codes_lo + 32 * q + 16));
+                sum[q] = _mm512_dpwssd_epi32(lo, sum[q], by);
+                sum_upper[q] = _mm512_dpwssd_epi32(lo_upper, first, by);
+                continue;
+            }
             sum_upper[q] = words ? _mm512_setzero_si512() : _mm512_mullo_epi32(first, by);
             sum_upper[q] = _mm512_dpbusd_epi32(sum_upper[q], code[2 * q], broadcast_128(codes_lo + 32 * q));
             sum_upper[q] = _mm512_dpbusd_epi32(sum_upper[q], code[2 * q + 1], broadcast_128(codes_lo + 32 * q + 16));
@@ -359,25 +502,28 @@ QN_INLINE __m512 accumulate_quarter(qn_type type, bool hilo, const struct quarte
                 sum_upper[q] = _mm512_dpwssd_epi32(sum_upper[q], first, by);
         }
     }
-    read_scales(type, at, &scale, &offset);
-    if (type == QN_TYPE_Q6_K) {
-        const __m512i hi = broadcast_128(acts->sum_upper + group0), lo = _mm512_sub_epi32(act_sum, hi);
-        __m512i factor_lower, factor_upper;
-        read_factors(at, &factor_lower, &factor_upper);
-        const __m512i isum_lower =
-            _mm512_sub_epi32(sum_fours(sum[0], sum[1], sum[2], sum[3]), _mm512_mullo_epi32(lo, zero));
-        const __m512i isum_upper = _mm512_sub_epi32(sum_fours(sum_upper[0], sum_upper[1], sum_upper[2], sum_upper[3]),
-                                                    _mm512_mullo_epi32(hi, zero));
-        isum = _mm512_add_epi32(_mm512_mullo_epi32(isum_lower, factor_lower),
-                                _mm512_mullo_epi32(isum_upper, factor_upper));
-    } else {
-        isum = sum_fours(sum_upper[0], sum_upper[1], sum_upper[2], sum_upper[3]);
-        if (!has_offset(type)) /* types with an offset have zero point 0 */
-            isum = _mm512_sub_epi32(isum, _mm512_mullo_epi32(act_sum, zero));
+    read_scales(type, at, &s);
+    const __m512i upper = splits_groups(type) ? broadcast_128(acts->sum_upper + group0) : act_sum;
+    const __m512i lower = splits_groups(type) ? _mm512_sub_epi32(act_sum, upper) : act_sum;
+    isum = sum_fours(sum_upper[0], sum_upper[1], sum_upper[2], sum_upper[3]);
+    if (!has_offset(type)) /* types with an offset have zero point 0 */
+        isum = _mm512_sub_epi32(isum, _mm512_mullo_epi32(upper, zero));
+    if (splits_groups(type)) {
+        __m512i isum_lower = sum_fours(sum[0], sum[1], sum[2], sum[3]);
+        if (!has_offset(type))
+            isum_lower = _mm512_sub_epi32(isum_lower, _mm512_mullo_epi32(lower, zero));
+        if (!has_factors(type)) {
+            partial = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum_lower), _mm512_mul_ps(s.scale, act_scale), partial);
+            return _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(s.scale_upper, act_scale), partial);
+        }
+        isum =
+            _mm512_add_epi32(_mm512_mullo_epi32(isum_lower, s.factor_lower), _mm512_mullo_epi32(isum, s.factor_upper));
     }
-    partial = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(scale, act_scale), partial);
+    partial = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(s.scale, act_scale), partial);
     if (has_offset(type))
-        partial = _mm512_fmadd_ps(_mm512_cvtepi32_ps(act_sum), _mm512_mul_ps(offset, act_scale), partial);
+        partial = _mm512_fmadd_ps(_mm512_cvtepi32_ps(lower), _mm512_mul_ps(s.offset, act_scale), partial);
+    if (has_offset(type) && has_factors(type))
+        partial = _mm512_fmadd_ps(_mm512_cvtepi32_ps(upper), _mm512_mul_ps(s.offset_upper, act_scale), partial);
     return partial;
 }
 
@@ -410,7 +556,7 @@ QN_INLINE void gemv_wide_rows(qn_type type, bool hilo, const qn_matrix *weights,
 {
     const size_t quarters = block_of(type).weights / QUARTER, n_groups = weights->n_cols / QN_QUANT_GROUP;
     const size_t step = quarters ? quarters : 1; /* quarters per step */
-    const size_t bytes = block_of(type).bytes * (quarters ? 1 : QUARTER_RUNS);
+    const size_t bytes = block_of(type).bytes * (quarters ? 1 : QUARTER / block_of(type).weights);
     const __m512i zero = _mm512_set1_epi32(weights->type->zero_point);
     __m512 partial[4];
     struct quarter at = { .n_groups = QUARTER_RUNS };
@@ -437,7 +583,7 @@ QN_INLINE void gemv_wide_rows(qn_type type, bool hilo, const qn_matrix *weights,
             at.row[k] += bytes;
     }
     if (!quarters && n_groups % QUARTER_RUNS) {
-        prefetch_lines(prefetch, 4 * (n_groups % QUARTER_RUNS) * block_of(type).bytes, to_l1);
+        prefetch_lines(prefetch, n_groups % QUARTER_RUNS * bytes, to_l1);
         at.n_groups = n_groups % QUARTER_RUNS;
         partial[i % 4] = accumulate_quarter(type, hilo, &at, acts, group0, zero, partial[i % 4]);
     }
@@ -479,38 +625,39 @@ QN_INLINE void unpack_wide_super(qn_type type, const uint8_t *blocks, qn_super_b
     struct quarter at = { .n_groups = QUARTER_RUNS };
     for (size_t k = 0; k < 4; k++)
         at.row[k] = blocks + k * QUARTER / weights * block_bytes;
-    __m512i code[PIECES], other[PIECES], factor_lower, factor_upper;
-    __m512 scale, offset;
+    __m512i code[PIECES], other[PIECES];
+    struct quarter_scales s, t;
     read_codes(type, &at, code);
-    read_scales(type, &at, &scale, &offset);
-    if (type == QN_TYPE_Q6_K)
-        read_factors(&at, &factor_lower, &factor_upper);
+    read_scales(type, &at, &s);
     if (weights == 256) {
-        __m512 other_scale, other_offset;
         at.half = 1;
         read_codes(type, &at, other);
-        read_scales(type, &at, &other_scale, &other_offset);
+        read_scales(type, &at, &t);
         for (int i = 0; i < PIECES; i++)
             code[i] = _mm512_mask_blend_epi32(second, code[i], other[i]);
-        scale = _mm512_mask_blend_ps(second, scale, other_scale);
+        s.scale = _mm512_mask_blend_ps(second, s.scale, t.scale);
         if (has_offset(type))
-            offset = _mm512_mask_blend_ps(second, offset, other_offset);
-        if (type == QN_TYPE_Q6_K) {
-            __m512i other_lo, other_hi;
-            read_factors(&at, &other_lo, &other_hi);
-            factor_lower = _mm512_mask_blend_epi32(second, factor_lower, other_lo);
-            factor_upper = _mm512_mask_blend_epi32(second, factor_upper, other_hi);
+            s.offset = _mm512_mask_blend_ps(second, s.offset, t.offset);
+        if (has_offset(type) && has_factors(type))
+            s.offset_upper = _mm512_mask_blend_ps(second, s.offset_upper, t.offset_upper);
+        if (has_factors(type)) {
+            s.factor_lower = _mm512_mask_blend_epi32(second, s.factor_lower, t.factor_lower);
+            s.factor_upper = _mm512_mask_blend_epi32(second, s.factor_upper, t.factor_upper);
         }
     }
     interleave_pieces(code, code);
     for (int v = 0; v < PIECES; v++)
         _mm512_store_si512(out->codes + 64 * v, code[v]);
-    _mm512_storeu_ps(out->scale, scale);
+    _mm512_storeu_ps(out->scale, s.scale);
+    if (type == QN_TYPE_NVFP4_L)
+        _mm512_storeu_ps(out->scale_upper, s.scale_upper);
     if (has_offset(type))
-        _mm512_storeu_ps(out->offset, offset);
-    if (type == QN_TYPE_Q6_K) {
-        _mm512_storeu_si512(out->factor_lower, factor_lower);
-        _mm512_storeu_si512(out->factor_upper, factor_upper);
+        _mm512_storeu_ps(out->offset, s.offset);
+    if (has_offset(type) && has_factors(type))
+        _mm512_storeu_ps(out->offset_upper, s.offset_upper);
+    if (has_factors(type)) {
+        _mm512_storeu_si512(out->factor_lower, s.factor_lower);
+        _mm512_storeu_si512(out->factor_upper, s.factor_upper);
     }
 }
 

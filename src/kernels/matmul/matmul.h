@@ -9,6 +9,8 @@
  *                                                                         factors first of the first 16 values of the
  *                                                                         group, then of the last
  *
+ * Types with half scales have two such steps, of the first 16 values of a group and then of the last.
+ *
  * and the element is the canonical sum of the sixteen partials (kernels/canon.h). For float weights, term k is one
  * fused multiply-add into partial k mod 16. No kernel uses another order, so the bits of an element depend only on its
  * row and its token.
@@ -30,8 +32,7 @@
  *   AVX2, AVX-VNNI    all quantised types (gemv_avx2.h)              Q1_0 Q2_0 PQ2_0 (packed_avx2.h)
  *   AVX-512           Q1_0 Q2_0 PQ2_0 PTQ1_0 (matmul_avx512.c), all  Q1_0 Q2_0 PQ2_0; PTQ1_0 up to 4 tokens, no hi/lo
  *                     others (gemv_wide_avx512.h)                    (packed_avx512.h)
- *   NEON, dot product Q1_0 Q2_0 PQ2_0 OX2_0 TQ1_0 TQ2_0 PTQ1_0 Q4_0  Q1_0, no hi/lo (packed_neon.h)
- *                     Q4_1 Q8_0 Q4_K (gemv_neon.h)
+ *   NEON, dot product all but Q5_0 Q5_1 Q5_K Q6_K (gemv_neon.h)      Q1_0, no hi/lo (packed_neon.h)
  *
  * A new format (quant/quant.h) needs no kernels: unpack and gemm read QN_ACT_INTERLEAVED through qn_type_info.unpack.
  * They require a block_weights that divides QN_SUPER and is at most 256 (MAX_BLOCK of quant.c), and codes up to 31, or
@@ -119,11 +120,12 @@ typedef struct qn_acts {
 qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned layouts, bool hilo);
 void qn_acts_free(qn_acts *acts);
 
-/* One super-block of one weight row, unpacked: codes in the layout of qn_act_layout_of. offset and factor_* are valid
- * only for types that have them; of types with both, offset is that of the first 16 values of a group. */
+/* One super-block of one weight row, unpacked: codes in the layout of qn_act_layout_of. offset, factor_* and
+ * scale_upper are valid only for types that have them; of types with both of the first, offset is that of the first 16
+ * values of a group, and of those with the last, scale. */
 typedef struct qn_super_block {
     _Alignas(64) uint8_t codes[QN_SUPER];
-    float scale[QN_SUPER_GROUPS], offset[QN_SUPER_GROUPS], offset_upper[QN_SUPER_GROUPS];
+    float scale[QN_SUPER_GROUPS], scale_upper[QN_SUPER_GROUPS], offset[QN_SUPER_GROUPS], offset_upper[QN_SUPER_GROUPS];
     int32_t factor_lower[QN_SUPER_GROUPS], factor_upper[QN_SUPER_GROUPS];
 } qn_super_block;
 
@@ -158,7 +160,8 @@ typedef struct qn_matmul_format {
     qn_type type;
     qn_act_layout layout;       /* layout of activations that both GEMVs read */
     qn_gemv_fn gemv, gemv_hilo; /* without and with the hi/lo split; NULL for none */
-    /* Unpacks one super-block of stored blocks. Scale and offset of blocks of zero bytes are 0. */
+    /* Unpacks one super-block of stored blocks. Scale and offset of blocks of zero bytes, which stand for missing ones,
+     * are finite: their activations are 0. */
     void (*unpack)(const uint8_t *blocks, qn_super_block *out);
     qn_packed_kernel packed; /* gemm_packed is NULL for types that are faster as stored */
 } qn_matmul_format;

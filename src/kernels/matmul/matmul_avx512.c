@@ -326,7 +326,13 @@ QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *
     X(q8_0, Q8_0, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
     X(q4_k, Q4_K, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
     X(q5_k, Q5_K, QN_ACT_PLAIN, HILO, { 0 })                                                                           \
-    X(q6_k, Q6_K, QN_ACT_PLAIN, NO_HILO, { 0 })
+    X(q6_k, Q6_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
+    X(q2_k, Q2_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
+    X(q3_k, Q3_K, QN_ACT_PLAIN, NO_HILO, { 0 })                                                                        \
+    X(iq4_nl, IQ4_NL, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
+    X(iq4_xs, IQ4_XS, QN_ACT_PLAIN, HILO, { 0 })                                                                       \
+    X(mxfp4, MXFP4, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
+    X(nvfp4_l, NVFP4_L, QN_ACT_PLAIN, HILO, { 0 })
 
 FORMAT_TABLE(FORMATS)
 

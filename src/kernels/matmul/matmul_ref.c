@@ -56,10 +56,14 @@ static void unpack_ref(const qn_type_info *type, const uint8_t *blocks, size_t n
 {
     uint8_t codes[QN_SUPER];
     int8_t factor[2 * QN_SUPER_GROUPS];
-    float offset[2 * QN_SUPER_GROUPS];
+    float offset[2 * QN_SUPER_GROUPS], scale[2 * QN_SUPER_GROUPS];
     const size_t n_groups = n_blocks * type->block_weights / QN_QUANT_GROUP;
     memset(out, 0, sizeof *out);
-    type->unpack(blocks, n_blocks, codes, out->scale, offset, factor);
+    type->unpack(blocks, n_blocks, codes, scale, offset, factor);
+    for (size_t group = 0; group < n_groups; group++) {
+        out->scale[group] = scale[type->has_half_scale ? 2 * group : group];
+        out->scale_upper[group] = type->has_half_scale ? scale[2 * group + 1] : 0;
+    }
     for (size_t i = 0; i < n_blocks * type->block_weights; i++)
         out->codes[qn_act_index(qn_act_layout_of(type), i)] = codes[i];
     for (size_t group = 0; type->has_offset && group < n_groups; group++) {
@@ -72,21 +76,42 @@ static void unpack_ref(const qn_type_info *type, const uint8_t *blocks, size_t n
     }
 }
 
-/* The integer dot product of group `lane` of a super-block of weights and of a token, whose codes start at group
- * `group`. */
-static int32_t group_isum(const qn_type_info *type, const qn_super_block *weights, const qn_acts *acts, size_t group,
-                          size_t lane)
+/* The integer dot products of group `lane` of a super-block of weights and of a token, whose codes start at group
+ * `group`: of the first 16 values, and of the last. */
+static void group_isums(const qn_type_info *type, const qn_super_block *weights, const qn_acts *acts, size_t group,
+                        size_t lane, int32_t *lower, int32_t *upper)
 {
     const qn_act_layout layout = qn_act_layout_of(type);
-    int32_t lo = 0, hi = 0;
+    *lower = *upper = 0;
     for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
         const size_t at = qn_act_index(layout, lane * QN_QUANT_GROUP + i);
         int32_t code = acts->codes[layout][group * QN_QUANT_GROUP + at];
         if (acts->hilo)
             code = code * QN_HILO_BASE + acts->codes_lo[layout][group * QN_QUANT_GROUP + at];
-        *(i < QN_QUANT_GROUP / 2 ? &lo : &hi) += ((int32_t)weights->codes[at] - type->zero_point) * code;
+        *(i < QN_QUANT_GROUP / 2 ? lower : upper) += ((int32_t)weights->codes[at] - type->zero_point) * code;
     }
-    return type->has_factor ? lo * weights->factor_lower[lane] + hi * weights->factor_upper[lane] : lo + hi;
+    if (type->has_factor) {
+        *lower *= weights->factor_lower[lane];
+        *upper *= weights->factor_upper[lane];
+    }
+}
+
+/* Adds a group of one row and one token. */
+static float add_group(const qn_type_info *type, const qn_super_block *w, const qn_acts *acts, size_t group,
+                       size_t lane, float partial)
+{
+    const float act_scale = acts->scale[group];
+    int32_t lower, upper;
+    group_isums(type, w, acts, group - lane, lane, &lower, &upper);
+    partial = fmaf((float)(type->has_half_scale ? lower : lower + upper), w->scale[lane] * act_scale, partial);
+    if (type->has_half_scale)
+        partial = fmaf((float)upper, w->scale_upper[lane] * act_scale, partial);
+    const int32_t sum_upper = type->has_factor ? acts->sum_upper[group] : 0;
+    if (type->has_offset)
+        partial = fmaf((float)(acts->sum[group] - sum_upper), w->offset[lane] * act_scale, partial);
+    if (type->has_offset && type->has_factor)
+        partial = fmaf((float)sum_upper, w->offset_upper[lane] * act_scale, partial);
+    return partial;
 }
 
 static void gemm_ref(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
@@ -96,18 +121,10 @@ static void gemm_ref(const qn_type_info *type, const qn_super_block *rows, size_
         for (size_t r = 0; r < n_rows; r++) {
             float partial[QN_LANES] = { 0 };
             for (size_t s = 0; s < acts->n_super; s++)
-                for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
-                    const qn_super_block *w = &rows[r * acts->n_super + s];
-                    const size_t group = ((first + t) * acts->n_super + s) * QN_SUPER_GROUPS + lane;
-                    const int32_t isum = group_isum(type, w, acts, group - lane, lane);
-                    partial[lane] = fmaf((float)isum, w->scale[lane] * acts->scale[group], partial[lane]);
-                    const int32_t upper = type->has_factor ? acts->sum_upper[group] : 0;
-                    if (type->has_offset)
-                        partial[lane] = fmaf((float)(acts->sum[group] - upper), w->offset[lane] * acts->scale[group],
-                                             partial[lane]);
-                    if (type->has_offset && type->has_factor)
-                        partial[lane] = fmaf((float)upper, w->offset_upper[lane] * acts->scale[group], partial[lane]);
-                }
+                for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++)
+                    partial[lane] =
+                        add_group(type, &rows[r * acts->n_super + s], acts,
+                                  ((first + t) * acts->n_super + s) * QN_SUPER_GROUPS + lane, lane, partial[lane]);
             out[t * TILE_ROWS + r] = qn_sum16(partial);
         }
 }

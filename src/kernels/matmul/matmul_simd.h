@@ -36,6 +36,26 @@ QN_INLINE bool has_offset(qn_type type)
     return block_of(type).min != block_of(type).scale;
 }
 
+/* Types with a factor for each half of a group (qn_type_info), and an offset too if has_offset. */
+QN_INLINE bool has_factors(qn_type type)
+{
+    return type == QN_TYPE_Q2_K || type == QN_TYPE_Q3_K || type == QN_TYPE_Q6_K;
+}
+
+/* Types of which the halves of groups have sums of their own: those with factors, and NVFP4_L, which has scales. */
+QN_INLINE bool splits_groups(qn_type type)
+{
+    return has_factors(type) || type == QN_TYPE_NVFP4_L;
+}
+
+/* Types whose nibbles select one of these values: of the code, without the zero point. */
+QN_INLINE bool has_values(qn_type type)
+{
+    return type == QN_TYPE_IQ4_NL || type == QN_TYPE_IQ4_XS || type == QN_TYPE_MXFP4 || type == QN_TYPE_NVFP4_L;
+}
+
+static const _Alignas(16) int8_t iq4_values[16] = { QN_IQ4_VALUES }, e2m1_values[16] = { QN_E2M1_VALUES };
+
 /* Interleaves [16 groups][8 quads of codes] to [8 quads][16 groups]. */
 QN_INLINE void interleave_groups(const uint8_t *groups, uint8_t *out)
 {
@@ -192,8 +212,9 @@ static void unpack_any(const qn_type_info *type, const uint8_t *blocks, size_t n
     _Alignas(64) uint8_t codes[QN_SUPER];
     int8_t factor[2 * QN_SUPER_GROUPS] = { 0 };
     const size_t n_groups = n_blocks * type->block_weights / QN_QUANT_GROUP;
-    float offset[2 * QN_SUPER_GROUPS] = { 0 };
-    type->unpack(blocks, n_blocks, codes, out->scale, type->has_factor ? offset : out->offset, factor);
+    float offset[2 * QN_SUPER_GROUPS] = { 0 }, scale[2 * QN_SUPER_GROUPS] = { 0 };
+    type->unpack(blocks, n_blocks, codes, type->has_half_scale ? scale : out->scale,
+                 type->has_factor ? offset : out->offset, factor);
     for (size_t group = n_groups; group < QN_SUPER_GROUPS; group++)
         out->scale[group] = out->offset[group] = 0;
     memset(codes + n_groups * QN_QUANT_GROUP, 0, QN_SUPER - n_groups * QN_QUANT_GROUP);
@@ -202,6 +223,10 @@ static void unpack_any(const qn_type_info *type, const uint8_t *blocks, size_t n
         codes[i] ^= 0x80;
 #endif
     interleave_groups(codes, out->codes);
+    for (size_t group = 0; type->has_half_scale && group < QN_SUPER_GROUPS; group++) {
+        out->scale[group] = scale[2 * group];
+        out->scale_upper[group] = scale[2 * group + 1];
+    }
     for (size_t group = 0; type->has_factor && group < QN_SUPER_GROUPS; group++) {
         out->factor_lower[group] = factor[2 * group];
         out->factor_upper[group] = factor[2 * group + 1];
@@ -224,7 +249,8 @@ struct gemm_traits {
     bool wide;                   /* codes up to 255 */
     bool no_zero_point;          /* the zero point is 0, or folded into v16i_dot_wide */
     bool has_offset, has_factor; /* as in qn_type_info */
-    bool hilo;                   /* activations with the hi/lo int8 split */
+    bool has_half_scale;
+    bool hilo; /* activations with the hi/lo int8 split */
 };
 
 /* Minus the type's zero point, 2^zero_bits, times the sums of groups of activations; 0 if no_zero_point. */
@@ -235,7 +261,13 @@ QN_INLINE v16i minus_zero_points(const int32_t *sums, int zero_bits, struct gemm
     return v16i_sub(v16i_set1(0), v16i_shift_left(v16i_load(sums), zero_bits));
 }
 
-/* Adds the integer dot products of one super-block to `sum`. For types with factors `sum` gets the first 16 values of
+/* Whether the halves of groups have sums of their own. */
+QN_INLINE bool has_halves(struct gemm_traits traits)
+{
+    return traits.has_factor || traits.has_half_scale;
+}
+
+/* Adds the integer dot products of one super-block to `sum`. For types with halves `sum` gets the first 16 values of
  * each group, `sum_upper` the last 16. */
 QN_INLINE void gemm_codes(const qn_super_block *w, size_t row_supers, size_t n_rows, const int8_t *codes,
                           size_t token_bytes, size_t n_tokens, struct gemm_traits traits,
@@ -248,7 +280,7 @@ QN_INLINE void gemm_codes(const qn_super_block *w, size_t row_supers, size_t n_r
         for (size_t t = 0; t < n_tokens; t++) {
             const v16b a = v16b_load(codes + t * token_bytes + 64 * v);
             for (size_t r = 0; r < n_rows; r++) {
-                v16i *to = traits.has_factor && v >= 4 ? &sum_upper[t][r] : &sum[t][r];
+                v16i *to = has_halves(traits) && v >= 4 ? &sum_upper[t][r] : &sum[t][r];
                 *to = traits.wide ? v16i_dot_wide(*to, rows[r], a) : v16i_dot(*to, rows[r], a);
             }
         }
@@ -279,12 +311,13 @@ QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_act
         for (size_t t = 0; t < n_tokens; t++) {
             const size_t group = (super0 + t * n_super) * QN_SUPER_GROUPS;
             const v16i all = minus_zero_points(acts->sum + group, zero_bits, traits);
-            const v16i hi = traits.has_factor ? minus_zero_points(acts->sum_upper + group, zero_bits, traits) : all;
-            const v16i lo = traits.has_factor ? v16i_sub(all, hi) : all;
+            const v16i hi = has_halves(traits) ? minus_zero_points(acts->sum_upper + group, zero_bits, traits) : all;
+            const v16i lo = has_halves(traits) ? v16i_sub(all, hi) : all;
             for (size_t r = 0; r < n_rows; r++) {
                 sum[t][r] = traits.hilo ? v16i_add(v16i_mul(sum[t][r], v16i_set1(QN_HILO_BASE)), lo) : lo;
-                if (traits.has_factor)
-                    sum_upper[t][r] = hi; /* types with factors have no hi/lo split */
+                if (has_halves(traits)) /* types with factors have no hi/lo split */
+                    sum_upper[t][r] =
+                        traits.hilo ? v16i_add(v16i_mul(sum_upper[t][r], v16i_set1(QN_HILO_BASE)), hi) : hi;
             }
         }
         const int8_t *codes = traits.hilo ? acts->codes_lo[layout] : acts->codes[layout];
@@ -299,6 +332,9 @@ QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_act
                     isum = v16i_add(v16i_mul(isum, v16i_load(row->factor_lower)),
                                     v16i_mul(sum_upper[t][r], v16i_load(row->factor_upper)));
                 partial[t][r] = v16_fma(v16i_to_float(isum), v16_mul(v16_load(row->scale), scale), partial[t][r]);
+                if (traits.has_half_scale)
+                    partial[t][r] = v16_fma(v16i_to_float(sum_upper[t][r]), v16_mul(v16_load(row->scale_upper), scale),
+                                            partial[t][r]);
                 const v16i act_sum = v16i_load(acts->sum + group), upper = v16i_load(acts->sum_upper + group);
                 if (traits.has_offset)
                     partial[t][r] = v16_fma(v16i_to_float(traits.has_factor ? v16i_sub(act_sum, upper) : act_sum),
@@ -345,6 +381,8 @@ GEMM_VARIANT(wide, .wide = true, .no_zero_point = V16_WIDE_ZERO == 0)
 GEMM_VARIANT(offset, .has_offset = true, .no_zero_point = true)
 GEMM_VARIANT(factor, .has_factor = true)
 GEMM_VARIANT(factor_offset, .has_factor = true, .has_offset = true, .no_zero_point = true)
+GEMM_VARIANT(half_scale, .has_half_scale = true)
+GEMM_VARIANT(half_scale_hilo, .has_half_scale = true, .hilo = true)
 GEMM_VARIANT(plain_hilo, .hilo = true)
 GEMM_VARIANT(wide_hilo, .hilo = true, .wide = true, .no_zero_point = V16_WIDE_ZERO == 0)
 GEMM_VARIANT(offset_hilo, .hilo = true, .has_offset = true, .no_zero_point = true)
@@ -357,6 +395,9 @@ static void gemm_simd(const qn_type_info *type, const qn_super_block *rows, size
                                                                                      offset */
     if (type->has_factor)
         (type->has_offset ? gemm_factor_offset : gemm_factor)(rows, n_rows, acts, layout, first, n_tokens, zero_bits,
+                                                              out);
+    else if (type->has_half_scale)
+        (acts->hilo ? gemm_half_scale_hilo : gemm_half_scale)(rows, n_rows, acts, layout, first, n_tokens, zero_bits,
                                                               out);
     else if (type->has_offset)
         (acts->hilo ? gemm_offset_hilo : gemm_offset)(rows, n_rows, acts, layout, first, n_tokens, zero_bits, out);

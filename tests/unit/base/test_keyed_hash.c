@@ -137,7 +137,7 @@ TEST(tokens_that_collide_are_spread)
     qn_gguf *gguf;
     qn_vocab vocab = { 0 };
     assert_ok(qn_gguf_open_memory(file.data, file.n, "vocabulary", &gguf));
-    assert_ok(qn_vocab_load(&vocab, gguf));
+    assert_ok(qn_vocab_load(&vocab, gguf, QN_SPELLING_BYTE_LEVEL));
     assert_true(vocab.slot_mask < 1 << BITS);
     for (size_t i = 0; i <= 2 * vocab.slot_mask; i++) {
         run = vocab.slots[i & vocab.slot_mask] ? run + 1 : 0;

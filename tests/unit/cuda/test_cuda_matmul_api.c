@@ -99,7 +99,7 @@ TEST(sizes)
                   { QN_DTYPE_Q5_0, 16 * 512 },       { QN_DTYPE_Q5_1, 16 * 512 },      { QN_DTYPE_Q4_K, 16 * 512 },
                   { QN_DTYPE_Q5_K, 16 * 512 },       { QN_DTYPE_Q6_K, 16 * 512 },      { QN_DTYPE_Q2_K, 16 * 512 },
                   { QN_DTYPE_Q3_K, 16 * 512 },       { QN_DTYPE_IQ4_NL, 16 * 512 },    { QN_DTYPE_IQ4_XS, 16 * 512 },
-                  { QN_DTYPE_MXFP4, 16 * 512 } };
+                  { QN_DTYPE_MXFP4, 16 * 512 },      { QN_DTYPE_NVFP4, 16 * 512 } };
     for (size_t i = 0; i < COUNT(types); i++) {
         label("type %d", (int)types[i].dtype);
         const struct call c = call_of(types[i].dtype, 1, QN_DTYPE_F32, QN_DTYPE_F32);
@@ -111,7 +111,7 @@ TEST(sizes)
     size_t n;
     const qn_type_info *all = qn_types(&n);
     for (size_t i = 0; i < n; i++)
-        if (all[i].type != QN_TYPE_OX2_0) {
+        if (qn_type_find_stored((uint32_t)all[i].type)) {
             const struct call c = call_of((qn_dtype)all[i].type, 1, QN_DTYPE_F32, QN_DTYPE_F32);
             size_t bytes;
             label("%s", all[i].name);
@@ -138,6 +138,8 @@ TEST(weights)
     refuses_weights(&c, "weights: type 1000 is not a weight type");
     c.weights.dtype = (qn_dtype)QN_TYPE_OX2_0;
     refuses_weights(&c, "weights: type 1042 is not a weight type");
+    c.weights.dtype = (qn_dtype)QN_TYPE_NVFP4_L;
+    refuses_weights(&c, "weights: type 1040 is not a weight type");
     c = valid;
     c.weights.n_cols = 48;
     refuses_weights(&c, "n_cols: 48, expected a multiple of 32 for q4_0");

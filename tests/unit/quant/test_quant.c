@@ -4,6 +4,7 @@
 #include "helper_random.h"
 
 #include "base/f16.h"
+#include "quant/layout.h"
 #include "quant/quant.h"
 
 #include <float.h>
@@ -142,6 +143,32 @@ static double w_mxfp4(const uint8_t *b, size_t i)
     return ldexp(code / 8 ? -value : value, b[0] - 127);
 }
 
+/* Four bits of exponent with bias 7, three of mantissa; 0x7f counts as 0. */
+static double e4m3(uint8_t bits)
+{
+    const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+    if (bits == 0x7f)
+        return 0;
+    return exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+}
+
+static double w_nvfp4(const uint8_t *b, size_t i)
+{
+    static const double values[16] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6 };
+    const uint8_t byte = b[4 + i / 16 * 8 + i % 8];
+    return e4m3(b[i / 16]) * values[i / 8 % 2 ? byte / 16 : byte % 16];
+}
+
+/* In memory: after the tensor's scale, in the order of nibbles of Q4_0. All bytes are scales. */
+static double w_nvfp4_l(const uint8_t *b, size_t i)
+{
+    static const double values[16] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6 };
+    const uint8_t bits = b[4 + i / 16] & 0x7f;
+    float d;
+    memcpy(&d, b, sizeof d);
+    return (float)(bits == 0x7f ? 480 : e4m3(bits)) * (d / 2) * 2 * values[nibble(b + 8 + i / 32 * 16, i % 32)];
+}
+
 static double w_q4_k(const uint8_t *b, size_t i)
 {
     const size_t sub = i / 32;
@@ -236,6 +263,8 @@ static const struct {
     { "iq4_nl", 20, 32, 18, w_iq4_nl, { 0, -1 }, false },
     { "iq4_xs", 23, 256, 136, w_iq4_xs, { 0, -1 }, false },
     { "mxfp4", 39, 32, 17, w_mxfp4, { -1, -1 }, false },
+    { "nvfp4", 40, 64, 36, w_nvfp4, { -1, -1 }, false },
+    { "nvfp4_l", 1040, 64, 40, w_nvfp4_l, { -1, -1 }, false },
     { "tq1_0", 34, 256, 54, w_tq1_0, { 52, -1 }, true },
     { "tq2_0", 35, 256, 66, w_tq2_0, { 64, -1 }, true },
     { "q1_0", 41, 128, 18, w_q1_0, { 0, -1 }, true },
@@ -255,6 +284,10 @@ static void random_block(size_t t, uint8_t *block)
             block[expected[t].scale_offsets[k] + 1] ^= 0x40;
     if (expected[t].number == QN_TYPE_F32 && (block[3] & 0x7f) == 0x7f)
         block[3] ^= 0x40;
+    if (expected[t].number == QN_TYPE_NVFP4_L) { /* a power of two from 2^-32 to 2^31: products are exact */
+        const float d = ldexpf(1, (int)(block[0] % 64) - 32);
+        memcpy(block, &d, sizeof d);
+    }
     if (expected[t].number == QN_TYPE_MXFP4 && block[0] > 252) /* 12 * 2^(253 - 128) is beyond a float */
         block[0] -= 128;
     if (expected[t].number == QN_TYPE_BF16 && (block[1] & 0x7f) == 0x7f)
@@ -359,7 +392,7 @@ TEST(dequantize_matches_golden_blocks)
         free(out);
     }
     assert_ptr_equal(at, end);
-    assert_int_equal(n_types, 10);
+    assert_int_equal(n_types, 11);
     free(file);
 }
 
@@ -372,7 +405,7 @@ TEST(unpack_matches_dequantize)
             continue;
         enum { BLOCKS = 100 };
         uint8_t source[BLOCKS * MAX_BYTES], codes[BLOCKS * MAX_BLOCK];
-        float scale[BLOCKS * MAX_BLOCK / QN_QUANT_GROUP], offset[2 * BLOCKS * MAX_BLOCK / QN_QUANT_GROUP],
+        float scale[2 * BLOCKS * MAX_BLOCK / QN_QUANT_GROUP], offset[2 * BLOCKS * MAX_BLOCK / QN_QUANT_GROUP],
             out[BLOCKS * MAX_BLOCK];
         int8_t factor[2 * BLOCKS * MAX_BLOCK / QN_QUANT_GROUP];
         for (size_t b = 0; b < BLOCKS; b++)
@@ -382,7 +415,8 @@ TEST(unpack_matches_dequantize)
         uint8_t largest = 0;
         for (size_t i = 0; i < BLOCKS * info->block_weights; i++) {
             const size_t r = i / QN_QUANT_GROUP;
-            float weight = scale[r] * (float)(info->has_factor ? factor[i / (QN_QUANT_GROUP / 2)] : 1) *
+            float weight = scale[info->has_half_scale ? i / (QN_QUANT_GROUP / 2) : r] *
+                           (float)(info->has_factor ? factor[i / (QN_QUANT_GROUP / 2)] : 1) *
                            (float)(codes[i] - info->zero_point);
             if (info->has_offset)
                 weight += offset[info->has_factor ? i / (QN_QUANT_GROUP / 2) : r];
@@ -391,6 +425,32 @@ TEST(unpack_matches_dequantize)
         }
         assert_int_equal(largest, info->max_code); /* 100 random blocks contain every code of a type */
     }
+}
+
+/* Loading keeps all weights of NVFP4, whatever the bytes of its scales are, and multiplies them by the tensor's scale.
+ */
+TEST(nvfp4_is_loaded_whole)
+{
+    const qn_type_info *stored = qn_type_find(QN_TYPE_NVFP4), *loaded = qn_type_find(QN_TYPE_NVFP4_L);
+    uint8_t blocks[64 * QN_NVFP4_BYTES], out[64 * QN_NVFP4_L_BYTES];
+    float weights[64 * 64], after[64 * 64];
+    for (size_t i = 0; i < sizeof blocks; i++)
+        blocks[i] = (uint8_t)random_u32();
+    for (size_t b = 0; b < 64; b++)
+        for (size_t k = 0; k < 4; k++)
+            blocks[b * QN_NVFP4_BYTES + k] = (uint8_t)(4 * b + k);
+    stored->to_float(blocks, 64, weights);
+    for (int negative = 0; negative < 2; negative++) {
+        const float scale = negative ? -0.125f : 4096;
+        qn_nvfp4_load(blocks, 64, scale, out);
+        loaded->to_float(out, 64, after);
+        for (size_t i = 0; i < 64 * 64; i++)
+            assert_true(after[i] == weights[i] * scale);
+    }
+    assert_int_equal(loaded->find_nonfinite(out, 64), 64);
+    const float nan = NAN;
+    memcpy(out + 5 * QN_NVFP4_L_BYTES, &nan, sizeof nan);
+    assert_int_equal(loaded->find_nonfinite(out, 64), 5);
 }
 
 TEST(all_trit_bytes)
@@ -616,6 +676,11 @@ TEST(nonfinite_scales_are_found)
                         memcpy(block + expected[t].scale_offsets[k], &bad[v], 2);
                     } else if (k == 0 && info->type == QN_TYPE_MXFP4) {
                         block[0] = (uint8_t)(253 + v % 3);
+                    } else if (k == 0 && info->type == QN_TYPE_NVFP4_L) {
+                        const float x = v ? qn_f16_to_f32(bad[v]) : 1e36f; /* all weights must be finite */
+                        memcpy(block, &x, sizeof x);
+                    } else if (info->type == QN_TYPE_NVFP4) {
+                        continue;        /* every byte is a scale */
                     } else if (k == 0) { /* f32, bf16: the same patterns with their wider exponent */
                         const float x = qn_f16_to_f32(bad[v]);
                         memcpy(block, (const uint8_t *)&x + (4 - info->block_bytes), info->block_bytes);

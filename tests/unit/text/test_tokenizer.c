@@ -10,7 +10,8 @@
 #include <pthread.h>
 #include <time.h>
 
-static const char *const pres[] = { "qwen2", "qwen35", "smollm", "llama-bpe", "gpt-2", "default" };
+static const char *const pres[] = { "qwen2",  "qwen35", "smollm",      "llama-bpe", "smaug-bpe",
+                                    "tekken", "gpt-4o", "deepseek-v3", "gpt-2",     "default" };
 enum { N_PRES = COUNT(pres) };
 
 static const char *const merges[] = { "b c",   "a b",       "ab c",  "Ġ a", "a a",
@@ -138,6 +139,21 @@ TEST(test_pretokenizers)
         { "llama-bpe", "x1234567", "x|123|456|7" },
         { "llama3", "12345", "123|45" },
         { "llama-v3", "12345", "123|45" },
+        { "falcon3", "12345", "123|45" },
+        { "smaug-bpe", "x1234567 I'D", "x|123|456|7| I|'D" },
+        { "deepseek-r1-qwen", "I'D (you)123", "I|'D| (|you|)|1|2|3" },
+        { "tekken", "HTTPServer iPhone's 12/\n", "HTTPServer| i|Phone|'s| |1|2|/\n" },
+        { "tekken",
+          "ABcd\xcc\x81"
+          "E \xe4\xb8\xad"
+          "A",
+          "ABcd\xcc\x81|E| \xe4\xb8\xad|A" },
+        { "gpt-4o", "HTTPServer iPhone's 1234 I'LL", "HTTPServer| i|Phone's| |123|4| I'LL" },
+        { "llama4", "a/b//\n", "a|/b|//\n" },
+        { "deepseek-v3",
+          "x1234 \xe6\xbc\xa2\xe3\x82\xab"
+          "a .b(c) +1",
+          "x|123|4| |\xe6\xbc\xa2\xe3\x82\xab|a| .|b|(c|)| +|1" },
         { "default", "a=b, 12345 c", "a|=|b|,| |123|45| c" },
         { "qwen2", "a\xe1\xa0\x8e b", "a|\xe1\xa0\x8e| b" }, /* U+180E is not a space */
         { "gpt-2", "a\xc2\x85\xe3\x80\x80", "a|\xc2\x85\xe3\x80\x80" },
@@ -615,8 +631,9 @@ TEST(test_refusals)
     } cases[] = {
         { { .pre = "qwen2" }, QN_ERR_UNSUPPORTED, "no tokeniser" },
         { { .model = "no_vocab" }, QN_ERR_UNSUPPORTED, "no_vocab" },
-        { { .model = "llama" }, QN_ERR_UNSUPPORTED, "'llama'" },
-        { { .model = "gpt2", .pre = "tekken" }, QN_ERR_UNSUPPORTED, "'tekken'" },
+        { { .model = "bert" }, QN_ERR_UNSUPPORTED, "'bert'" },
+        { { .model = "gpt2", .pre = "poro-chat" }, QN_ERR_UNSUPPORTED, "'poro-chat'" },
+        { { .model = "gpt2", .pre = "x" }, QN_ERR_UNSUPPORTED, "deepseek-r1-qwen, qwen35, smollm, llama-bpe, llama3" },
         { { .model = "gpt2", .no_tokens = true }, QN_ERR_FORMAT, "tokenizer.ggml.tokens" },
         { { .model = "gpt2", .tokens_are_numbers = true }, QN_ERR_FORMAT, "tokenizer.ggml.tokens" },
         { { .model = "gpt2", .no_merges = true }, QN_ERR_FORMAT, "tokenizer.ggml.merges" },

@@ -307,7 +307,7 @@ typedef struct qn_matmul_quantize_acts_args {
 /* One line per other type that qn_matmul_pack reads: it dequantises them to fp16, with the same bits as
  * qn_gpu_f16_row (gpu/f16_rows.h). */
 #define QN_DEQUANTIZED_TYPES(X)                                                                                        \
-    X(F32) X(Q5_0) X(Q5_1) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
+    X(F32) X(Q5_0) X(Q5_1) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(NVFP4) X(NVFP4_L)
 
 /* Zero point of the codes of tiles without offset. With 1 bit the code is doubled first. */
 #define QN_TILE_ZERO(bits) ((bits) <= 2 ? 1 : (bits) == 8 ? 128 : 0)

@@ -66,7 +66,7 @@ QN_DEVICE float dequantize_q3_k(const uint8_t *block, uint32_t i)
     return __fmul_rn(scale, (float)((int)qn_code_q3_k(block, i) - QN_Q3_K_ZERO));
 }
 
-static __device__ const int8_t iq4_values[16] = { QN_IQ4_VALUES };
+static __device__ const int8_t iq4_values[16] = { QN_IQ4_VALUES }, e2m1_values[16] = { QN_E2M1_VALUES };
 
 QN_DEVICE float dequantize_iq4(const uint8_t *block, int factor, const uint8_t *nibbles, uint32_t i)
 {
@@ -79,7 +79,28 @@ QN_DEVICE float dequantize_mxfp4(const uint8_t *block, uint32_t i)
 {
     const uint32_t exponent = block[QN_MXFP4_SCALE];
     const float scale = __uint_as_float(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
-    return __fmul_rn(scale, (float)qn_mxfp4_value(qn_code_nibble(block + QN_MXFP4_CODES, i)));
+    return __fmul_rn(scale, (float)e2m1_values[qn_code_nibble(block + QN_MXFP4_CODES, i)]);
+}
+
+// A scale of NVFP4, a float of 8 bits without a sign: fp16 has the same digits with another bias. Half of it, as the codes are
+// twice the values.
+QN_DEVICE float half_e4m3(uint32_t bits)
+{
+    return __fmul_rn(qn_f16_to_f32((uint16_t)((bits & 0x7fu) << 7)), 128.0f);
+}
+
+QN_DEVICE float dequantize_nvfp4(const uint8_t *block, uint32_t i)
+{
+    const uint32_t scale = block[QN_NVFP4_SCALE + i / 16], byte = block[QN_NVFP4_CODES + i / 16 * 8 + i % 8];
+    return __fmul_rn(scale == 0x7f ? 0.0f : half_e4m3(scale), (float)e2m1_values[byte >> i / 8 % 2 * 4 & 15u]);
+}
+
+QN_DEVICE float dequantize_nvfp4_l(const uint8_t *block, uint32_t i)
+{
+    const uint32_t d = load_f16(block) | load_f16(block + 2) << 16;
+    const float scale = __fmul_rn(__fmul_rn(half_e4m3(block[QN_NVFP4_L_SCALES + i / 16]), 2.0f),
+                                  __fmul_rn(__uint_as_float(d), 0.5f));
+    return __fmul_rn(scale, (float)e2m1_values[qn_code_nibble(block + QN_NVFP4_L_CODES + i / 32 * 16, i % 32)]);
 }
 
 QN_DEVICE float dequantize(uint32_t stored, const uint8_t *row, uint32_t col)
@@ -115,6 +136,9 @@ QN_DEVICE float dequantize(uint32_t stored, const uint8_t *row, uint32_t col)
         return dequantize_iq4(block, qn_iq4_xs_factor(block, r), block + QN_IQ4_XS_CODES + 16 * r, col % 32);
     }
     case QN_STORED_MXFP4: return dequantize_mxfp4(row + col / QN_MXFP4_WEIGHTS * QN_MXFP4_BYTES, col % QN_MXFP4_WEIGHTS);
+    case QN_STORED_NVFP4: return dequantize_nvfp4(row + col / QN_NVFP4_WEIGHTS * QN_NVFP4_BYTES, col % QN_NVFP4_WEIGHTS);
+    case QN_STORED_NVFP4_L:
+        return dequantize_nvfp4_l(row + col / QN_NVFP4_L_WEIGHTS * QN_NVFP4_L_BYTES, col % QN_NVFP4_L_WEIGHTS);
     default: return __uint_as_float(load_f16(row + 4 * (uint64_t)col) | load_f16(row + 4 * (uint64_t)col + 2) << 16);
     }
 }
