@@ -54,6 +54,34 @@ static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal
     return NULL;
 }
 
+/* The text before the gap is input_prefix and, where the cursor is, `prompt`. */
+static bool join_prefix(json_t *body, qn_reading *reading, qn_refusal *refusal)
+{
+    const json_t *prefix = qn_field(body, "input_prefix"), *prompt = qn_field(body, "prompt");
+    const size_t n = json_string_length(prefix), m = json_string_length(prompt);
+    if (!json_is_string(prefix))
+        return qn_refuse_type(refusal, "input_prefix", prefix, "a string");
+    if (prompt && !json_is_string(prompt))
+        return qn_refuse_type(refusal, "prompt", prompt, "a string");
+    char *text = qn_reading_take(reading, n + m + 64) ? malloc(n + m + 1) : NULL;
+    if (!text)
+        return qn_reading_refuse(reading, refusal);
+    memcpy(text, json_string_value(prefix), n);
+    memcpy(text + n, m ? json_string_value(prompt) : "", m);
+    const bool done = json_object_set_new(body, "prompt", json_stringn(text, n + m)) == 0;
+    free(text);
+    return done || qn_refuse_memory(refusal);
+}
+
+static qn_exchange *parse_infill(json_t *body, qn_reading *reading, qn_refusal *refusal)
+{
+    qn_exchange *exchange = join_prefix(body, reading, refusal) ? parse(body, reading, refusal) : NULL;
+    if (!exchange || qn_openai_take_gap((qn_text_exchange *)exchange, body, refusal))
+        return exchange;
+    qn_text_exchange_free(exchange);
+    return NULL;
+}
+
 /* ---- Settings ---- */
 
 static void write_number(const char *key, double value, qn_bytes *out)
@@ -465,15 +493,13 @@ static int end(qn_exchange *exchange, qn_bytes *out)
     return 200;
 }
 
-static const char *const paths[] = { "/completion", "/completions", NULL };
+#define LLAMA_TEXT(paths_, parse_)                                                                                     \
+    {                                                                                                                  \
+        .paths = paths_, .keep_alive = ":\n\n", .parse = parse_, .bind = bind, .begin = qn_llama_begin,                \
+        .event = event, .end = end, .fail = qn_openai_fail, .refuse = qn_openai_refuse, .free = qn_text_exchange_free  \
+    }
 
-const qn_protocol qn_llama_completion = { .paths = paths,
-                                          .keep_alive = ":\n\n",
-                                          .parse = parse,
-                                          .bind = bind,
-                                          .begin = qn_llama_begin,
-                                          .event = event,
-                                          .end = end,
-                                          .fail = qn_openai_fail,
-                                          .refuse = qn_openai_refuse,
-                                          .free = qn_text_exchange_free };
+static const char *const paths[] = { "/completion", "/completions", NULL }, *const infill_paths[] = { "/infill", NULL };
+
+const qn_protocol qn_llama_completion = LLAMA_TEXT(paths, parse);
+const qn_protocol qn_llama_infill = LLAMA_TEXT(infill_paths, parse_infill);

@@ -9,7 +9,8 @@
 #include "text/utf8_stream.h"
 
 extern const qn_protocol qn_openai_chat, qn_openai_completion, qn_openai_chat_count, qn_responses_count,
-    qn_llama_completion, qn_llama_tokenize, qn_llama_detokenize, qn_llama_template;
+    qn_llama_completion, qn_llama_tokenize, qn_llama_detokenize, qn_llama_template, qn_openai_embeddings,
+    qn_llama_embeddings, qn_llama_infill;
 
 /* The kinds of bodies, where they read the same fields in different ways. Messages and Responses are chats. */
 typedef enum qn_text_exchange_kind {
@@ -106,6 +107,13 @@ typedef struct qn_prompt {
     qn_bytes json; /* set by bind if answers repeat the prompt: its text, as a JSON string */
 } qn_prompt;
 
+/* The gap of a prompt, which the answer fills: what comes after it. */
+typedef struct qn_gap {
+    json_t *suffix; /* a reference to the text after it, until bind; NULL: the prompt has no gap */
+    json_t *files;  /* a reference to texts of other files, which come before the prompt, or NULL */
+    bool cuts;      /* texts are cut to the context */
+} qn_gap;
+
 /* The fields of response_fields in a body of /completion, without duplicates. */
 enum { QN_LLAMA_MAX_FIELDS = 64, QN_LLAMA_FIELD_BYTES = 128 };
 typedef struct qn_llama_field {
@@ -140,8 +148,9 @@ typedef struct qn_text_exchange {
     qn_logit_bias *bias;      /* one per token */
     size_t cap_bias;
     json_t *biases, *prompt; /* as in the body, until bind; a prompt of ids only is in `prompts` */
-    qn_llama_fields fields;  /* of /completion */
-    qn_bytes settings;       /* of /completion, from bind on: the generation_settings that all choices share */
+    qn_gap gap;
+    qn_llama_fields fields; /* of /completion */
+    qn_bytes settings;      /* of /completion, from bind on: the generation_settings that all choices share */
     qn_format format;
     qn_json_style style; /* of constrained JSON */
     qn_tools tools;
@@ -317,6 +326,18 @@ bool qn_openai_check_prompts(qn_text_exchange *x, const json_t *body, qn_refusal
 
 /* qn_openai_bind_prompts - tokenise the prompts. */
 bool qn_openai_bind_prompts(qn_text_exchange *x, qn_refusal *refusal);
+
+/* qn_openai_take_suffix - read `suffix` of a completion. In infill.c. */
+bool qn_openai_take_suffix(qn_text_exchange *x, const json_t *body, qn_refusal *refusal);
+
+/* qn_openai_take_gap - read input_suffix and input_extra of /infill. */
+bool qn_openai_take_gap(qn_text_exchange *x, const json_t *body, qn_refusal *refusal);
+
+/* qn_openai_check_infill - whether the model can fill the gap, if there is one. */
+bool qn_openai_check_infill(const qn_text_exchange *x, qn_refusal *refusal);
+
+/* qn_openai_bind_gap - put a prompt, the tokens before the gap, between the model's tokens. */
+bool qn_openai_bind_gap(const qn_text_exchange *x, qn_prompt *prompt, qn_refusal *refusal);
 
 /* qn_openai_prompt_of - returns the prompt of a request. */
 const qn_prompt *qn_openai_prompt_of(const qn_text_exchange *x, size_t request);

@@ -3,10 +3,7 @@
 
 static bool check(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
-    const json_t *suffix = qn_field(body, "suffix");
-    if (suffix && !(json_is_string(suffix) && !json_string_length(suffix)))
-        return qn_refuse(refusal, 400, "unsupported", "suffix", "'suffix' is not supported");
-    if (!qn_field_bool(body, "echo", &x->is_echo, refusal))
+    if (!qn_field_bool(body, "echo", &x->is_echo, refusal) || !qn_openai_take_suffix(x, body, refusal))
         return false;
     x->params.n_prompt_logprobs = x->is_echo ? x->params.n_logprobs : -1;
     return qn_openai_check_prompts(x, body, refusal);

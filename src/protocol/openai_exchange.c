@@ -39,8 +39,8 @@ qn_text_exchange *qn_openai_create(qn_text_exchange_kind kind, const json_t *bod
 /* Releases the values that only bind needs: kept, they could be as large as the body until the answer ends. */
 static void release_body(qn_text_exchange *x)
 {
-    json_t **const parts[] = { &x->base.conversation, &x->biases,     &x->prompt,
-                               &x->format.source,     &x->tools.list, &x->tools.called };
+    json_t **const parts[] = { &x->base.conversation, &x->biases,       &x->prompt,     &x->format.source,
+                               &x->tools.list,        &x->tools.called, &x->gap.suffix, &x->gap.files };
     x->tools.name = NULL;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         json_decref(*parts[i]);
@@ -291,6 +291,8 @@ static bool take(qn_text_exchange *x, qn_choice *choice, const qn_exchange_event
     case QN_EXCHANGE_PROMPT: return take_prompt(x, choice, event, refusal);
     case QN_EXCHANGE_TEXT: qn_choice_take_text(choice, event->text, event->length); return true;
     case QN_EXCHANGE_OUTPUT: qn_choice_take_output(choice, event->output); return true;
+    case QN_EXCHANGE_PROGRESS: return true;
+    case QN_EXCHANGE_EMBEDDING: return true;
     case QN_EXCHANGE_END: break;
     }
     qn_choice_end(choice, event->result);

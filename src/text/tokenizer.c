@@ -23,7 +23,7 @@ struct qn_tokenizer {
     qn_merges merges;
     qn_pretokenizer *pre;
     int32_t bos, eos;
-    bool add_bos, nfc, ignore_merges;
+    bool add_bos, add_eos, nfc, ignore_merges;
     uint8_t *strips; /* [n_tokens] LSTRIP, RSTRIP; NULL: no token strips */
     int32_t eog_tokens[MAX_EOG];
     size_t n_eog;
@@ -66,8 +66,7 @@ static bool means_none(const qn_gguf_kv *kv)
     }
 }
 
-/* The token id of a key, or -1 if the key is missing or its value means no token. */
-static qn_status get_token(const qn_tokenizer *tok, const qn_gguf *file, const char *key, int32_t *out)
+qn_status qn_tokenizer_read_id(const qn_tokenizer *tok, const qn_gguf *file, const char *key, int32_t *out)
 {
     *out = -1;
     const qn_gguf_kv *kv = qn_gguf_find(file, key);
@@ -191,7 +190,7 @@ static qn_status load_eog(qn_tokenizer *tok, const qn_gguf *file)
     QN_TRY(read_tokens(tok, file, QN_KEY_EOS_IDS, MAX_LISTED, add_listed_eog, 0));
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         int32_t token;
-        QN_TRY(get_token(tok, file, keys[i], &token));
+        QN_TRY(qn_tokenizer_read_id(tok, file, keys[i], &token));
         add_eog(tok, token);
     }
     add_named(tok);
@@ -221,10 +220,11 @@ static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
         return qn_fail(status, "%s: %s", qn_gguf_path(file), qn_error_text());
     QN_TRY(qn_vocab_load(&tok->vocab, file));
     QN_TRY(qn_merges_load(&tok->merges, &tok->vocab, file));
-    QN_TRY(get_token(tok, file, "tokenizer.ggml.bos_token_id", &tok->bos));
-    QN_TRY(get_token(tok, file, "tokenizer.ggml.eos_token_id", &tok->eos));
+    QN_TRY(qn_tokenizer_read_id(tok, file, "tokenizer.ggml.bos_token_id", &tok->bos));
+    QN_TRY(qn_tokenizer_read_id(tok, file, "tokenizer.ggml.eos_token_id", &tok->eos));
     tok->add_bos = qn_pretokenizer_adds_bos(tok->pre);
     QN_TRY(qn_gguf_get_bool(file, "tokenizer.ggml.add_bos_token", false, &tok->add_bos));
+    QN_TRY(qn_gguf_get_bool(file, "tokenizer.ggml.add_eos_token", false, &tok->add_eos));
     QN_TRY(load_eog(tok, file));
     tok->nfc = qn_pretokenizer_normalizes(tok->pre);
     tok->ignore_merges = qn_pretokenizer_ignores_merges(tok->pre);
@@ -545,6 +545,16 @@ int32_t qn_tokenizer_bos(const qn_tokenizer *tok)
 int32_t qn_tokenizer_eos(const qn_tokenizer *tok)
 {
     return tok->eos;
+}
+
+bool qn_tokenizer_adds_bos(const qn_tokenizer *tok)
+{
+    return tok->add_bos && tok->bos >= 0;
+}
+
+bool qn_tokenizer_adds_eos(const qn_tokenizer *tok)
+{
+    return tok->add_eos && tok->eos >= 0;
 }
 
 int32_t qn_tokenizer_find(const qn_tokenizer *tok, const char *name)
