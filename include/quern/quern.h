@@ -804,6 +804,13 @@ typedef enum qn_jump_forward {
     QN_JUMP_FORWARD_OFF
 } qn_jump_forward;
 
+/* How far a prompt was evaluated. Later versions add members at the end. */
+typedef struct qn_prompt_progress {
+    size_t n_prompt;         /* its tokens */
+    size_t n_reused, n_done; /* of these, found in a cached prefix; found or evaluated so far */
+    double seconds;          /* since the request was admitted */
+} qn_prompt_progress;
+
 /* A prompt and the options of its answer. qn_generate runs one request on a session; a scheduler (quern/scheduler.h)
  * runs many at once. */
 typedef struct qn_request_params {
@@ -944,10 +951,9 @@ typedef struct qn_request_params {
     bool (*on_embedding)(void *user, const float *embedding, size_t n);
 
     /* Progress of the prompt, for a scheduler: called after each step that has evaluated a part of it, before the
-     * callbacks of that step's tokens, with the number of its n_prompt tokens evaluated so far, the n_reused found in
-     * the cache included. Not called again for tokens that are evaluated again. Returns false to end the request. NULL:
-     * not called. */
-    bool (*on_progress)(void *user, size_t n_done, size_t n_reused, size_t n_prompt);
+     * callbacks of that step's tokens. Not called again for tokens that are evaluated again. `progress` is valid during
+     * the call. Returns false to end the request. NULL: not called. */
+    bool (*on_progress)(void *user, const qn_prompt_progress *progress);
 } qn_request_params;
 #define QN_REQUEST_PARAMS_INIT                                                                                         \
     {                                                                                                                  \

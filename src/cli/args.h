@@ -38,7 +38,7 @@ typedef struct qn_args {
     uint64_t memory, prefix_cache, prefix_host;
     int64_t threads, context, batch;
     /* Text in, text out. */
-    const char *prompt, *file, *system, *chat_template, *reasoning, *reasoning_effort;
+    const char *prompt, *file, *system, *chat_template, *reasoning, *reasoning_effort, *thinking, *pooling;
     qn_texts stop, stop_tokens;
     int64_t n_predict, min_tokens, reasoning_budget;
     bool chat, ignore_end;

@@ -76,6 +76,8 @@ static const char *const apis[] = { "chat", "completions", NULL };
 static const char *const log_formats[] = { "text", "json", NULL };
 static const char *const scopes[] = { "key", "all", NULL };
 static const char *const reasoning_views[] = { "show", "fold", "hide", NULL };
+static const char *const switches[] = { "on", "off", "auto", NULL };
+static const char *const poolings[] = { "mean", "cls", "last", NULL };
 static const char *const efforts[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max", NULL };
 
 const qn_option qn_options[] = {
@@ -122,6 +124,10 @@ const qn_option qn_options[] = {
            "show, fold or hide reasoning (default: fold on a terminal, else show)",
            "show prints it, dimmed on a terminal and elsewhere between the template's delimiters; fold is one line on "
            "a terminal with the number of tokens and the time."),
+    CHOICE(SERVE | BATCH, "--reasoning", NULL, "-rea", thinking, "STATE", switches,
+           "reasoning where a conversation does not say: on, off or auto (default: auto, as the chat template has it)",
+           "on and off set the template's enable_thinking. A request's own enable_thinking, reasoning or "
+           "reasoning_effort has priority."),
     CHOICE(
         GENERATE | SERVE | BATCH, "--reasoning-effort", NULL, NULL, reasoning_effort, "LEVEL", efforts,
         "level of reasoning where a conversation names none: none, minimal, low, medium, high, xhigh or max",
@@ -328,6 +334,9 @@ const qn_option qn_options[] = {
         "requests evaluated at the same time (default 16; 64 on a GPU)", NULL),
     INT(SERVE, "--max-queued", NULL, NULL, max_queued, "N", 1, 1 << 20, "maximum requests that wait (default 512)",
         "Further requests are answered with 429."),
+    CHOICE(SERVE, "--pooling", NULL, NULL, pooling, "POOLING", poolings,
+           "how embeddings are made of the tokens' hidden states: mean, cls (the first) or last",
+           "Default: as the model's file says, else last. A request's own `pooling` has priority."),
     INT(SERVE, "--max-tokens", NULL, "-n", max_tokens, "N", 1, INT32_MAX,
         "maximum tokens of an answer (default: the context)", NULL),
     TEXTS(SERVE, "--api-key", NULL, NULL, api_keys, "[NAME: ]KEY", "a key that requests need; may be repeated",

@@ -164,6 +164,9 @@ bool qn_embeddings_bind(qn_exchange *exchange, const qn_served *served, qn_refus
     x->served = served;
     if (qn_model_check_embeddings(served->model))
         return qn_refuse(refusal, 501, "not_supported", NULL, "%s", qn_error_text());
+    if (served->max_inputs && x->n_prompts > served->max_inputs)
+        return qn_refuse(refusal, 400, NULL, "input", "there are %zu inputs, at most %zu are allowed", x->n_prompts,
+                         served->max_inputs);
     if (x->dimensions > n_embd)
         return qn_refuse(refusal, 400, NULL, "dimensions", "'dimensions' is %lld, the model's embeddings have %u",
                          (long long)x->dimensions, (unsigned)n_embd);

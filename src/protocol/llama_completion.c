@@ -247,7 +247,9 @@ static const char *stop_type(const qn_choice *choice)
     return choice->result.is_stop_string ? "word" : "eos";
 }
 
-static void send_text(const qn_text_exchange *x, size_t index, const char *text, size_t length, qn_bytes *out)
+/* A text of the stream, or, with `progress`, none. */
+static void send_text(const qn_text_exchange *x, size_t index, const char *text, size_t length,
+                      const qn_prompt_progress *progress, qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
     const size_t n = qn_choice_ready(choice);
@@ -267,6 +269,8 @@ static void send_text(const qn_text_exchange *x, size_t index, const char *text,
         qn_json_key(out, "completion_probabilities");
         qn_openai_logprob_list(x, choice, n, out);
     }
+    if (progress)
+        qn_llama_progress(progress, out);
     qn_bytes_print(out, "}\n\n");
     qn_choice_drop(choice, n);
 }
@@ -466,7 +470,9 @@ static void event(qn_exchange *exchange, size_t request, const qn_exchange_event
     if (event->kind == QN_EXCHANGE_TEXT && !x->base.is_stream) {
         qn_bytes_add(&x->choices[request].text, event->text, event->length);
     } else if (event->kind == QN_EXCHANGE_TEXT) {
-        send_text(x, request, event->text, event->length, out);
+        send_text(x, request, event->text, event->length, NULL, out);
+    } else if (event->kind == QN_EXCHANGE_PROGRESS) {
+        send_text(x, request, "", 0, event->progress, out);
     } else if (event->kind == QN_EXCHANGE_END && x->base.is_stream) {
         qn_bytes_print(out, "data: ");
         write_answer(x, request, out);

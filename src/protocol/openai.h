@@ -44,6 +44,7 @@ typedef struct qn_choice {
     qn_account *account; /* of the request, or NULL */
     size_t n_promised;   /* bytes reserved in it for tokens and log probabilities */
     qn_utf8_stream stream;
+    double sum;                            /* of the log probabilities of all tokens, if the scheduler has them */
     size_t n_characters;                   /* of all tokens */
     size_t n_sent;                         /* characters of the text so far */
     size_t n_tokens, n_reasoning, n_since; /* all tokens; those of reasoning; those since the last event */
@@ -138,6 +139,7 @@ typedef struct qn_text_exchange {
     qn_request_params params;
     bool has_seed;
     size_t n_choices;      /* per prompt */
+    size_t n_best;         /* of these, those that are answered: the ones with the greatest log probabilities */
     json_t *model, *stops; /* references to the values that base.model and `stop` point into */
     const char **stop;
     qn_token *stop_tokens;
@@ -372,6 +374,9 @@ void qn_openai_usage(const qn_text_exchange *x, qn_bytes *out);
 
 /* qn_llama_timings - write the member `timings`. */
 void qn_llama_timings(const qn_choice *choice, qn_bytes *out);
+
+/* qn_llama_progress - write the member `prompt_progress`. */
+void qn_llama_progress(const qn_prompt_progress *progress, qn_bytes *out);
 
 /* qn_llama_write_timings - write only the value of `timings`. */
 void qn_llama_write_timings(const qn_choice *choice, qn_bytes *out);

@@ -72,6 +72,9 @@ typedef struct qn_exchange_origin {
     uint64_t seed;      /* for a body without one */
 } qn_exchange_origin;
 
+/* Whether a conversation that does not say is to have reasoning; QN_THINKING_AUTO: as the template has it. */
+typedef enum qn_thinking { QN_THINKING_AUTO, QN_THINKING_ON, QN_THINKING_OFF } qn_thinking;
+
 /* The model that answers. Its pointers outlive the exchange. */
 typedef struct qn_served {
     qn_model *model;
@@ -83,8 +86,10 @@ typedef struct qn_served {
     const char *const *breakers; /* [n_breakers] of DRY, as texts; NULL: the library's defaults */
     size_t n_breakers;
     const char *effort;       /* reasoning_effort of conversations that name none; NULL: the template's own */
+    qn_thinking thinking;     /* of conversations that name neither enable_thinking nor an effort */
     int64_t reasoning_budget; /* of requests that have none; -1: no limit */
     qn_pooling pooling;       /* of embeddings; QN_POOLING_NONE: the model's, else that of the last token */
+    size_t max_inputs;        /* of a body whose embeddings are computed: requests that may wait; 0: no limit */
 } qn_served;
 
 /* A parsed body, and its answer. Callers read these members; protocols append their own. */
@@ -118,7 +123,7 @@ typedef enum qn_exchange_event_kind {
     QN_EXCHANGE_PROMPT,    /* on_prompt_token: index, token, logprobs */
     QN_EXCHANGE_TEXT,      /* on_text: text, length */
     QN_EXCHANGE_OUTPUT,    /* on_event: output */
-    QN_EXCHANGE_PROGRESS,  /* on_progress: n_done, n_reused, n_prompt */
+    QN_EXCHANGE_PROGRESS,  /* on_progress: progress */
     QN_EXCHANGE_EMBEDDING, /* on_embedding: embedding, length */
     QN_EXCHANGE_END        /* on_end: result */
 } qn_exchange_event_kind;
@@ -132,7 +137,7 @@ typedef struct qn_exchange_event {
     const char *text;
     size_t length;
     const qn_output_event *output;
-    size_t n_done, n_reused, n_prompt;
+    const qn_prompt_progress *progress;
     const float *embedding;
     const qn_request_result *result;
 } qn_exchange_event;

@@ -70,5 +70,8 @@ qn_status qn_request_take_progress(qn_scheduler *s, qn_request *r)
     if (!r->params.on_progress || n <= r->n_progress)
         return QN_OK;
     r->n_progress = n;
-    return qn_request_push_progress(s, r, n);
+    return qn_request_push_progress(
+        s, r,
+        &(qn_prompt_progress){
+            .n_prompt = r->n_prompt, .n_reused = r->result.n_reused, .n_done = n, .seconds = qn_now() - r->admitted });
 }

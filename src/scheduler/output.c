@@ -75,11 +75,11 @@ qn_status qn_request_push_prompt(qn_scheduler *s, qn_request *r, size_t index, c
     return QN_OK;
 }
 
-qn_status qn_request_push_progress(qn_scheduler *s, qn_request *r, size_t n_done)
+qn_status qn_request_push_progress(qn_scheduler *s, qn_request *r, const qn_prompt_progress *progress)
 {
     qn_event *event;
     QN_TRY(qn_alloc(&event, 1, sizeof *event, "progress of a prompt"));
-    *event = (qn_event){ .request = r, .kind = QN_EVENT_PROGRESS, .token = QN_NO_TOKEN, .index = n_done };
+    *event = (qn_event){ .request = r, .kind = QN_EVENT_PROGRESS, .token = QN_NO_TOKEN, .progress = *progress };
     qn_scheduler_push(s, event);
     return QN_OK;
 }
@@ -230,7 +230,7 @@ static void deliver_prompt(const qn_event *event)
     if (event->kind == QN_EVENT_PROMPT)
         goes_on = p->on_prompt_token(p->user, event->index, event->token, event->logprobs);
     else if (event->kind == QN_EVENT_PROGRESS)
-        goes_on = p->on_progress(p->user, event->index, r->result.n_reused, r->n_prompt);
+        goes_on = p->on_progress(p->user, &event->progress);
     else
         goes_on = p->on_embedding(p->user, event->embedding, event->length);
     if (!goes_on)

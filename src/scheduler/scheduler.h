@@ -123,8 +123,9 @@ typedef struct qn_event {
     struct qn_event *next;
     qn_request *request;
     qn_event_kind kind;
-    qn_token token;        /* or QN_NO_TOKEN */
-    size_t index;          /* of QN_EVENT_PROMPT; of QN_EVENT_PROGRESS the number of tokens */
+    qn_token token; /* or QN_NO_TOKEN */
+    size_t index;   /* of QN_EVENT_PROMPT */
+    qn_prompt_progress progress;
     size_t length;         /* of the text */
     char *text;            /* in the allocation of the event, like logprobs and the text of parsed */
     qn_logprobs *logprobs; /* or NULL */
@@ -594,8 +595,8 @@ qn_status qn_request_emit(qn_scheduler *s, qn_request *request, qn_token token, 
 /* qn_request_push_prompt - Queues a token of the prompt; logprobs may be NULL. */
 qn_status qn_request_push_prompt(qn_scheduler *s, qn_request *request, size_t index, const qn_logprobs *logprobs);
 
-/* qn_request_push_progress - Queues the number of tokens of the prompt that were evaluated. */
-qn_status qn_request_push_progress(qn_scheduler *s, qn_request *request, size_t n_done);
+/* qn_request_push_progress - Queues the progress of the prompt. */
+qn_status qn_request_push_progress(qn_scheduler *s, qn_request *request, const qn_prompt_progress *progress);
 
 /* qn_request_push_embedding - Queues the embedding of the prompt. */
 qn_status qn_request_push_embedding(qn_scheduler *s, qn_request *request, const qn_pooled *pooled);

@@ -411,10 +411,9 @@ static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
     return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = logprobs });
 }
 
-static bool on_progress(void *user, size_t n_done, size_t n_reused, size_t n_prompt)
+static bool on_progress(void *user, const qn_prompt_progress *progress)
 {
-    return pass(user, &(qn_exchange_event){
-                          .kind = QN_EXCHANGE_PROGRESS, .n_done = n_done, .n_reused = n_reused, .n_prompt = n_prompt });
+    return pass(user, &(qn_exchange_event){ .kind = QN_EXCHANGE_PROGRESS, .progress = progress });
 }
 
 static bool on_embedding(void *user, const float *embedding, size_t n)

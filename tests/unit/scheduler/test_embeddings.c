@@ -1,4 +1,4 @@
-/* Embeddings of prompts: the pooled hidden states of a session that evaluates the same tokens one by one, whatever else
+/* Embeddings of prompts: the pooled hidden states of a session that evaluates the same tokens, whatever else
  * the steps evaluate. */
 #include "helper_scheduler.h"
 
@@ -68,12 +68,12 @@ static bool take_embedding(void *user, const float *embedding, size_t n)
     return !e->stops;
 }
 
-static bool take_progress(void *user, size_t n_done, size_t n_reused, size_t n_prompt)
+static bool take_progress(void *user, const qn_prompt_progress *p)
 {
     struct embedded *e = user;
-    assert_true(n_done > e->done && n_reused < n_done && n_done <= n_prompt);
-    assert_int_equal(n_prompt, e->n_prompt);
-    e->done = n_done;
+    assert_true(p->n_done > e->done && p->n_reused < p->n_done && p->n_done <= p->n_prompt && p->seconds >= 0);
+    assert_int_equal(p->n_prompt, e->n_prompt);
+    e->done = p->n_done;
     e->n_progress++;
     return true;
 }
@@ -94,18 +94,21 @@ static qn_request_params request_of(uint64_t seed, size_t n, qn_pooling pooling,
 
 /* ---- The same from a session ---- */
 
-/* The pooled states of rows that are evaluated one by one, in double precision. */
+/* The pooled states of a session's rows, in double precision. */
 static void pool(const struct setting *setting, const qn_token *tokens, size_t n, qn_pooling pooling, double *out)
 {
-    float state[4096], *normed[1] = { state };
+    static float states[LONGEST][4096];
+    float *normed[LONGEST];
+    const qn_rows rows = { .size = sizeof rows, .n = n, .tokens = tokens, .n_embd = n_embd, .normed = normed };
     qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX, .kv = setting->kv));
+    for (size_t i = 0; i < n; i++)
+        normed[i] = states[i];
+    assert_ok(qn_session_eval_rows(session, &rows));
     memset(out, 0, n_embd * sizeof *out);
     for (size_t i = 0; i < n; i++) {
-        const qn_rows rows = { .size = sizeof rows, .n = 1, .tokens = tokens + i, .n_embd = n_embd, .normed = normed };
-        assert_ok(qn_session_eval_rows(session, &rows));
         const bool counts = pooling == QN_POOLING_MEAN || i == (pooling == QN_POOLING_CLS ? 0 : n - 1);
         for (size_t k = 0; counts && k < n_embd; k++)
-            out[k] += state[k] / (pooling == QN_POOLING_MEAN ? (double)n : 1);
+            out[k] += states[i][k] / (pooling == QN_POOLING_MEAN ? (double)n : 1);
     }
     qn_session_free(session);
 }
