@@ -580,7 +580,7 @@ static void prepare(qn_answer *a, size_t i)
 {
     qn_request_params *params = &a->exchange->requests[i];
     a->slots[i] = (slot){ .answer = a, .index = i };
-    params->on_text = a->exchange->has_events ? NULL : on_text;
+    params->on_text = a->exchange->has_events || params->pooling ? NULL : on_text;
     params->on_event = a->exchange->has_events ? on_event : NULL;
     params->on_prompt_token = on_prompt_token;
     params->on_token = on_token;

@@ -82,7 +82,7 @@ static bool submit(conversation *c, slot *slots, const qn_served *served, qn_sch
         slots[i] = (slot){ c, i };
         params->on_prompt_token = on_prompt_token;
         params->on_token = on_token;
-        params->on_text = c->exchange->has_events ? NULL : on_text;
+        params->on_text = c->exchange->has_events || params->pooling ? NULL : on_text;
         params->on_event = c->exchange->has_events ? on_event : NULL;
         params->on_progress = c->exchange->has_progress ? on_progress : NULL;
         params->on_embedding = params->pooling ? on_embedding : NULL;
