@@ -950,9 +950,9 @@ typedef struct qn_request_params {
     qn_pooling pooling;
     bool (*on_embedding)(void *user, const float *embedding, size_t n);
 
-    /* Progress of the prompt, for a scheduler: called after each step that has evaluated a part of it, before the
-     * callbacks of that step's tokens. Not called again for tokens that are evaluated again. `progress` is valid during
-     * the call. Returns false to end the request. NULL: not called. */
+    /* Progress of the prompt, for a scheduler: called with the tokens found in the cache, then after each step that has
+     * evaluated a part of it, before the callbacks of that step's tokens. Not called again for tokens that are
+     * evaluated again. `progress` is valid during the call. Returns false to end the request. NULL: not called. */
     bool (*on_progress)(void *user, const qn_prompt_progress *progress);
 } qn_request_params;
 #define QN_REQUEST_PARAMS_INIT                                                                                         \

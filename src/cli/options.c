@@ -354,6 +354,8 @@ const qn_option qn_options[] = {
           "from a web page whose name resolves to this machine (DNS rebinding)."),
     TEXTS(SERVE, "--cors-origin", NULL, NULL, cors_origins, "ORIGIN",
           "pages of this origin may use the server; may be repeated", "As https://name:port; * allows any."),
+    FLAG(SERVE, "--no-slots", NULL, NULL, no_slots, "do not tell clients of the requests that are evaluated (/slots)",
+         NULL),
     FLAG(SERVE, "--no-page", NULL, "--no-ui", no_page, "serve no chat page at /", NULL),
     TEXT(SERVE, "--tls-cert", NULL, "--ssl-cert-file", tls_cert, "FILE",
          "the certificate and its chain, in PEM; serves https", NULL),

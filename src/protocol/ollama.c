@@ -1,5 +1,6 @@
 /* Answers of Ollama's /api/chat and /api/generate: one object, or lines with an object for each piece. */
 #include "protocol/ollama.h"
+#include "text/json_scan.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -194,13 +195,18 @@ static void add_call(const qn_ollama_exchange *x, qn_choice *choice, const qn_ou
     qn_json_close(out, '}');
 }
 
-/* The arguments of a call that was cut are no object, and there is nothing else to send them as. */
+/* The arguments of a call that was cut are no object, and there is nothing else to send them as. A call that does not
+ * parse is text. */
 static void end_call(const qn_ollama_exchange *x, qn_choice *choice, const qn_output_event *event, qn_bytes *out)
 {
-    if (event->call_end == QN_OUTPUT_BROKEN)
-        add_piece(x, choice, TEXT, event->text, event->length, out);
-    if (event->call_end != QN_OUTPUT_COMPLETE)
+    const bool is_object = choice->arguments.length && *choice->arguments.data == '{' &&
+                           qn_json_is_value(choice->arguments.data, choice->arguments.length);
+    if (event->call_end == QN_OUTPUT_CUT)
         return;
+    if (event->call_end == QN_OUTPUT_BROKEN || !is_object) {
+        add_piece(x, choice, TEXT, event->text, event->length, out);
+        return;
+    }
     add_call(x, choice, event);
     if (!x->text.base.is_stream)
         return;

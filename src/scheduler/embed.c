@@ -64,14 +64,22 @@ qn_status qn_request_take_normed(qn_scheduler *s, const qn_scheduled *step, cons
     return status;
 }
 
+static qn_status push_progress(qn_scheduler *s, qn_request *r, size_t n_done)
+{
+    return qn_request_push_progress(s, r,
+                                    &(qn_prompt_progress){ .n_prompt = r->n_prompt,
+                                                           .n_reused = r->result.n_reused,
+                                                           .n_done = n_done,
+                                                           .seconds = qn_now() - r->admitted });
+}
+
 qn_status qn_request_take_progress(qn_scheduler *s, qn_request *r)
 {
     const size_t length = r->memory->sequence->length, n = length < r->n_prompt ? length : r->n_prompt;
     if (!r->params.on_progress || n <= r->n_progress)
         return QN_OK;
+    if (!r->n_progress)
+        QN_TRY(push_progress(s, r, r->result.n_reused));
     r->n_progress = n;
-    return qn_request_push_progress(
-        s, r,
-        &(qn_prompt_progress){
-            .n_prompt = r->n_prompt, .n_reused = r->result.n_reused, .n_done = n, .seconds = qn_now() - r->admitted });
+    return push_progress(s, r, n);
 }

@@ -113,6 +113,8 @@ bool qn_get_slots(qn_http *http, const char *rest, qn_resource *resource, qn_ref
     slots s = { .resource = resource };
     const bool fails = resource->query && strcmp(resource->query, "0") != 0;
     (void)rest;
+    if (http->params.no_slots)
+        return qn_refuse(refusal, 501, "not_supported", NULL, "the server was started with --no-slots");
     if (!qn_check_ready(http, refusal) || !qn_registry_read(&http->registry, resource->model, write_slots, &s, refusal))
         return false;
     return !fails || s.n_busy < s.n_places || qn_refuse(refusal, 503, "no_slot", NULL, "no slot is available");

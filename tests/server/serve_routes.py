@@ -316,7 +316,8 @@ def check_progress(demo):
             chunks = [json.loads(line[6:]) for line in data.decode().splitlines() if line.startswith("data: {")]
             progress = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
             done = [p["processed"] for p in progress]
-            assert status == 200 and len(progress) > 2 and done == sorted(set(done)) and done[-1] == progress[-1]["total"], progress
+            assert status == 200 and len(progress) > 3 and done == sorted(set(done)) and done[-1] == progress[-1]["total"], progress
+            assert done[0] == progress[0]["cache"] and len({p["cache"] for p in progress}) == 1
 
 
 def check_reasoning(golden):

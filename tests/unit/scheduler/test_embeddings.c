@@ -71,7 +71,8 @@ static bool take_embedding(void *user, const float *embedding, size_t n)
 static bool take_progress(void *user, const qn_prompt_progress *p)
 {
     struct embedded *e = user;
-    assert_true(p->n_done > e->done && p->n_reused < p->n_done && p->n_done <= p->n_prompt && p->seconds >= 0);
+    assert_true(e->n_progress ? p->n_done > e->done : p->n_done == p->n_reused);
+    assert_true(p->n_reused <= p->n_done && p->n_done <= p->n_prompt && p->seconds >= 0);
     assert_int_equal(p->n_prompt, e->n_prompt);
     e->done = p->n_done;
     e->n_progress++;
@@ -153,7 +154,7 @@ TEST_EACH(beside_others, struct setting, setting, settings)
     assert_ok(qn_scheduler_wait(scheduler));
     for (size_t i = 0; i < N; i++)
         check(setting, &embedded[i], poolings[i % 3]);
-    assert_true(embedded[7].n_progress > 1);
+    assert_true(embedded[7].n_progress > 2);
     expected = (struct answer){ 0 };
     other.user = &expected;
     answer_alone(model, setting->kv, N_CTX, &other, &expected);
@@ -241,7 +242,7 @@ TEST(does_not_stall_others)
         step(scheduler);
         assert_int_equal(decoding.n_tokens, n + 1);
     }
-    assert_true(e.n_progress >= LONGEST / 32);
+    assert_true(e.n_progress > LONGEST / 32);
     assert_ok(qn_scheduler_wait(scheduler));
     check(setting, &e, QN_POOLING_MEAN);
     end(scheduler);
