@@ -42,8 +42,7 @@ TEST(answers_have_their_form)
     check_answer("/embeddings", "{'input':'ab','embd_normalize':-1}", "[{'index':0,'embedding':[[3.0,-4.0,0.0]]}]");
     check_answer(LLAMA, "{'input':'ab','embd_normalize':1}", "[{'index':0,'embedding':[[0.42857143,-0.5714286,0.0]]}]");
     check_answer(LLAMA, "{'input':'ab','embd_normalize':0}", "[{'index':0,'embedding':[[24570.0,-32760.0,0.0]]}]");
-    check_answer(LLAMA, "{'input':'ab','embd_normalize':3}",
-                 "[{'index':0,'embedding':[[0.6669718,-0.8892957,0.0]]}]");
+    check_answer(LLAMA, "{'input':'ab','embd_normalize':3}", "[{'index':0,'embedding':[[0.6669718,-0.8892957,0.0]]}]");
     check_answer(OLD, "{'model':'m','prompt':'ab'}", "{'embedding':[3.0,-4.0,0.0]}");
     check_answer(EMBED, "{'model':'m:latest','input':['ab','c']}",
                  "{'model':'m','created_at':'1970-01-01T00:00:05Z','embeddings':[[0.6,-0.8,0.0],[0.6,-0.8,0.0]],"
