@@ -125,7 +125,7 @@ const qn_option qn_options[] = {
            "show prints it, dimmed on a terminal and elsewhere between the template's delimiters; fold is one line on "
            "a terminal with the number of tokens and the time."),
     CHOICE(SERVE | BATCH, "--reasoning", NULL, "-rea", thinking, "STATE", switches,
-           "reasoning where a conversation does not say: on, off or auto (default: auto, as the chat template has it)",
+           "reasoning where a conversation does not say: on, off or auto, as its template has it (default auto)",
            "on and off set the template's enable_thinking. A request's own enable_thinking, reasoning or "
            "reasoning_effort has priority."),
     CHOICE(
