@@ -49,6 +49,19 @@ TEST(answers_have_their_form)
                  "'total_duration':2000000000,'load_duration':0,'prompt_eval_count':20}");
 }
 
+TEST(base64_is_padded)
+{
+    static const char *const expected[] = { "\"AACAPw==\"", "\"mpkZP83MTL8=\"" };
+    for (size_t n = 1; n <= 2; n++) {
+        open_exchange(OPENAI, quoted("{'input':'ab','encoding_format':'base64'}"));
+        give(0, &(qn_exchange_event){ .kind = QN_EXCHANGE_EMBEDDING, .embedding = VECTOR, .length = n });
+        finish(0, QN_FINISH_LENGTH, false);
+        ends_with(200);
+        assert_contains(out.data, expected[n - 1]);
+        close_exchange();
+    }
+}
+
 TEST(requests_are_of_the_inputs)
 {
     qn_exchange *one = must_take(OPENAI, "{\"input\":[\"ab\",[1,2,3]],\"pooling\":\"cls\"}");
