@@ -28,7 +28,6 @@ REASONS = [
     (r"startswith.*\('b'\)|system_fingerprint|is not None and False", "`system_fingerprint` is `quern-VERSION`, not `bN`"),
     (r"__verbose", "no `__verbose`"),
     (r"adaptive_", "`adaptive_target` and its like are not in the settings of answers"),
-    (r"post_sampling|backend_sampling", "`post_sampling_probs` is refused"),
     (r"aliases|tags", "a model has one name"),
     (r"\.gguf", "`model_path` is the model's name"),
     (r"huggingface\.co|Max retries|wget|URLError|urlopen|Failed to download", "needs another model"),

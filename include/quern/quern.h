@@ -954,6 +954,12 @@ typedef struct qn_request_params {
      * evaluated a part of it, before the callbacks of that step's tokens. Not called again for tokens that are
      * evaluated again. `progress` is valid during the call. Returns false to end the request. NULL: not called. */
     bool (*on_progress)(void *user, const qn_prompt_progress *progress);
+
+    /* true: on_token's log probabilities are those of the distribution from which the token was drawn, after mask,
+     * bias, penalties, temperature and filters; tokens that these dropped are not listed. On the CPU, else
+     * QN_ERR_UNSUPPORTED. Under a grammar or a caller's mask, a token that was accepted without a mask has its
+     * probability without one. */
+    bool logprobs_after;
 } qn_request_params;
 #define QN_REQUEST_PARAMS_INIT                                                                                         \
     {                                                                                                                  \

@@ -35,12 +35,9 @@ static bool take_fields(qn_text_exchange *x, const json_t *body, qn_refusal *ref
 
 static bool check(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
-    bool is_after = false;
     if (!qn_field_bool(body, "return_tokens", &x->has_tokens, refusal) || !take_fields(x, body, refusal) ||
-        !qn_field_bool(body, "post_sampling_probs", &is_after, refusal))
+        !qn_field_bool(body, "post_sampling_probs", &x->params.logprobs_after, refusal))
         return false;
-    if (is_after)
-        return qn_refuse(refusal, 400, "unsupported", "post_sampling_probs", "'post_sampling_probs' is not supported");
     x->has_tokens = x->has_tokens || x->base.is_stream;
     return qn_openai_check_prompts(x, body, refusal);
 }
@@ -158,6 +155,8 @@ static void write_shared_settings(const qn_text_exchange *x, qn_bytes *out)
     qn_json_bool(out, x->base.is_stream);
     write_biases(x, out);
     qn_json_member_integer(out, "n_probs", params->n_logprobs < 0 ? 0 : params->n_logprobs);
+    qn_json_key(out, "post_sampling_probs");
+    qn_json_bool(out, params->logprobs_after);
     qn_json_close(out, '}');
 }
 

@@ -409,7 +409,8 @@ def check_llama(demo):
     assert ends and all(e["bias"] is None for e in ends) and found["generation_settings"]["logit_bias"] == []
     status, found = ask("/completion", {"prompt": "Once", "n_predict": -1, "ignore_eos": True})
     assert found["timings"]["predicted_n"] == 64  # the server's own limit
-    assert ask("/completion", {"prompt": "a", "post_sampling_probs": True})[0] == 400
+    after = ask("/completion", {"prompt": "a", "n_predict": 3, "n_probs": 2, "post_sampling_probs": True, "top_k": 2})[1]["completion_probabilities"]
+    assert len(after) == 3 and all(sum(top["prob"] for top in entry["top_probs"]) > 0.999 and "logprob" not in entry for entry in after)
 
 
 def check_formats(demo):

@@ -452,7 +452,7 @@ TEST(wrong_values_name_their_field)
         { LLAMA, "{" PROMPT ",\"n_cmpl\":0}", "n_cmpl" },
         { LLAMA, "{" PROMPT ",\"logit_bias\":[5]}", "logit_bias" },
         { LLAMA, "{" PROMPT ",\"response_fields\":[5]}", "response_fields" },
-        { LLAMA, "{" PROMPT ",\"post_sampling_probs\":true}", "post_sampling_probs" },
+        { LLAMA, "{" PROMPT ",\"post_sampling_probs\":5}", "post_sampling_probs" },
         { "/tokenize", "{}", "content" },
         { "/tokenize", "{\"content\":\"\",\"with_pieces\":5}", "with_pieces" },
         { "/tokenize", "{\"prompt\":5}", "prompt" },
