@@ -9,13 +9,26 @@
 
 enum { MAX_INPUTS = 1024 };
 
-static const char expected[] = "a string, an array of token ids, or an array of either";
+static const char expected[] = "a string, an array of token ids, which may have strings between them, or an array of "
+                               "either";
 
 /* ---- Bodies ---- */
 
+/* Whether the value is one input of ids, of which some may be given as texts. */
 static bool is_ids(const json_t *value)
 {
-    return json_is_array(value) && json_is_number(json_array_get(value, 0));
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (json_is_number(json_array_get(value, i)))
+            return true;
+    return false;
+}
+
+static bool has_text(const json_t *ids)
+{
+    for (size_t i = 0; i < json_array_size(ids); i++)
+        if (json_is_string(json_array_get(ids, i)))
+            return true;
+    return false;
 }
 
 /* Whether the value is a list of inputs rather than one. */
@@ -32,7 +45,14 @@ static json_t *input_at(json_t *given, size_t i)
 static bool take_input(qn_embeddings_exchange *x, json_t *input, size_t i, const char *field, bool *needs_model,
                        qn_refusal *refusal)
 {
-    if (json_is_string(input)) {
+    int64_t id;
+    const bool is_mixed = is_ids(input) && has_text(input);
+    for (size_t k = 0; is_mixed && k < json_array_size(input); k++) {
+        const json_t *item = json_array_get(input, k);
+        if (!json_is_string(item) && (!qn_json_integer_of(item, &id) || id < 0 || id > INT32_MAX))
+            return qn_refuse_type(refusal, field, item, expected);
+    }
+    if (json_is_string(input) || is_mixed) {
         *needs_model = true;
         return true;
     }
@@ -134,11 +154,36 @@ static bool tokenize(qn_embeddings_exchange *x, const json_t *text, qn_prompt *p
            qn_refuse_over(x->base.account, refusal);
 }
 
+/* Texts between ids are pieces of one text, without its beginning and end. */
+static bool join(qn_embeddings_exchange *x, const json_t *items, qn_prompt *prompt, qn_refusal *refusal)
+{
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        const json_t *item = json_array_get(items, i);
+        qn_token id = (qn_token)json_number_value(item), *tokens = NULL;
+        size_t n = 1;
+        if (json_is_string(item) &&
+            qn_tokenize(x->served->model, json_string_value(item), json_string_length(item), true, false, &tokens, &n))
+            return qn_refuse(refusal, 400, "unsupported", "input", "%s", qn_error_text());
+        const bool done =
+            qn_account_take(x->base.account, n * sizeof *tokens) &&
+            qn_realloc_array(&prompt->tokens, &prompt->capacity, prompt->n + n, sizeof *tokens, "an input") == QN_OK;
+        if (done && n)
+            memcpy(prompt->tokens + prompt->n, tokens ? tokens : &id, n * sizeof *tokens);
+        prompt->n += done ? n : 0;
+        qn_free_tokens(tokens);
+        if (!done)
+            return qn_refuse_over(x->base.account, refusal);
+    }
+    return true;
+}
+
 static bool bind_prompt(qn_embeddings_exchange *x, size_t i, qn_refusal *refusal)
 {
     qn_prompt *prompt = &x->prompts[i];
     const json_t *input = x->given ? input_at(x->given, i) : NULL;
     if (json_is_string(input) && !tokenize(x, input, prompt, refusal))
+        return false;
+    if (json_is_array(input) && json_array_size(input) && !join(x, input, prompt, refusal))
         return false;
     if (!prompt->n)
         return qn_refuse(refusal, 400, NULL, "input", "input %zu has no tokens, at least 1 is needed", i);

@@ -73,6 +73,17 @@ TEST(requests_are_of_the_inputs)
     assert_int_equal(one->requests[1].pooling, QN_POOLING_CLS);
     assert_non_null(one->warning);
     qn_exchange_free(one);
+    static const qn_token mixed[] = { 7, 'b', 'c', 8, 'd' };
+    one = must_take(OPENAI, "{\"input\":[[7,\"bc\",8,\"d\"],\"e\",[5,6]]}");
+    assert_int_equal(one->n_requests, 3);
+    assert_int_equal(one->requests->n_tokens, 5);
+    assert_memory_equal(one->requests->tokens, mixed, sizeof mixed);
+    assert_int_equal(one->requests[2].n_tokens, 2);
+    qn_exchange_free(one);
+    one = must_take(OPENAI, "{\"input\":[\"b\",7]}");
+    assert_int_equal(one->n_requests, 1);
+    assert_int_equal(one->requests->n_tokens, 2);
+    qn_exchange_free(one);
     one = must_take(OPENAI, "{\"input\":\"ab\"}");
     assert_int_equal(one->requests->pooling, QN_POOLING_LAST);
     qn_exchange_free(one);
@@ -107,8 +118,10 @@ TEST(wrong_bodies_are_refused)
         { OPENAI, "{'input':[]}", "input", "an empty array" },
         { OPENAI, "{'input':[[]]}", "input", "an empty array" },
         { OPENAI, "{'input':[{}]}", "input", "an object" },
-        { OPENAI, "{'input':[1,'a']}", "input", "a string" },
-        { OPENAI, "{'input':['a',5]}", "input", "an integer" },
+        { OPENAI, "{'input':[1,'a',[]]}", "input", "an empty array" },
+        { OPENAI, "{'input':['a',[5,{}]]}", "input", "an object" },
+        { OPENAI, "{'input':['a',-5]}", "input", "an integer" },
+        { OPENAI, "{'input':['a',0.5]}", "input", "0.5" },
         { OPENAI, "{'input':['a','']}", "input", "input 1 has no tokens" },
         { OPENAI, "{'input':'a','encoding_format':'hex'}", "encoding_format", "hex" },
         { OPENAI, "{'input':'a','dimensions':0}", "dimensions", "0" },
