@@ -356,3 +356,32 @@ TEST(a_session_refuses)
     assert_int_equal(qn_model_get_pooling(model), QN_POOLING_NONE);
     qn_model_free(model);
 }
+
+/* Progress is told of steps in order, also where the next step is launched before one is finished. */
+TEST(progress_ahead)
+{
+    enum { AHEAD = 8, N = 3 };
+    static struct embedded e[N];
+    load(&settings[0]);
+    let_overlap(model, AHEAD);
+    qn_scheduler *scheduler =
+        create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = 4, .max_rows = 40, .no_thread = true,
+                                                  .run_ahead = true));
+    for (size_t i = 0; i < N; i++) {
+        qn_request_params params = request_of(i, LONGEST - 30 * i, QN_POOLING_NONE, &e[i]);
+        params.on_embedding = NULL;
+        params.max_tokens = 12;
+        submit_request(scheduler, &params);
+    }
+    assert_ok(qn_scheduler_wait(scheduler));
+    for (size_t i = 0; i < N; i++) {
+        assert_int_equal(e[i].done, e[i].n_prompt);
+        assert_true(e[i].n_progress > 3);
+        assert_int_equal(e[i].answer.n_tokens, 12);
+    }
+    const qn_cache *cache = scheduler->cache;
+    qn_scheduler_free(scheduler);
+    stop_overlap(model);
+    assert_int_equal(items_held(cache), 0);
+    qn_model_free(model);
+}
