@@ -213,6 +213,8 @@ static bool bind_template(qn_exchange *exchange, const qn_served *served, qn_ref
     qn_bytes json = { .account = exchange->account };
     char *text = NULL;
     size_t length = 0;
+    if (!qn_openai_set_reasoning(exchange->conversation, served))
+        return qn_refuse_memory(refusal);
     qn_json_dump(exchange->conversation, &json);
     json_decref(exchange->conversation);
     exchange->conversation = NULL;

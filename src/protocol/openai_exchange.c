@@ -85,8 +85,7 @@ static uint64_t seed_of(uint64_t seed, size_t choice)
     return choice ? XXH64(&number, sizeof number, seed) : seed;
 }
 
-/* Sets what a conversation does not say of reasoning: whether there is any, and how much. */
-static bool set_reasoning(json_t *conversation, const qn_served *served)
+bool qn_openai_set_reasoning(json_t *conversation, const qn_served *served)
 {
     const bool has_effort = json_object_get(conversation, "reasoning_effort") != NULL;
     if (!has_effort && served->thinking && !json_object_get(conversation, "enable_thinking") &&
@@ -102,7 +101,7 @@ static bool set_reasoning(json_t *conversation, const qn_served *served)
 bool qn_text_exchange_dump_conversation(qn_text_exchange *x, qn_refusal *refusal)
 {
     enum { COPIES = 2 };
-    if (!set_reasoning(x->base.conversation, x->served))
+    if (!qn_openai_set_reasoning(x->base.conversation, x->served))
         return qn_refuse_memory(refusal);
     qn_json_dump(x->base.conversation, &x->conversation);
     release_body(x);

@@ -323,14 +323,18 @@ def check_progress(demo):
 def check_reasoning(golden):
     model = os.path.join(golden, "agent.gguf")
     ask_it = {"messages": [{"role": "user", "content": "Hm?"}]}
-    rendered = {}
+    rendered, texts = {}, {}
     for state in ("on", "off", "auto"):
         with Server(model, "--reasoning", state) as server:
+            texts[state] = [post(server, "/apply-template", {**ask_it, **fields})["prompt"] for fields in
+                            ({}, {"enable_thinking": True}, {"enable_thinking": False})]
             rendered[state] = [post(server, CHAT + "/input_tokens", {**ask_it, **fields})["input_tokens"] for fields in
                                ({}, {"enable_thinking": True}, {"enable_thinking": False}, {"reasoning": "off"}, {"reasoning": "on"})]
     on, off, auto = (rendered[state] for state in ("on", "off", "auto"))
     assert on[1:] == off[1:] == auto[1:] and on[1] == on[4] and on[2] == on[3], rendered
     assert on[0] == on[1] and off[0] == off[2], rendered
+    assert texts["on"][0] == texts["on"][1] != texts["off"][0] == texts["off"][2], texts
+    assert texts["on"][1:] == texts["off"][1:] == texts["auto"][1:], texts
 
 
 def main():
