@@ -189,8 +189,8 @@ void qn_text_exchange_free(qn_exchange *exchange);
 /* qn_text_exchange_bind - make the scheduler requests. False: refused. */
 bool qn_text_exchange_bind(qn_text_exchange *x, const qn_served *served, qn_refusal *refusal);
 
-/* qn_openai_set_reasoning - set what a conversation does not say of reasoning and the server's options do: whether there
- * is any, and how much. False: out of memory. */
+/* qn_openai_set_reasoning - set what the server's options say of reasoning, and a conversation does not. False: out of
+ * memory. */
 bool qn_openai_set_reasoning(json_t *conversation, const qn_served *served);
 
 /* qn_text_exchange_dump_conversation - write the conversation as text and free the other values of the body. False:

@@ -1,8 +1,29 @@
-/* Resources of llama-server's clients: /props and /slots; and vLLM's /tokenizer_info. */
+/* Resources of llama-server's clients: /health, /props and /slots; and vLLM's /tokenizer_info. */
 #include "serve/http.h"
 #include "serve/route.h"
 
 #include <string.h>
+
+static bool check_ready(qn_http *http, qn_refusal *refusal)
+{
+    if (http->is_draining)
+        return qn_refuse(refusal, 503, "stopping", NULL, "the server is stopping");
+    if (qn_registry_is_ready(&http->registry))
+        return true;
+    return qn_refuse(refusal, 503, "loading", NULL,
+                     qn_registry_count(&http->registry) ? "no model can be loaded" : "the model is being loaded");
+}
+
+bool qn_get_health(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
+{
+    (void)rest;
+    if (!check_ready(http, refusal))
+        return false;
+    qn_json_open(&resource->body, '{');
+    qn_json_member_string(&resource->body, "status", "ok");
+    qn_json_close(&resource->body, '}');
+    return true;
+}
 
 /* ---- The tokeniser ---- */
 
@@ -115,7 +136,7 @@ bool qn_get_slots(qn_http *http, const char *rest, qn_resource *resource, qn_ref
     (void)rest;
     if (http->params.no_slots)
         return qn_refuse(refusal, 501, "not_supported", NULL, "the server was started with --no-slots");
-    if (!qn_check_ready(http, refusal) || !qn_registry_read(&http->registry, resource->model, write_slots, &s, refusal))
+    if (!check_ready(http, refusal) || !qn_registry_read(&http->registry, resource->model, write_slots, &s, refusal))
         return false;
     return !fails || s.n_busy < s.n_places || qn_refuse(refusal, 503, "no_slot", NULL, "no slot is available");
 }
@@ -182,7 +203,7 @@ bool qn_get_props(qn_http *http, const char *rest, qn_resource *resource, qn_ref
     qn_bytes *out = &resource->body;
     qn_registry_view view;
     (void)rest;
-    if (!qn_check_ready(http, refusal) || !find_props(http, resource->model, &view, refusal))
+    if (!check_ready(http, refusal) || !find_props(http, resource->model, &view, refusal))
         return false;
     qn_json_open(out, '{');
     qn_json_key(out, "default_generation_settings");

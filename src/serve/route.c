@@ -12,27 +12,6 @@
 
 /* ---- Resources ---- */
 
-bool qn_check_ready(qn_http *http, qn_refusal *refusal)
-{
-    if (http->is_draining)
-        return qn_refuse(refusal, 503, "stopping", NULL, "the server is stopping");
-    if (qn_registry_is_ready(&http->registry))
-        return true;
-    return qn_refuse(refusal, 503, "loading", NULL,
-                     qn_registry_count(&http->registry) ? "no model can be loaded" : "the model is being loaded");
-}
-
-static bool get_health(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
-{
-    (void)rest;
-    if (!qn_check_ready(http, refusal))
-        return false;
-    qn_json_open(&resource->body, '{');
-    qn_json_member_string(&resource->body, "status", "ok");
-    qn_json_close(&resource->body, '}');
-    return true;
-}
-
 static bool get_metrics(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
 {
     const size_t n = qn_registry_count(&http->registry);
@@ -201,8 +180,8 @@ static const char no_changes[] = "requests do not change the models that are ser
 static const qn_route own_routes[] = {
     { "/", READ, QN_ROUTE_OPEN, get_root, NULL, NULL },
     { "/page/*", READ, QN_ROUTE_OPEN, get_file, NULL, NULL },
-    { "/health", READ, QN_ROUTE_OPEN, get_health, NULL, NULL },
-    { "/v1/health", READ, QN_ROUTE_OPEN, get_health, NULL, NULL },
+    { "/health", READ, QN_ROUTE_OPEN, qn_get_health, NULL, NULL },
+    { "/v1/health", READ, QN_ROUTE_OPEN, qn_get_health, NULL, NULL },
     { "/metrics", READ, QN_ROUTE_OPERATORS, get_metrics, NULL, NULL },
     { "/props", READ, QN_ROUTE_KEYS, qn_get_props, NULL, NULL },
     { "/slots", READ, QN_ROUTE_KEYS, qn_get_slots, NULL, NULL },

@@ -43,10 +43,8 @@ size_t qn_route_index(const qn_route *route);
  * others. */
 qn_status qn_routes_init(void);
 
-/* qn_check_ready - whether the server answers requests. False: refused. */
-bool qn_check_ready(qn_http *http, qn_refusal *refusal);
-
 /* Members `get`. The resources of llama-server's clients, and vLLM's /tokenizer_info. In resources_llama.c. */
+bool qn_get_health(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal);
 bool qn_get_props(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal);
 bool qn_get_slots(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal);
 bool qn_get_tokenizer(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal);
