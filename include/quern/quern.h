@@ -150,11 +150,26 @@ typedef struct qn_model_info {
     const char *cpu;          /* instruction set used on the CPU: "avx512" */
     const char *device;       /* "cpu", "cuda:0"; "" with vocab_only */
     const char *tokeniser;    /* "gpt2/qwen2"; "" if the file has no tokeniser that quern supports */
+    qn_token bos, eos;        /* tokens of the beginning and of the end of text; -1: there is none */
+    bool adds_bos, adds_eos;  /* texts begin with bos; texts of embeddings end with eos */
 } qn_model_info;
 
 /* qn_model_get_info - Returns the properties of a model. Owned by the model: they do not change, and stay valid until
  * it is freed. Later versions add members at the end. */
 QN_API const qn_model_info *qn_model_get_info(const qn_model *model);
+
+/* The tokens between which models of code fill a gap: prefix, the text before it, suffix, the text after it, middle;
+ * the model continues with the text of the gap. Texts of other files may come first: repository, its name, and for each
+ * file file_separator, its name and text. Bavarian et al., Efficient Training of Language Models to Fill in the Middle
+ * (2022); the last two as Qwen2.5-Coder. */
+typedef struct qn_infill_tokens {
+    qn_token prefix, suffix, middle;
+    qn_token repository, file_separator; /* -1: there is none */
+} qn_infill_tokens;
+
+/* qn_model_get_infill - Returns the tokens for filling gaps, from the file's keys or the usual names; NULL if the
+ * vocabulary does not have the first three. Owned by the model. */
+QN_API const qn_infill_tokens *qn_model_get_infill(const qn_model *model);
 
 /* ---- Text ---- */
 
@@ -212,6 +227,7 @@ typedef struct qn_chat_format {
     const char *const *efforts; /* [n_efforts] levels of reasoning_effort that it knows, lowest first; empty if it
                                    prints any level unchanged */
     size_t n_efforts;
+    const char *text; /* the template itself; "" if no template can be used */
 } qn_chat_format;
 
 /* qn_model_get_chat_format - Returns the properties of the model's chat template. Owned by the model, like the result
@@ -552,6 +568,45 @@ QN_API qn_status qn_session_eval_rows(qn_session *session, const qn_rows *rows);
  *   shared   as for qn_session_truncate_to */
 QN_API qn_status qn_session_truncate_to_rows(qn_session *session, const qn_rows *rows, uint32_t *shared);
 
+/* ---- Embeddings of texts ---- */
+
+/* How the hidden states of a text's tokens, after the final norm, become one vector. The numbers are those of GGUF's
+ * pooling_type. */
+typedef enum qn_pooling {
+    QN_POOLING_NONE, /* no vector */
+    QN_POOLING_MEAN, /* the mean of all tokens */
+    QN_POOLING_CLS,  /* the first token */
+    QN_POOLING_LAST  /* the last token */
+} qn_pooling;
+
+/* qn_model_get_pooling - Returns the pooling that the model's file names, as the files of embedding models do;
+ * QN_POOLING_NONE if it names none, or that of a reranker. Any model has embeddings, with QN_POOLING_LAST for example,
+ * but those of a model that was not trained for them compare poorly. */
+QN_API qn_pooling qn_model_get_pooling(const qn_model *model);
+
+/* qn_model_check_embeddings - Returns QN_OK if the model's device computes embeddings, else QN_ERR_UNSUPPORTED. */
+QN_API qn_status qn_model_check_embeddings(const qn_model *model);
+
+/* qn_embedding_tokens - Converts a text to the tokens of which an embedding is computed. Does what qn_tokenize does
+ * with parse_special and add_bos, and appends the end of text if the file has tokenizer.ggml.add_eos_token. */
+QN_API qn_status qn_embedding_tokens(const qn_model *model, const char *text, size_t length, qn_token **tokens,
+                                     size_t *count);
+
+/* qn_embed - Computes the embedding of a text. The session is emptied first, and holds the tokens afterwards. A
+ * scheduler computes embeddings between the steps of other requests (qn_request_params.pooling).
+ *
+ *   tokens      [n] n >= 1
+ *   embedding   [qn_model_info.n_embd] f32, written: of length 1 (L2), except that a vector of zeros stays one. Bits do
+ *               not depend on n_batch or the number of threads
+ *
+ * On the CPU: QN_ERR_UNSUPPORTED on a GPU.
+ *
+ * QN_ERR_INVALID   no tokens, an id outside the vocabulary, or QN_POOLING_NONE
+ * QN_ERR_CONTEXT, QN_ERR_MEMORY, QN_ERR_CANCELLED as qn_session_eval */
+QN_API qn_status qn_embed(qn_session *session, const qn_token *tokens, size_t n, qn_pooling pooling, float *embedding);
+
+/* ---- Interruption ---- */
+
 /* qn_session_on_progress - Sets the callback that is called between the batches of a long evaluation. Its counts are
  * tokens. NULL removes it. */
 QN_API void qn_session_on_progress(qn_session *session, qn_progress_fn on_progress, void *user);
@@ -754,6 +809,13 @@ typedef enum qn_jump_forward {
     QN_JUMP_FORWARD_OFF
 } qn_jump_forward;
 
+/* How far a prompt was evaluated. Later versions add members at the end. */
+typedef struct qn_prompt_progress {
+    size_t n_prompt;         /* its tokens */
+    size_t n_reused, n_done; /* of these, found in a cached prefix; found or evaluated so far */
+    double seconds;          /* since the request was admitted */
+} qn_prompt_progress;
+
 /* A prompt and the options of its answer. qn_generate runs one request on a session; a scheduler (quern/scheduler.h)
  * runs many at once. */
 typedef struct qn_request_params {
@@ -883,6 +945,26 @@ typedef struct qn_request_params {
      * The whole prompt is then evaluated, without a cached prefix, in steps of up to 64 of its rows. */
     int n_prompt_logprobs;
     bool (*on_prompt_token)(void *user, size_t index, qn_token token, const qn_logprobs *logprobs);
+
+    /* The embedding of the prompt, for a scheduler on the CPU; qn_generate refuses it. max_tokens must be 0.
+     *   pooling        how it is made of the hidden states; QN_POOLING_NONE: none is computed
+     *   on_embedding   called once, before on_end, unless the request ends before its prompt is evaluated. embedding is
+     *                  [n], n = qn_model_info.n_embd, valid during the call. It is not normalised. Returns false to end
+     *                  the request, as on_token does
+     * The mean needs the whole prompt to be evaluated, without a cached prefix. */
+    qn_pooling pooling;
+    bool (*on_embedding)(void *user, const float *embedding, size_t n);
+
+    /* Progress of the prompt, for a scheduler: called with the tokens found in the cache, then after each step that has
+     * evaluated a part of it, before the callbacks of that step's tokens. Not called again for tokens that are
+     * evaluated again. `progress` is valid during the call. Returns false to end the request. NULL: not called. */
+    bool (*on_progress)(void *user, const qn_prompt_progress *progress);
+
+    /* true: on_token's log probabilities are those of the distribution from which the token was drawn, after mask,
+     * bias, penalties, temperature and filters; tokens that these dropped are not listed. On the CPU, else
+     * QN_ERR_UNSUPPORTED. Under a grammar or a caller's mask, a token that was accepted without a mask has its
+     * probability without one. */
+    bool logprobs_after;
 } qn_request_params;
 #define QN_REQUEST_PARAMS_INIT                                                                                         \
     {                                                                                                                  \

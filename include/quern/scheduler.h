@@ -174,6 +174,28 @@ typedef struct qn_scheduler_counters {
  * QN_ERR_INVALID in a forked child and for a size of 0; nothing is written then. */
 QN_API qn_status qn_scheduler_get_counters(qn_scheduler *scheduler, qn_scheduler_counters *counters);
 
+/* A request that is being evaluated, as of the last step. */
+typedef struct qn_place {
+    size_t size;     /* set by QN_PLACE_INIT */
+    uint32_t index;  /* below max_sequences; stays the same until the request ends or gives its place up */
+    uint64_t id;     /* of qn_scheduler_submit */
+    char client[64]; /* the beginning of its name */
+    size_t n_prompt, n_reused, n_evaluated; /* tokens of the prompt; of these, found in the cache; of these, evaluated
+                                               or found so far */
+    size_t n_generated;
+    int64_t max_tokens; /* as in the request; < 0: no limit */
+} qn_place;
+#define QN_PLACE_INIT QN_INIT(qn_place)
+
+/* qn_scheduler_get_places - Lists the requests that are being evaluated, in the order of their places.
+ *
+ *   places   [most] the caller sets the size of the first, which is that of all; the others are written
+ *   most     at most this number are written
+ *   n        the number that was written
+ *
+ * QN_ERR_INVALID in a forked child and for a size of 0. */
+QN_API qn_status qn_scheduler_get_places(qn_scheduler *scheduler, qn_place *places, size_t most, size_t *n);
+
 #ifdef __cplusplus
 }
 #endif

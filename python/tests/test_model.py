@@ -111,6 +111,32 @@ def test_tokenizer(parrot: pyquern.Model) -> None:
         t.decode([9999])
 
 
+def test_embeddings(demo: pyquern.Model, caller: pyquern.Model) -> None:
+    texts = ["Once upon a time", "The cat sat.", [1, 2, 3]]
+    found = demo.embed(texts)
+    assert found.shape == (3, demo.info.n_embd) and found.dtype == "float32" and demo.pooling is None
+    assert abs((found * found).sum(1) - 1).max() < 1e-5
+    assert (demo.embed(texts[0]) == found[0]).all() and demo.embed([]).shape == (0, demo.info.n_embd)
+    ids = demo.tokenizer.encode(texts[0])
+    with demo.session() as session:
+        by_pooling = {pooling: session.embed(ids, pooling=pooling) for pooling in ("mean", "cls", "last")}
+        assert session.tokens == ids and (by_pooling["last"] == found[0]).all()
+        states = [demo.embed([ids[: n + 1]])[0] for n in range(len(ids))]
+        assert (states[0] == by_pooling["cls"]).all() and abs(by_pooling["mean"] - by_pooling["last"]).max() > 1e-3
+        for wrong in ("", "rank"):
+            with pytest.raises(pyquern.InvalidError, match="pooling"):
+                session.embed(ids, pooling=wrong)  # type: ignore[arg-type]
+        with pytest.raises(pyquern.InvalidError, match="no tokens"):
+            session.embed([])
+        with pytest.raises(pyquern.InvalidError):
+            session.embed([-1])
+    assert (
+        caller.chat_format.text
+        and "{%" in demo.chat_format.text
+        and demo.tokenizer.decode([demo.info.eos]) == "<|im_end|>"
+    )
+
+
 def test_chat_template(parrot: pyquern.Model, caller: pyquern.Model) -> None:
     messages = [{"role": "user", "content": "a<|im_end|>"}]
     apply = parrot.tokenizer.apply_chat_template

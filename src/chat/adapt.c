@@ -355,6 +355,21 @@ static qn_status append(turns *t, json_t *message, size_t index)
     return status;
 }
 
+/* Puts an empty message of the user after the system messages at the beginning, unless there is a message of the user.
+ */
+static qn_status add_user(json_t *messages)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < json_array_size(messages); i++)
+        if (has_role(json_array_get(messages, i), "user"))
+            return QN_OK;
+    while (n < json_array_size(messages) &&
+           (has_role(json_array_get(messages, n), "system") || has_role(json_array_get(messages, n), "developer")))
+        n++;
+    json_t *message = json_pack("{s:s, s:s}", "role", "user", "content", "");
+    return message && json_array_insert_new(messages, n, message) == 0 ? QN_OK : no_memory();
+}
+
 static qn_status adapt_messages(const qn_chat_traits *traits, const json_t *messages, json_t *out)
 {
     turns t = { .traits = traits, .messages = out };
@@ -373,6 +388,8 @@ static qn_status adapt_messages(const qn_chat_traits *traits, const json_t *mess
         status = put_waiting(&t);
     if (status == QN_OK)
         status = put_tail(&t);
+    if (status == QN_OK && traits->needs_user && json_array_size(out))
+        status = add_user(out);
     free(t.waiting);
     free(t.tail);
     return status;

@@ -14,6 +14,7 @@ typedef struct qn_chat_traits {
     bool has_developer;                 /* it knows the role developer */
     bool merges_system;                 /* it accepts at most one system message at the beginning */
     bool folds_system, folds_developer; /* it accepts no system, or developer, message after other messages */
+    bool needs_user;                    /* it fails on messages without one of the user's, and accepts an empty one */
     bool reads_parts;                   /* it reads contents that are arrays of text parts */
     bool reads_argument_text;           /* it does not fail on tool calls whose arguments are JSON text */
     bool wants_argument_text;           /* it needs arguments as text */
@@ -47,6 +48,9 @@ void qn_chat_traits_of(const qn_jinja *jinja, qn_chat_traits *traits);
  *                      QN_REMINDER_CLOSE at the end of the preceding message, if that is the user's or a tool's, else
  *                      at the beginning of the user's next one; if an assistant's message comes before that, it becomes
  *                      a user's message
+ *   user               if the template fails without a message of the user, an empty one is put after the system
+ *                      messages at the beginning of a conversation that has none: a system text alone, or a call and
+ *                      its result
  *   parts              contents of text parts become text, if the template does not read parts
  *   content            null next to tool calls becomes an empty text, if the template fails on null or prints it
  *   reasoning          becomes reasoning_content, if the template does not read it and the message has no

@@ -21,6 +21,7 @@ static const char chatml[] = "{% for message in messages %}"
 struct qn_chat_template {
     qn_jinja *jinja;
     const char *name;
+    char *text; /* with `jinja`: its source */
     qn_output_params output;
     bool has_parsed_calls; /* true also without tools */
     char reasoning_end[QN_OUTPUT_MAX_WORDS];
@@ -37,6 +38,8 @@ static qn_status use(qn_chat_template *chat, const char *name, const char *text,
     QN_TRY(qn_jinja_compile(text + mark, length - mark, &chat->jinja));
     qn_chat_traits_of(chat->jinja, &chat->traits);
     chat->name = name;
+    QN_TRY(qn_alloc(&chat->text, length - mark + 1, 1, "chat template"));
+    memcpy(chat->text, text + mark, length - mark);
     return QN_OK;
 }
 
@@ -125,6 +128,7 @@ void qn_chat_template_free(qn_chat_template *chat)
     if (!chat)
         return;
     qn_jinja_free(chat->jinja);
+    qn_free(chat->text);
     qn_free(chat->structural);
     qn_free(chat);
 }
@@ -132,6 +136,11 @@ void qn_chat_template_free(qn_chat_template *chat)
 const char *qn_chat_template_name(const qn_chat_template *chat)
 {
     return chat->name;
+}
+
+const char *qn_chat_template_text(const qn_chat_template *chat)
+{
+    return chat->text ? chat->text : "";
 }
 
 const char *qn_chat_template_problem(const qn_chat_template *chat)

@@ -31,6 +31,9 @@ void qn_chat_template_free(qn_chat_template *chat);
 /* qn_chat_template_name - "file", "given", "chatml" (the file has no template), or "" without a usable template. */
 const char *qn_chat_template_name(const qn_chat_template *chat);
 
+/* qn_chat_template_text - its source; "" without a usable template. */
+const char *qn_chat_template_text(const qn_chat_template *chat);
+
 /* qn_chat_template_problem - why there is no usable template; "" if there is one. */
 const char *qn_chat_template_problem(const qn_chat_template *chat);
 

@@ -132,6 +132,30 @@ static void find_calls(const qn_jinja *jinja, qn_chat_traits *traits)
     traits->refuses_null = refuses_null(jinja, traits->wants_argument_text);
 }
 
+/* ---- The user's message ---- */
+
+#define ASSISTANT_CALL(arguments)                                                                                      \
+    "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"type\": \"function\", \"id\": \"abcdefghi\", "   \
+    "\"function\": {\"name\": \"f\", \"arguments\": " arguments "}}]}, {\"role\": \"tool\", \"name\": \"f\", "         \
+    "\"tool_call_id\": \"abcdefghi\", \"content\": \"" OTHER "\"}]"
+
+/* Whether conversations without a message of the user fail, and print all of `words` with an empty one. */
+static bool is_saved(const qn_jinja *jinja, const char *without, const char *with, const char *const *words)
+{
+    return !accepts(jinja, without) && prints(jinja, with, words, NULL);
+}
+
+static bool needs_user(const qn_jinja *jinja, bool as_text)
+{
+    static const char *const other[] = { OTHER, NULL };
+    static const char system[] = "[" MESSAGE("system", PROBE) "]",
+                      asked[] = "[" MESSAGE("system", PROBE) "," MESSAGE("user", "") "]";
+    return is_saved(jinja, system, asked, probe) ||
+           (as_text ? is_saved(jinja, "[" ASSISTANT_CALL(TEXT), "[" MESSAGE("user", "") "," ASSISTANT_CALL(TEXT), other)
+                    : is_saved(jinja, "[" ASSISTANT_CALL(OBJECT), "[" MESSAGE("user", "") "," ASSISTANT_CALL(OBJECT),
+                               other));
+}
+
 /* ---- Effort ---- */
 
 /* Whether two texts are equal except for one word in either: then the template only prints its effort. */
@@ -208,6 +232,7 @@ void qn_chat_traits_of(const qn_jinja *jinja, qn_chat_traits *traits)
     qn_jinja_spells(jinja, is_developer, &traits->has_developer);
     find_roles(jinja, traits);
     find_calls(jinja, traits);
+    traits->needs_user = needs_user(jinja, traits->wants_argument_text);
     if (traits->has_effort)
         find_efforts(jinja, traits);
 }

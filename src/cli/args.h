@@ -38,7 +38,7 @@ typedef struct qn_args {
     uint64_t memory, prefix_cache, prefix_host;
     int64_t threads, context, batch;
     /* Text in, text out. */
-    const char *prompt, *file, *system, *chat_template, *reasoning, *reasoning_effort;
+    const char *prompt, *file, *system, *chat_template, *reasoning, *reasoning_effort, *thinking, *pooling;
     qn_texts stop, stop_tokens;
     int64_t n_predict, min_tokens, reasoning_budget;
     bool chat, ignore_end;
@@ -59,7 +59,7 @@ typedef struct qn_args {
     int64_t models_max, models_stay;
     qn_texts api_keys, api_key_files, allowed_hosts, cors_origins;
     bool allow_unauthenticated;
-    bool no_page;
+    bool no_page, no_slots;
     uint64_t max_body, max_header;
     int64_t port, max_tokens, max_queued, max_connections, max_per_address, drain;
     int64_t header_timeout, body_timeout, idle_timeout;

@@ -433,6 +433,7 @@ static int run(qn_batch *b, qn_model *model)
                              .max_tokens = -1,
                              .sampling = (qn_sampling)QN_SAMPLING_INIT,
                              .effort = qn_choose_effort(b->args, model),
+                             .thinking = qn_choose_thinking(b->args),
                              .reasoning_budget = b->args->reasoning_budget };
     b->served.sampling.temperature = 1; /* as OpenAI's, without filters */
     b->served.sampling.top_k = 0;

@@ -22,11 +22,12 @@ const qn_command qn_commands[] = {
       0, 2, qn_chat_defaults, qn_cli_chat },
     { QN_CMD_SERVE, "serve", "answer requests over HTTP, as OpenAI's API does", "serve [MODEL] [options]",
       "Serves a model at http://HOST:PORT, to many clients at a time: /v1/chat/completions, /v1/completions,\n"
-      "/v1/responses, /v1/messages, /v1/models, /health, /metrics, and llama-server's /completion, /tokenize,\n"
-      "/detokenize, /apply-template and /props. Without keys only this machine can use it. Several models, from\n"
-      "repeated -m or --models-dir, are each loaded when a request names them, and freed when others need their\n"
-      "memory. SIGTERM and Ctrl-C let requests finish, a second one ends the server at once; SIGHUP reads keys,\n"
-      "certificates and the folder of models again. Prompts and answers are never logged.",
+      "/v1/responses, /v1/embeddings, /v1/messages, /v1/models, /health, /metrics, Ollama's /api/chat and others, and\n"
+      "llama-server's /completion, /infill, /tokenize, /detokenize, /apply-template, /props and /slots. Without keys\n"
+      "only this machine can use it. Several models, from repeated -m or --models-dir, are each loaded when a request\n"
+      "names them, and freed when others need their memory. SIGTERM and Ctrl-C let requests finish, a second one ends\n"
+      "the server at once; SIGHUP reads keys, certificates and the folder of models again. Prompts and answers are\n"
+      "never logged.",
       0, 1, qn_serve_defaults, qn_cli_serve },
     { QN_CMD_BATCH, "batch", "answer the requests of a file, many at a time",
       "batch [-m MODEL] IN.jsonl OUT.jsonl [options]",

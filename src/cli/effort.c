@@ -18,3 +18,9 @@ const char *qn_choose_effort(const qn_args *args, const qn_model *model)
 {
     return args->reasoning_effort ? args->reasoning_effort : qn_middle_effort(qn_model_get_chat_format(model));
 }
+
+qn_thinking qn_choose_thinking(const qn_args *args)
+{
+    const char *const given = args->thinking ? args->thinking : "auto";
+    return !strcmp(given, "on") ? QN_THINKING_ON : !strcmp(given, "off") ? QN_THINKING_OFF : QN_THINKING_AUTO;
+}

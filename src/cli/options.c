@@ -81,6 +81,8 @@ static const char *const apis[] = { "chat", "completions", NULL };
 static const char *const log_formats[] = { "text", "json", NULL };
 static const char *const scopes[] = { "key", "all", NULL };
 static const char *const reasoning_views[] = { "show", "fold", "hide", NULL };
+static const char *const switches[] = { "on", "off", "auto", NULL };
+static const char *const poolings[] = { "mean", "cls", "last", NULL };
 static const char *const efforts[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max", NULL };
 
 const qn_option qn_options[] = {
@@ -127,6 +129,10 @@ const qn_option qn_options[] = {
            "show, fold or hide reasoning (default: fold on a terminal, else show)",
            "show prints it, dimmed on a terminal and elsewhere between the template's delimiters; fold is one line on "
            "a terminal with the number of tokens and the time."),
+    CHOICE(SERVE | BATCH, "--reasoning", NULL, "-rea", thinking, "STATE", switches,
+           "reasoning where a conversation does not say: on, off or auto, as its template has it (default auto)",
+           "on and off set the template's enable_thinking. A request's own enable_thinking, reasoning or "
+           "reasoning_effort has priority."),
     CHOICE(
         GENERATE | SERVE | BATCH, "--reasoning-effort", NULL, NULL, reasoning_effort, "LEVEL", efforts,
         "level of reasoning where a conversation names none: none, minimal, low, medium, high, xhigh or max",
@@ -337,6 +343,9 @@ const qn_option qn_options[] = {
         "requests evaluated at the same time (default 16; 64 on a GPU)", NULL),
     INT(SERVE, "--max-queued", NULL, NULL, max_queued, "N", 1, 1 << 20, "maximum requests that wait (default 512)",
         "Further requests are answered with 429."),
+    CHOICE(SERVE, "--pooling", NULL, NULL, pooling, "POOLING", poolings,
+           "how embeddings are made of the tokens' hidden states: mean, cls (the first) or last",
+           "Default: as the model's file says, else last. A request's own `pooling` has priority."),
     INT(SERVE, "--max-tokens", NULL, "-n", max_tokens, "N", 1, INT32_MAX,
         "maximum tokens of an answer (default: the context)", NULL),
     TEXTS(SERVE, "--api-key", NULL, NULL, api_keys, "[NAME: ]KEY", "a key that requests need; may be repeated",
@@ -354,6 +363,8 @@ const qn_option qn_options[] = {
           "from a web page whose name resolves to this machine (DNS rebinding)."),
     TEXTS(SERVE, "--cors-origin", NULL, NULL, cors_origins, "ORIGIN",
           "pages of this origin may use the server; may be repeated", "As https://name:port; * allows any."),
+    FLAG(SERVE, "--no-slots", NULL, NULL, no_slots, "do not tell clients of the requests that are evaluated (/slots)",
+         NULL),
     FLAG(SERVE, "--no-page", NULL, "--no-ui", no_page, "serve no chat page at /", NULL),
     TEXT(SERVE, "--tls-cert", NULL, "--ssl-cert-file", tls_cert, "FILE",
          "the certificate and its chain, in PEM; serves https", NULL),

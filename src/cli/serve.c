@@ -234,6 +234,7 @@ static int open_server(serve *s)
                                       .n_workers = WORKERS,
                                       .shares_prefixes = args->prefix_scope && !strcmp(args->prefix_scope, "all"),
                                       .no_page = args->no_page,
+                                      .no_slots = args->no_slots,
                                       .has_seed = args->sampling.seed != QN_NO_SEED,
                                       .seed = args->sampling.seed,
                                       .log = s->log,

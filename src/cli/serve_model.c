@@ -95,6 +95,15 @@ uint64_t qn_serve_weight_bytes(uint64_t file_bytes)
     return file_bytes + file_bytes / 32 + OTHER_BYTES;
 }
 
+static qn_pooling choose_pooling(const qn_args *args)
+{
+    const char *const given = args->pooling ? args->pooling : "";
+    return !strcmp(given, "mean")   ? QN_POOLING_MEAN
+           : !strcmp(given, "cls")  ? QN_POOLING_CLS
+           : !strcmp(given, "last") ? QN_POOLING_LAST
+                                    : QN_POOLING_NONE;
+}
+
 static char fingerprint[32]; /* in answers */
 
 static void make_fingerprint(void)
@@ -125,6 +134,9 @@ qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *mode
                                .breakers = breakers,
                                .n_breakers = n_breakers,
                                .effort = qn_choose_effort(args, model),
+                               .thinking = qn_choose_thinking(args),
+                               .pooling = choose_pooling(args),
+                               .max_inputs = (size_t)args->max_queued,
                                .reasoning_budget = args->reasoning_budget };
     out->n_parallel = n_parallel;
     out->page_tokens = QN_PAGE;

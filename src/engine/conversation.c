@@ -97,7 +97,7 @@ static const char *or_empty(const char *text)
 void qn_model_find_chat_format(const qn_model *model, qn_chat_format *format)
 {
     qn_output_params output;
-    *format = (qn_chat_format){ "", model->no_tokenizer, "", "", "", false, false, NULL, 0 };
+    *format = (qn_chat_format){ "", model->no_tokenizer, "", "", "", false, false, NULL, 0, "" };
     if (!model->chat)
         return;
     const bool is_parsed = qn_chat_template_output(model->chat, &output);
@@ -110,6 +110,7 @@ void qn_model_find_chat_format(const qn_model *model, qn_chat_format *format)
                                                      : "unknown",
         .think_open = or_empty(output.think_open.text),
         .think_close = or_empty(output.think_close.text),
+        .text = qn_chat_template_text(model->chat),
     };
     if (traits) {
         format->has_enable_thinking = traits->has_thinking;

@@ -42,6 +42,8 @@ struct qn_model {
     qn_chat_template *chat;
     char no_tokenizer[QN_ERROR_TEXT_MAX]; /* the error text if `tokenizer` is NULL */
     char *name;
+    qn_pooling pooling;      /* as the file names it */
+    qn_infill_tokens infill; /* prefix is -1: there are none */
     qn_model_info info;
     qn_chat_format chat_format;
     const char *quantisation;
@@ -122,6 +124,12 @@ bool qn_model_is_awaited(qn_model *model);
 /* qn_model_tokenizer - Returns the tokeniser, or QN_ERR_UNSUPPORTED with the reason if there is none. The model owns
  * *tok; it is constant, and any thread may use it. */
 qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
+
+/* qn_model_find_pooling - Reads the pooling that the file names. Called once, by qn_model_load. */
+qn_status qn_model_find_pooling(qn_model *model);
+
+/* qn_model_find_infill - Finds the tokens for filling gaps. Called once, by qn_model_load. */
+qn_status qn_model_find_infill(qn_model *model);
 
 /* qn_model_find_chat_format - Fills the struct that qn_model_get_chat_format returns. Its strings are those of the
  * model's chat template. Called once, by qn_model_load. */

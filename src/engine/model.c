@@ -160,6 +160,8 @@ static qn_status load(qn_model *model, const char *path, const qn_model_params *
     if (model->tokenizer && qn_tokenizer_note(model->tokenizer))
         log_line(params, qn_tokenizer_note(model->tokenizer));
     QN_TRY(copy_name(model));
+    QN_TRY(qn_model_find_pooling(model));
+    QN_TRY(qn_model_find_infill(model));
     if (qn_gguf_q2_layout(model->file))
         log_line(params, qn_gguf_q2_layout(model->file));
     return qn_gguf_check_unchanged(model->file);
@@ -186,6 +188,10 @@ static void fill_info(qn_model *model)
         .cpu = qn_cpu_name(model->cpu),
         .device = model->device ? model->device->name : "",
         .tokeniser = model->tokenizer ? qn_tokenizer_name(model->tokenizer) : "",
+        .bos = model->tokenizer ? qn_tokenizer_bos(model->tokenizer) : QN_NO_TOKEN,
+        .eos = model->tokenizer ? qn_tokenizer_eos(model->tokenizer) : QN_NO_TOKEN,
+        .adds_bos = model->tokenizer && qn_tokenizer_adds_bos(model->tokenizer),
+        .adds_eos = model->tokenizer && qn_tokenizer_adds_eos(model->tokenizer),
     };
 }
 

@@ -71,6 +71,7 @@ typedef struct qn_sample_request {
                               */
     uint64_t random;         /* uniformly distributed, 64 bits */
     qn_logprobs *logprobs;   /* NULL: none. On entry n is the number of tokens to list; written if a token is sampled */
+    bool logprobs_after;     /* they are of the distribution from which the token is drawn: on the CPU only */
     /* NULL, or called by the device once before it samples the token, if possible while it computes the row. Sets the
      * members that depend on the tokens before it: `allowed`, `check`, the lists and mirostat_mu. Calls for different
      * rows may run at the same time on the team's threads. */

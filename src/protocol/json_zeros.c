@@ -8,8 +8,9 @@
 static bool is_text(const char *member)
 {
     static const char *const names[] = {
-        "content",   "text",     "prompt", "input",     "instructions",      "system",
-        "arguments", "thinking", "output", "reasoning", "reasoning_content", "refusal"
+        "content",   "text",         "prompt",      "input",     "instructions",      "system",
+        "arguments", "thinking",     "output",      "reasoning", "reasoning_content", "refusal",
+        "suffix",    "input_prefix", "input_suffix"
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(member, names[i]))

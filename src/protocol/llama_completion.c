@@ -35,12 +35,9 @@ static bool take_fields(qn_text_exchange *x, const json_t *body, qn_refusal *ref
 
 static bool check(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
-    bool is_after = false;
     if (!qn_field_bool(body, "return_tokens", &x->has_tokens, refusal) || !take_fields(x, body, refusal) ||
-        !qn_field_bool(body, "post_sampling_probs", &is_after, refusal))
+        !qn_field_bool(body, "post_sampling_probs", &x->params.logprobs_after, refusal))
         return false;
-    if (is_after)
-        return qn_refuse(refusal, 400, "unsupported", "post_sampling_probs", "'post_sampling_probs' is not supported");
     x->has_tokens = x->has_tokens || x->base.is_stream;
     return qn_openai_check_prompts(x, body, refusal);
 }
@@ -51,6 +48,34 @@ static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal
     if (!x || check(x, body, refusal))
         return x ? &x->base : NULL;
     qn_text_exchange_free(&x->base);
+    return NULL;
+}
+
+/* The text before the gap is input_prefix and, where the cursor is, `prompt`. */
+static bool join_prefix(json_t *body, qn_reading *reading, qn_refusal *refusal)
+{
+    const json_t *prefix = qn_field(body, "input_prefix"), *prompt = qn_field(body, "prompt");
+    const size_t n = json_string_length(prefix), m = json_string_length(prompt);
+    if (!json_is_string(prefix))
+        return qn_refuse_type(refusal, "input_prefix", prefix, "a string");
+    if (prompt && !json_is_string(prompt))
+        return qn_refuse_type(refusal, "prompt", prompt, "a string");
+    char *text = qn_reading_take(reading, n + m + 64) ? malloc(n + m + 1) : NULL;
+    if (!text)
+        return qn_reading_refuse(reading, refusal);
+    memcpy(text, json_string_value(prefix), n);
+    memcpy(text + n, m ? json_string_value(prompt) : "", m);
+    const bool done = json_object_set_new(body, "prompt", json_stringn(text, n + m)) == 0;
+    free(text);
+    return done || qn_refuse_memory(refusal);
+}
+
+static qn_exchange *parse_infill(json_t *body, qn_reading *reading, qn_refusal *refusal)
+{
+    qn_exchange *exchange = join_prefix(body, reading, refusal) ? parse(body, reading, refusal) : NULL;
+    if (!exchange || qn_openai_take_gap((qn_text_exchange *)exchange, body, refusal))
+        return exchange;
+    qn_text_exchange_free(exchange);
     return NULL;
 }
 
@@ -130,6 +155,8 @@ static void write_shared_settings(const qn_text_exchange *x, qn_bytes *out)
     qn_json_bool(out, x->base.is_stream);
     write_biases(x, out);
     qn_json_member_integer(out, "n_probs", params->n_logprobs < 0 ? 0 : params->n_logprobs);
+    qn_json_key(out, "post_sampling_probs");
+    qn_json_bool(out, params->logprobs_after);
     qn_json_close(out, '}');
 }
 
@@ -219,7 +246,9 @@ static const char *stop_type(const qn_choice *choice)
     return choice->result.is_stop_string ? "word" : "eos";
 }
 
-static void send_text(const qn_text_exchange *x, size_t index, const char *text, size_t length, qn_bytes *out)
+/* A text of the stream, or, with `progress`, none. */
+static void send_text(const qn_text_exchange *x, size_t index, const char *text, size_t length,
+                      const qn_prompt_progress *progress, qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
     const size_t n = qn_choice_ready(choice);
@@ -239,6 +268,8 @@ static void send_text(const qn_text_exchange *x, size_t index, const char *text,
         qn_json_key(out, "completion_probabilities");
         qn_openai_logprob_list(x, choice, n, out);
     }
+    if (progress)
+        qn_llama_progress(progress, out);
     qn_bytes_print(out, "}\n\n");
     qn_choice_drop(choice, n);
 }
@@ -438,7 +469,9 @@ static void event(qn_exchange *exchange, size_t request, const qn_exchange_event
     if (event->kind == QN_EXCHANGE_TEXT && !x->base.is_stream) {
         qn_bytes_add(&x->choices[request].text, event->text, event->length);
     } else if (event->kind == QN_EXCHANGE_TEXT) {
-        send_text(x, request, event->text, event->length, out);
+        send_text(x, request, event->text, event->length, NULL, out);
+    } else if (event->kind == QN_EXCHANGE_PROGRESS) {
+        send_text(x, request, "", 0, event->progress, out);
     } else if (event->kind == QN_EXCHANGE_END && x->base.is_stream) {
         qn_bytes_print(out, "data: ");
         write_answer(x, request, out);
@@ -465,15 +498,13 @@ static int end(qn_exchange *exchange, qn_bytes *out)
     return 200;
 }
 
-static const char *const paths[] = { "/completion", "/completions", NULL };
+#define LLAMA_TEXT(paths_, parse_)                                                                                     \
+    {                                                                                                                  \
+        .paths = paths_, .keep_alive = ":\n\n", .parse = parse_, .bind = bind, .begin = qn_llama_begin,                \
+        .event = event, .end = end, .fail = qn_openai_fail, .refuse = qn_openai_refuse, .free = qn_text_exchange_free  \
+    }
 
-const qn_protocol qn_llama_completion = { .paths = paths,
-                                          .keep_alive = ":\n\n",
-                                          .parse = parse,
-                                          .bind = bind,
-                                          .begin = qn_llama_begin,
-                                          .event = event,
-                                          .end = end,
-                                          .fail = qn_openai_fail,
-                                          .refuse = qn_openai_refuse,
-                                          .free = qn_text_exchange_free };
+static const char *const paths[] = { "/completion", "/completions", NULL }, *const infill_paths[] = { "/infill", NULL };
+
+const qn_protocol qn_llama_completion = LLAMA_TEXT(paths, parse);
+const qn_protocol qn_llama_infill = LLAMA_TEXT(infill_paths, parse_infill);

@@ -13,6 +13,7 @@ typedef struct direct_exchange {
     json_t *model, *given; /* references: the string that base.model points into; bind's input, until then */
     qn_prompt tokens;      /* of /detokenize */
     bool has_bos, has_special, has_pieces;
+    bool is_prompt; /* of vLLM's /tokenize */
     qn_bytes answer;
 } direct_exchange;
 
@@ -78,21 +79,24 @@ static bool close_answer(qn_exchange *exchange, size_t most, qn_refusal *refusal
 
 /* ---- /tokenize ---- */
 
+/* llama-server's has `content`. vLLM's has `prompt` instead, and by default the token of the beginning. */
 static qn_exchange *parse_tokenize(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    json_t *content = json_object_get(body, "content");
-    bool has_bos = false, has_special = true, has_pieces = false;
+    const bool is_prompt = !qn_field(body, "content") && qn_field(body, "prompt");
+    json_t *content = qn_field(body, is_prompt ? "prompt" : "content");
+    bool has_bos = is_prompt, has_special = true, has_pieces = false;
     if (!json_is_string(content)) {
-        qn_refuse_type(refusal, "content", content, "a string");
+        qn_refuse_type(refusal, is_prompt ? "prompt" : "content", content, "a string");
         return NULL;
     }
-    if (!qn_field_bool(body, "add_special", &has_bos, refusal) ||
+    if (!qn_field_bool(body, is_prompt ? "add_special_tokens" : "add_special", &has_bos, refusal) ||
         !qn_field_bool(body, "parse_special", &has_special, refusal) ||
         !qn_field_bool(body, "with_pieces", &has_pieces, refusal))
         return NULL;
     direct_exchange *x = create(body, content, reading->account, refusal);
     if (!x)
         return NULL;
+    x->is_prompt = is_prompt;
     x->has_bos = has_bos;
     x->has_special = has_special;
     x->has_pieces = has_pieces;
@@ -138,6 +142,10 @@ static bool bind_tokenize(qn_exchange *exchange, const qn_served *served, qn_ref
     }
     qn_json_close(out, ']');
     qn_free_tokens(tokens);
+    if (x->is_prompt) {
+        qn_json_member_integer(out, "count", (int64_t)n);
+        qn_json_member_integer(out, "max_model_len", served->n_ctx);
+    }
     return close_answer(exchange, most, refusal);
 }
 
@@ -163,7 +171,7 @@ static qn_exchange *parse_detokenize(json_t *body, qn_reading *reading, qn_refus
 static bool bind_detokenize(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
     const qn_prompt *tokens = &((const direct_exchange *)exchange)->tokens;
-    const size_t most = MAX_ANSWER + tokens->n * sizeof *tokens->tokens;
+    const size_t most = MAX_ANSWER + 2 * tokens->n * sizeof *tokens->tokens;
     qn_bytes text = { .account = exchange->account };
     for (size_t i = 0; i < tokens->n && text.length <= most; i++) {
         const char *bytes;
@@ -174,7 +182,9 @@ static bool bind_detokenize(qn_exchange *exchange, const qn_served *served, qn_r
         }
         qn_bytes_add(&text, bytes, length);
     }
-    qn_bytes *out = open_answer(exchange, "content");
+    qn_bytes *out = open_answer(exchange, "content"); /* llama-server's */
+    qn_json_text(out, text.data, text.length);
+    qn_json_key(out, "prompt"); /* vLLM's */
     qn_json_text(out, text.data, text.length);
     out->has_failed = out->has_failed || text.has_failed;
     qn_bytes_free(&text);
@@ -203,6 +213,8 @@ static bool bind_template(qn_exchange *exchange, const qn_served *served, qn_ref
     qn_bytes json = { .account = exchange->account };
     char *text = NULL;
     size_t length = 0;
+    if (!qn_openai_set_reasoning(exchange->conversation, served))
+        return qn_refuse_memory(refusal);
     qn_json_dump(exchange->conversation, &json);
     json_decref(exchange->conversation);
     exchange->conversation = NULL;

@@ -9,7 +9,8 @@
 #include "text/utf8_stream.h"
 
 extern const qn_protocol qn_openai_chat, qn_openai_completion, qn_openai_chat_count, qn_responses_count,
-    qn_llama_completion, qn_llama_tokenize, qn_llama_detokenize, qn_llama_template;
+    qn_llama_completion, qn_llama_tokenize, qn_llama_detokenize, qn_llama_template, qn_openai_embeddings,
+    qn_llama_embeddings, qn_llama_infill;
 
 /* The kinds of bodies, where they read the same fields in different ways. Messages and Responses are chats. */
 typedef enum qn_text_exchange_kind {
@@ -43,6 +44,7 @@ typedef struct qn_choice {
     qn_account *account; /* of the request, or NULL */
     size_t n_promised;   /* bytes reserved in it for tokens and log probabilities */
     qn_utf8_stream stream;
+    double sum;                            /* of the log probabilities of all tokens, if the scheduler has them */
     size_t n_characters;                   /* of all tokens */
     size_t n_sent;                         /* characters of the text so far */
     size_t n_tokens, n_reasoning, n_since; /* all tokens; those of reasoning; those since the last event */
@@ -106,6 +108,13 @@ typedef struct qn_prompt {
     qn_bytes json; /* set by bind if answers repeat the prompt: its text, as a JSON string */
 } qn_prompt;
 
+/* The gap of a prompt, which the answer fills: what comes after it. */
+typedef struct qn_gap {
+    json_t *suffix; /* a reference to the text after it, until bind; NULL: the prompt has no gap */
+    json_t *files;  /* a reference to texts of other files, which come before the prompt, or NULL */
+    bool cuts;      /* texts are cut to the context */
+} qn_gap;
+
 /* The fields of response_fields in a body of /completion, without duplicates. */
 enum { QN_LLAMA_MAX_FIELDS = 64, QN_LLAMA_FIELD_BYTES = 128 };
 typedef struct qn_llama_field {
@@ -130,6 +139,7 @@ typedef struct qn_text_exchange {
     qn_request_params params;
     bool has_seed;
     size_t n_choices;      /* per prompt */
+    size_t n_best;         /* of these, those that are answered: the ones with the greatest log probabilities */
     json_t *model, *stops; /* references to the values that base.model and `stop` point into */
     const char **stop;
     qn_token *stop_tokens;
@@ -140,8 +150,9 @@ typedef struct qn_text_exchange {
     qn_logit_bias *bias;      /* one per token */
     size_t cap_bias;
     json_t *biases, *prompt; /* as in the body, until bind; a prompt of ids only is in `prompts` */
-    qn_llama_fields fields;  /* of /completion */
-    qn_bytes settings;       /* of /completion, from bind on: the generation_settings that all choices share */
+    qn_gap gap;
+    qn_llama_fields fields; /* of /completion */
+    qn_bytes settings;      /* of /completion, from bind on: the generation_settings that all choices share */
     qn_format format;
     qn_json_style style; /* of constrained JSON */
     qn_tools tools;
@@ -177,6 +188,10 @@ void qn_text_exchange_free(qn_exchange *exchange);
 
 /* qn_text_exchange_bind - make the scheduler requests. False: refused. */
 bool qn_text_exchange_bind(qn_text_exchange *x, const qn_served *served, qn_refusal *refusal);
+
+/* qn_openai_set_reasoning - set what the server's options say of reasoning, and a conversation does not. False: out of
+ * memory. */
+bool qn_openai_set_reasoning(json_t *conversation, const qn_served *served);
 
 /* qn_text_exchange_dump_conversation - write the conversation as text and free the other values of the body. False:
  * refused. */
@@ -318,6 +333,18 @@ bool qn_openai_check_prompts(qn_text_exchange *x, const json_t *body, qn_refusal
 /* qn_openai_bind_prompts - tokenise the prompts. */
 bool qn_openai_bind_prompts(qn_text_exchange *x, qn_refusal *refusal);
 
+/* qn_openai_take_suffix - read `suffix` of a completion. In infill.c. */
+bool qn_openai_take_suffix(qn_text_exchange *x, const json_t *body, qn_refusal *refusal);
+
+/* qn_openai_take_gap - read input_suffix and input_extra of /infill. */
+bool qn_openai_take_gap(qn_text_exchange *x, const json_t *body, qn_refusal *refusal);
+
+/* qn_openai_check_infill - whether the model can fill the gap, if there is one. */
+bool qn_openai_check_infill(const qn_text_exchange *x, qn_refusal *refusal);
+
+/* qn_openai_bind_gap - put a prompt, the tokens before the gap, between the model's tokens. */
+bool qn_openai_bind_gap(const qn_text_exchange *x, qn_prompt *prompt, qn_refusal *refusal);
+
 /* qn_openai_prompt_of - returns the prompt of a request. */
 const qn_prompt *qn_openai_prompt_of(const qn_text_exchange *x, size_t request);
 
@@ -351,6 +378,9 @@ void qn_openai_usage(const qn_text_exchange *x, qn_bytes *out);
 
 /* qn_llama_timings - write the member `timings`. */
 void qn_llama_timings(const qn_choice *choice, qn_bytes *out);
+
+/* qn_llama_progress - write the member `prompt_progress`. */
+void qn_llama_progress(const qn_prompt_progress *progress, qn_bytes *out);
 
 /* qn_llama_write_timings - write only the value of `timings`. */
 void qn_llama_write_timings(const qn_choice *choice, qn_bytes *out);

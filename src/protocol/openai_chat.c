@@ -15,7 +15,8 @@ static bool take_reasoning(qn_text_exchange *x, const json_t *body, qn_refusal *
         return qn_refuse_choice(refusal, "reasoning_format", given,
                                 "\"none\", \"auto\", \"deepseek\" or \"deepseek-legacy\"");
     x->has_think_tags = given && i == 0;
-    return qn_field_integer(body, "thinking_budget_tokens", -1, INT32_MAX, &x->params.reasoning_budget, refusal);
+    return qn_field_integer(body, "reasoning_budget_tokens", -1, INT32_MAX, &x->params.reasoning_budget, refusal) &&
+           qn_field_integer(body, "thinking_budget_tokens", -1, INT32_MAX, &x->params.reasoning_budget, refusal);
 }
 
 static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
@@ -143,6 +144,18 @@ static void send_call(const qn_text_exchange *x, size_t index, const qn_output_e
     close_chunk(x, choice, qn_choice_ready(choice), NULL, out);
 }
 
+/* A chunk without anything new, but with progress. */
+static void send_progress(const qn_text_exchange *x, size_t index, const qn_prompt_progress *progress, qn_bytes *out)
+{
+    open_chunk(x, index, out);
+    qn_json_close(out, '}');
+    qn_json_member_string(out, "finish_reason", NULL);
+    qn_json_close(out, '}');
+    qn_json_close(out, ']');
+    qn_llama_progress(progress, out);
+    qn_bytes_print(out, "}\n\n");
+}
+
 static void begin(qn_exchange *exchange, qn_bytes *out)
 {
     const qn_text_exchange *x = (const qn_text_exchange *)exchange;
@@ -247,7 +260,9 @@ static void event(qn_exchange *exchange, size_t request, const qn_exchange_event
     qn_choice *choice = &x->choices[request];
     if (!qn_text_exchange_take(x, choice, event, out))
         return;
-    if (event->kind == QN_EXCHANGE_OUTPUT) {
+    if (event->kind == QN_EXCHANGE_PROGRESS) {
+        send_progress(x, request, event->progress, out);
+    } else if (event->kind == QN_EXCHANGE_OUTPUT) {
         take_output(x, request, event->output, out);
     } else if (event->kind == QN_EXCHANGE_END) {
         add_tag(x, request, false, out);

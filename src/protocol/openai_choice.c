@@ -119,6 +119,7 @@ bool qn_choice_take_token(qn_choice *choice, const qn_exchange_event *event, con
                           const qn_request_params *params, bool keeps)
 {
     choice->n_tokens++;
+    choice->sum += event->logprobs ? (double)event->logprobs->chosen : 0;
     if (ends_at(params, model, event->token)) {
         keeps = params->n_prompt_logprobs >= 0;
         return !keeps || keep(choice, &(qn_choice_token){ .token = event->token, .offset = choice->n_characters },

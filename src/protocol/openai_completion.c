@@ -3,10 +3,7 @@
 
 static bool check(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
-    const json_t *suffix = qn_field(body, "suffix");
-    if (suffix && !(json_is_string(suffix) && !json_string_length(suffix)))
-        return qn_refuse(refusal, 400, "unsupported", "suffix", "'suffix' is not supported");
-    if (!qn_field_bool(body, "echo", &x->is_echo, refusal))
+    if (!qn_field_bool(body, "echo", &x->is_echo, refusal) || !qn_openai_take_suffix(x, body, refusal))
         return false;
     x->params.n_prompt_logprobs = x->is_echo ? x->params.n_logprobs : -1;
     return qn_openai_check_prompts(x, body, refusal);
@@ -47,12 +44,13 @@ static void write_text(const qn_bytes *prompt, const char *text, size_t length, 
     qn_bytes_add(out, "\"", 1);
 }
 
-static void write_choice(const qn_text_exchange *x, size_t index, const qn_bytes *prompt, const char *text,
-                         size_t length, size_t n, const char *finish_reason, qn_bytes *out)
+/* number: the index in the answer. */
+static void write_choice(const qn_text_exchange *x, size_t index, size_t number, const qn_bytes *prompt,
+                         const char *text, size_t length, size_t n, const char *finish_reason, qn_bytes *out)
 {
     const qn_choice *choice = &x->choices[index];
     qn_json_open(out, '{');
-    qn_json_member_integer(out, "index", (int64_t)index);
+    qn_json_member_integer(out, "index", (int64_t)number);
     qn_json_key(out, "text");
     write_text(prompt, text, length, out);
     qn_json_key(out, "logprobs");
@@ -71,7 +69,7 @@ static void send_chunk(const qn_text_exchange *x, size_t index, const qn_bytes *
     const size_t n = finish_reason ? choice->n_pending : qn_choice_ready(choice);
     qn_bytes_print(out, "data: ");
     open_object(x, out);
-    write_choice(x, index, prompt, text, length, n, finish_reason, out);
+    write_choice(x, index, index, prompt, text, length, n, finish_reason, out);
     qn_choice_drop(choice, n);
     qn_json_close(out, ']');
     if (x->has_usage) {
@@ -124,6 +122,25 @@ static void event(qn_exchange *exchange, size_t request, const qn_exchange_event
 
 /* ---- The end ---- */
 
+/* The mean of a choice's log probabilities, as OpenAI compares choices: "the highest log probability per token". */
+static double mean_of(const qn_choice *choice)
+{
+    return choice->n_tokens ? choice->sum / (double)choice->n_tokens : 0;
+}
+
+/* Whether fewer than n_best choices of the same prompt are better; of equal ones the first is. */
+static bool is_best(const qn_text_exchange *x, size_t index)
+{
+    const size_t first = index / x->n_choices * x->n_choices;
+    const double own = mean_of(&x->choices[index]);
+    size_t n_better = 0;
+    for (size_t i = first; i < first + x->n_choices; i++) {
+        const double other = mean_of(&x->choices[i]);
+        n_better += other > own || (other == own && i < index);
+    }
+    return n_better < x->n_best;
+}
+
 static int end(qn_exchange *exchange, qn_bytes *out)
 {
     qn_text_exchange *x = (qn_text_exchange *)exchange;
@@ -133,11 +150,12 @@ static int end(qn_exchange *exchange, qn_bytes *out)
     if (!is_stream || x->has_usage) {
         qn_bytes_print(out, "%s", is_stream ? "data: " : "");
         open_object(x, out);
-        for (size_t i = 0; !is_stream && i < x->base.n_requests; i++) {
+        for (size_t i = 0, number = 0; !is_stream && i < x->base.n_requests; i++) {
             const qn_choice *choice = &x->choices[i];
             const qn_bytes *prompt = x->is_echo ? qn_openai_prompt_json(x, i) : NULL;
-            write_choice(x, i, prompt, choice->text.data, choice->text.length, choice->n_pending,
-                         qn_finish_reason(choice), out);
+            if (is_best(x, i))
+                write_choice(x, i, number++, prompt, choice->text.data, choice->text.length, choice->n_pending,
+                             qn_finish_reason(choice), out);
         }
         qn_json_close(out, ']');
         qn_openai_close(x, out);

@@ -22,7 +22,7 @@ qn_text_exchange *qn_text_exchange_alloc(size_t size, qn_text_exchange_kind kind
     x->style = (qn_json_style)QN_JSON_STYLE_INIT;
     x->style.closed = true;
     x->params.reasoning_budget = QN_BUDGET_OF_SERVED;
-    x->n_choices = 1;
+    x->n_choices = x->n_best = 1;
     return x;
 }
 
@@ -39,8 +39,8 @@ qn_text_exchange *qn_openai_create(qn_text_exchange_kind kind, const json_t *bod
 /* Releases the values that only bind needs: kept, they could be as large as the body until the answer ends. */
 static void release_body(qn_text_exchange *x)
 {
-    json_t **const parts[] = { &x->base.conversation, &x->biases,     &x->prompt,
-                               &x->format.source,     &x->tools.list, &x->tools.called };
+    json_t **const parts[] = { &x->base.conversation, &x->biases,       &x->prompt,     &x->format.source,
+                               &x->tools.list,        &x->tools.called, &x->gap.suffix, &x->gap.files };
     x->tools.name = NULL;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         json_decref(*parts[i]);
@@ -85,11 +85,15 @@ static uint64_t seed_of(uint64_t seed, size_t choice)
     return choice ? XXH64(&number, sizeof number, seed) : seed;
 }
 
-/* Whether a conversation says nothing of how much is to be reasoned. */
-static bool needs_effort(const json_t *conversation)
+bool qn_openai_set_reasoning(json_t *conversation, const qn_served *served)
 {
-    return !json_object_get(conversation, "reasoning_effort") &&
-           !json_is_false(json_object_get(conversation, "enable_thinking"));
+    const bool has_effort = json_object_get(conversation, "reasoning_effort") != NULL;
+    if (!has_effort && served->thinking && !json_object_get(conversation, "enable_thinking") &&
+        json_object_set_new(conversation, "enable_thinking", json_boolean(served->thinking == QN_THINKING_ON)) != 0)
+        return false;
+    const bool needs_effort = !has_effort && !json_is_false(json_object_get(conversation, "enable_thinking"));
+    return !served->effort || !needs_effort ||
+           json_object_set_new(conversation, "reasoning_effort", json_string(served->effort)) == 0;
 }
 
 /* The last use of the body's values. The scheduler keeps this text, and the template's text made of it; all choices
@@ -97,9 +101,7 @@ static bool needs_effort(const json_t *conversation)
 bool qn_text_exchange_dump_conversation(qn_text_exchange *x, qn_refusal *refusal)
 {
     enum { COPIES = 2 };
-    const char *effort = x->served->effort;
-    if (effort && needs_effort(x->base.conversation) &&
-        json_object_set_new(x->base.conversation, "reasoning_effort", json_string(effort)) != 0)
+    if (!qn_openai_set_reasoning(x->base.conversation, x->served))
         return qn_refuse_memory(refusal);
     qn_json_dump(x->base.conversation, &x->conversation);
     release_body(x);
@@ -163,6 +165,8 @@ bool qn_text_exchange_bind(qn_text_exchange *x, const qn_served *served, qn_refu
         qn_choice_init(&x->choices[i], x->base.account);
         *request = x->params;
         request->sampling.seed = seed_of(x->params.sampling.seed, i % x->n_choices);
+        if (x->n_best < x->n_choices && request->n_logprobs < 0)
+            request->n_logprobs = 0; /* to compare the choices */
         if (!is_chat) {
             request->tokens = x->prompts[i / x->n_choices].tokens;
             request->n_tokens = x->prompts[i / x->n_choices].n;
@@ -291,6 +295,8 @@ static bool take(qn_text_exchange *x, qn_choice *choice, const qn_exchange_event
     case QN_EXCHANGE_PROMPT: return take_prompt(x, choice, event, refusal);
     case QN_EXCHANGE_TEXT: qn_choice_take_text(choice, event->text, event->length); return true;
     case QN_EXCHANGE_OUTPUT: qn_choice_take_output(choice, event->output); return true;
+    case QN_EXCHANGE_PROGRESS: return true;
+    case QN_EXCHANGE_EMBEDDING: return true;
     case QN_EXCHANGE_END: break;
     }
     qn_choice_end(choice, event->result);

@@ -61,8 +61,11 @@ static void open_entry(const qn_text_exchange *x, qn_token token, float value, q
         qn_json_member_integer(out, "id", token);
     qn_json_key(out, "token");
     write_text(p, false, out);
-    qn_json_key(out, "logprob");
-    write_value(value, out);
+    qn_json_key(out, x->params.logprobs_after ? "prob" : "logprob");
+    if (x->params.logprobs_after)
+        qn_json_number(out, expf(value));
+    else
+        write_value(value, out);
     write_bytes(p, out);
 }
 
@@ -71,7 +74,7 @@ void qn_openai_logprob_entries(const qn_text_exchange *x, const qn_choice *choic
     for (size_t i = 0; i < n; i++) {
         const qn_logprobs *l = &choice->logprobs[i];
         open_entry(x, choice->tokens[i].token, l->chosen, out);
-        qn_json_key(out, "top_logprobs");
+        qn_json_key(out, x->params.logprobs_after ? "top_probs" : "top_logprobs");
         qn_json_open(out, '[');
         for (uint32_t t = 0; t < l->n; t++) {
             open_entry(x, l->tokens[t], l->values[t], out);

@@ -253,13 +253,19 @@ static bool take_switch(const char *variable, const char *name, json_t *value, j
     return json_object_set(conversation, variable, value) == 0 || qn_refuse_memory(refusal);
 }
 
-/* `reasoning`, as clients of other servers send it. */
+/* `reasoning`, as clients of other servers send it: an object, or llama.cpp's states. */
 static bool take_reasoning(const json_t *body, json_t *conversation, qn_refusal *refusal)
 {
     json_t *reasoning = qn_field(body, "reasoning"), *value;
     const char *name;
+    const bool is_on = qn_json_is(reasoning, "on");
+    if (qn_json_is(reasoning, "auto"))
+        return true;
+    if (is_on || qn_json_is(reasoning, "off"))
+        return json_object_set_new(conversation, "enable_thinking", json_boolean(is_on)) == 0 ||
+               qn_refuse_memory(refusal);
     if (reasoning && !json_is_object(reasoning))
-        return qn_refuse_type(refusal, "reasoning", reasoning, "an object");
+        return qn_refuse_type(refusal, "reasoning", reasoning, "an object, \"on\", \"off\" or \"auto\"");
     json_object_foreach(reasoning, name, value)
     {
         const bool is_effort = !strcmp(name, "effort");

@@ -382,19 +382,43 @@ static bool bind_ends(qn_text_exchange *x, qn_refusal *refusal)
     return true;
 }
 
+/* Of best_of choices, a completion has the n best. */
+static bool take_best(qn_text_exchange *x, const json_t *body, int64_t n, int64_t most, qn_refusal *refusal)
+{
+    int64_t best = n;
+    if (!qn_field_integer(body, "best_of", 1, most, &best, refusal))
+        return false;
+    if (best == n)
+        return true;
+    if (best < n)
+        return qn_refuse(refusal, 400, NULL, "best_of", "'best_of' is %lld, expected at least 'n', %lld",
+                         (long long)best, (long long)n);
+    if (x->kind != QN_COMPLETION_EXCHANGE || x->base.is_stream)
+        return qn_refuse(refusal, 400, "unsupported", "best_of",
+                         "'best_of' is %lld, but %s only the value of 'n', %lld, is supported", (long long)best,
+                         x->base.is_stream ? "for a stream" : "here", (long long)n);
+    x->n_choices = (size_t)best;
+    return true;
+}
+
 static bool take_choices(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     int64_t n = 1, most = (int64_t)qn_limit(x->limits.requests, MAX_CHOICES);
     if (!qn_field_integer(body, "n", 1, most, &n, refusal) ||
         (x->kind == QN_LLAMA_EXCHANGE && !qn_field_integer(body, "n_cmpl", 1, most, &n, refusal)))
         return false;
-    x->n_choices = (size_t)n;
-    most = n;
-    if (!qn_field_integer(body, "best_of", 1, INT32_MAX, &most, refusal))
+    x->n_choices = x->n_best = (size_t)n;
+    return take_best(x, body, n, most, refusal);
+}
+
+/* Progress is for streams of chats and of /completion, as llama-server's. */
+static bool take_progress(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
+{
+    bool wants = false;
+    if (!qn_field_bool(body, "return_progress", &wants, refusal))
         return false;
-    return most == n ||
-           qn_refuse(refusal, 400, "unsupported", "best_of",
-                     "'best_of' is %lld, but only the value of 'n', %lld, is supported", (long long)most, (long long)n);
+    x->base.has_progress = wants && x->base.is_stream && x->kind != QN_COMPLETION_EXCHANGE;
+    return true;
 }
 
 static bool take_stream_options(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
@@ -403,7 +427,7 @@ static bool take_stream_options(qn_text_exchange *x, const json_t *body, qn_refu
     if (options && !json_is_object(options))
         return qn_refuse_type(refusal, "stream_options", options, "an object");
     return qn_field_bool(options, "include_usage", &x->has_usage, refusal) &&
-           qn_field_bool(body, "timings_per_token", &x->has_timings, refusal);
+           qn_field_bool(body, "timings_per_token", &x->has_timings, refusal) && take_progress(x, body, refusal);
 }
 
 /* The length is limited: answers repeat the name, streams in each event. */

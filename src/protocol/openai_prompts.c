@@ -114,7 +114,7 @@ static bool take_ids(qn_text_exchange *x, json_t *prompt, bool is_many, qn_refus
             return false;
     }
     x->prompt = needs_model ? json_incref(prompt) : NULL;
-    x->base.is_read = !needs_model && !x->biases && !x->format.source;
+    x->base.is_read = !needs_model && !x->biases && !x->format.source && !x->gap.suffix;
     return true;
 }
 
@@ -147,7 +147,9 @@ static bool add_text(const qn_text_exchange *x, qn_prompt *prompt, const json_t 
 {
     qn_token *tokens;
     size_t n;
-    if (qn_tokenize(x->served->model, json_string_value(text), json_string_length(text), true, is_first, &tokens, &n))
+    const bool is_whole = !x->gap.suffix; /* text beside a gap is code of a file, which begins elsewhere */
+    if (qn_tokenize(x->served->model, json_string_value(text), json_string_length(text), is_whole, is_first && is_whole,
+                    &tokens, &n))
         return qn_refuse(refusal, 400, "unsupported", "prompt", "%s", qn_error_text());
     if (!prompt->tokens) { /* the prompt is one text */
         prompt->tokens = tokens;
@@ -226,9 +228,13 @@ const qn_bytes *qn_openai_prompt_json(const qn_text_exchange *x, size_t request)
 bool qn_openai_bind_prompts(qn_text_exchange *x, qn_refusal *refusal)
 {
     const bool is_many = is_list(x->prompt);
+    if (!qn_openai_check_infill(x, refusal))
+        return false;
     for (size_t i = 0; i < x->n_prompts; i++) {
         qn_prompt *prompt = &x->prompts[i];
         if (x->prompt && !bind_prompt(x, is_many ? json_array_get(x->prompt, i) : x->prompt, prompt, refusal))
+            return false;
+        if (x->gap.suffix && !qn_openai_bind_gap(x, prompt, refusal))
             return false;
         if (prompt->n > x->served->n_ctx) /* each choice may repeat it */
             return qn_exchange_refuse_length(prompt->n, x->served, refusal);

@@ -58,3 +58,14 @@ void qn_llama_timings(const qn_choice *choice, qn_bytes *out)
     qn_json_key(out, "timings");
     qn_llama_write_timings(choice, out);
 }
+
+void qn_llama_progress(const qn_prompt_progress *progress, qn_bytes *out)
+{
+    qn_json_key(out, "prompt_progress");
+    qn_json_open(out, '{');
+    qn_json_member_integer(out, "total", (int64_t)progress->n_prompt);
+    qn_json_member_integer(out, "cache", (int64_t)progress->n_reused);
+    qn_json_member_integer(out, "processed", (int64_t)progress->n_done);
+    qn_json_member_integer(out, "time_ms", (int64_t)(progress->seconds * 1e3));
+    qn_json_close(out, '}');
+}

@@ -1,16 +1,20 @@
 /* The protocols by their paths; exchanges, from their bodies to their ends. */
 #include "protocol/anthropic.h"
+#include "protocol/embeddings.h"
 #include "protocol/json_body.h"
+#include "protocol/ollama.h"
 #include "protocol/openai.h"
 #include "protocol/responses.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-const qn_protocol *const qn_protocols[] = { &qn_openai_chat,        &qn_openai_completion, &qn_llama_completion,
-                                            &qn_llama_tokenize,     &qn_llama_detokenize,  &qn_llama_template,
-                                            &qn_anthropic_messages, &qn_anthropic_count,   &qn_responses_create,
-                                            &qn_openai_chat_count,  &qn_responses_count,   NULL };
+const qn_protocol *const qn_protocols[] = {
+    &qn_openai_chat,     &qn_openai_completion,  &qn_llama_completion, &qn_llama_tokenize,    &qn_llama_detokenize,
+    &qn_llama_template,  &qn_anthropic_messages, &qn_anthropic_count,  &qn_responses_create,  &qn_openai_chat_count,
+    &qn_responses_count, &qn_openai_embeddings,  &qn_llama_embeddings, &qn_llama_infill,      &qn_ollama_chat,
+    &qn_ollama_generate, &qn_ollama_show,        &qn_ollama_embed,     &qn_ollama_embeddings, NULL
+};
 
 const qn_protocol *qn_protocol_find(const char *path)
 {
@@ -29,7 +33,7 @@ const qn_protocol *qn_protocol_above(const char *path)
             if (!strncmp(*known, path, length) && (!path[length] || path[length] == '/'))
                 return qn_protocols[i];
         }
-    return NULL;
+    return strncmp(path, "/api/", 5) ? NULL : &qn_ollama_chat;
 }
 
 qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading,

@@ -50,6 +50,7 @@ typedef struct qn_protocol_limits {
     uint32_t stops;    /* stop strings [64], each of at most stop_bytes [1024] */
     uint32_t stop_bytes;
     uint32_t requests; /* prompts times n [128] */
+    uint32_t inputs;   /* texts whose embeddings are computed [1024] */
     uint32_t biases;   /* entries of logit_bias [4096] */
 } qn_protocol_limits;
 
@@ -71,6 +72,9 @@ typedef struct qn_exchange_origin {
     uint64_t seed;      /* for a body without one */
 } qn_exchange_origin;
 
+/* Whether a conversation that does not say is to have reasoning; QN_THINKING_AUTO: as the template has it. */
+typedef enum qn_thinking { QN_THINKING_AUTO, QN_THINKING_ON, QN_THINKING_OFF } qn_thinking;
+
 /* The model that answers. Its pointers outlive the exchange. */
 typedef struct qn_served {
     qn_model *model;
@@ -82,7 +86,10 @@ typedef struct qn_served {
     const char *const *breakers; /* [n_breakers] of DRY, as texts; NULL: the library's defaults */
     size_t n_breakers;
     const char *effort;       /* reasoning_effort of conversations that name none; NULL: the template's own */
+    qn_thinking thinking;     /* of conversations that name neither enable_thinking nor an effort */
     int64_t reasoning_budget; /* of requests that have none; -1: no limit */
+    qn_pooling pooling;       /* of embeddings; QN_POOLING_NONE: the model's, else that of the last token */
+    size_t max_inputs;        /* of a body whose embeddings are computed: requests that may wait; 0: no limit */
 } qn_served;
 
 /* A parsed body, and its answer. Callers read these members; protocols append their own. */
@@ -91,12 +98,15 @@ typedef struct qn_exchange {
     const char *model;    /* the name in the body; NULL: none */
     bool is_stream;       /* the answer is a stream of server-sent events */
     bool has_events;      /* requests need on_event, else on_text */
+    bool has_progress;    /* requests need on_progress */
+    const char *warning;  /* set by bind: a static text for the operator and the client; NULL: none */
     bool has_failed;      /* after an event: the answer ended with an error; other requests can be cancelled */
     json_t *conversation; /* of a chat, from parse to bind, for qn_request_params; may be changed. Or NULL */
     const char *scope;    /* set before bind: the scope of grammars kept for later requests; NULL: the scope "" */
     size_t n_requests;    /* set by bind. 0: call `end` at once */
     /* [n_requests] set by bind, valid until the exchange is freed. The caller sets callbacks, user, scope, priority and
-     * deadline; all requests need on_prompt_token, on_token and on_end. */
+     * deadline; all requests need on_prompt_token, on_token and on_end, those with `pooling` on_embedding, and with
+     * has_progress on_progress. */
     qn_request_params *requests;
     /* Set by qn_exchange_create, for protocols. */
     char *id, *secret;
@@ -109,11 +119,13 @@ typedef struct qn_exchange {
 } qn_exchange;
 
 typedef enum qn_exchange_event_kind {
-    QN_EXCHANGE_TOKEN,  /* on_token: token, logprobs */
-    QN_EXCHANGE_PROMPT, /* on_prompt_token: index, token, logprobs */
-    QN_EXCHANGE_TEXT,   /* on_text: text, length */
-    QN_EXCHANGE_OUTPUT, /* on_event: output */
-    QN_EXCHANGE_END     /* on_end: result */
+    QN_EXCHANGE_TOKEN,     /* on_token: token, logprobs */
+    QN_EXCHANGE_PROMPT,    /* on_prompt_token: index, token, logprobs */
+    QN_EXCHANGE_TEXT,      /* on_text: text, length */
+    QN_EXCHANGE_OUTPUT,    /* on_event: output */
+    QN_EXCHANGE_PROGRESS,  /* on_progress: progress */
+    QN_EXCHANGE_EMBEDDING, /* on_embedding: embedding, length */
+    QN_EXCHANGE_END        /* on_end: result */
 } qn_exchange_event_kind;
 
 /* The arguments of a scheduler callback. Pointers are not kept. */
@@ -125,12 +137,15 @@ typedef struct qn_exchange_event {
     const char *text;
     size_t length;
     const qn_output_event *output;
+    const qn_prompt_progress *progress;
+    const float *embedding;
     const qn_request_result *result;
 } qn_exchange_event;
 
 struct qn_protocol {
     const char *const *paths; /* for POST, NULL at the end */
     const char *keep_alive;   /* bytes to send on a silent stream */
+    const char *stream_type;  /* Content-Type of streams; NULL: "text/event-stream" */
     /* Names of headers, or NULL. request_header: a request that has it gets errors in this protocol's form on unknown
      * paths. id_header: an answer's header with its id, after id_prefix. */
     const char *request_header, *id_header, *id_prefix;
@@ -167,7 +182,7 @@ extern const qn_protocol *const qn_protocols[];
 /* qn_protocol_find - returns the protocol of a path; NULL: none. */
 const qn_protocol *qn_protocol_find(const char *path);
 
-/* qn_protocol_above - returns the protocol of a path, or of a path above it; NULL: none. */
+/* qn_protocol_above - returns the protocol of a path, or of a path above it, for the form of its errors; NULL: none. */
 const qn_protocol *qn_protocol_above(const char *path);
 
 /* qn_body_read - parse a body, a JSON object. Escaped lone surrogates become U+FFFD. Its values may use

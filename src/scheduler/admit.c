@@ -271,6 +271,7 @@ static void take_out(qn_scheduler *s, qn_request *r, qn_status status, double no
         s->running[s->n_running++] = r;
         r->client->n_running++;
         count_admitted(s, r, now);
+        qn_places_enter(s, r);
     }
     pthread_mutex_unlock(&s->lock);
     if (status != QN_OK)

@@ -212,17 +212,26 @@ static bool is_stopped_before(const qn_scheduler *s, const qn_request *r)
     return s->generation && !r->result.n_generated && atomic_load(&s->generation->session->cancelled);
 }
 
-/* Queues the log probabilities of a piece's prompt. A request without them fails. */
-static void take_scores(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *scores)
+/* Queues what a step has computed of a piece's prompt: progress, log probabilities, the embedding. A request without
+ * them fails. */
+static void take_prompt(qn_scheduler *s, const qn_scheduled *step, const qn_piece *piece,
+                        const qn_sample_request *scores)
 {
     qn_request *r = piece->request;
-    const qn_status status = r->is_over ? QN_OK : qn_request_take_scores(s, r, scores, piece->n_scored);
+    if (r->is_over)
+        return;
+    qn_status status = qn_request_take_progress(s, r);
+    if (status == QN_OK)
+        status = qn_request_take_scores(s, r, scores, piece->n_scored);
+    if (status == QN_OK)
+        status = qn_request_take_normed(s, step, piece);
     if (status != QN_OK)
         qn_request_fail(r, status);
 }
 
 /* Processes the results of one piece; `results` are those of its scored rows, then its tokens. */
-static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *results)
+static void complete_piece(qn_scheduler *s, const qn_scheduled *step, const qn_piece *piece,
+                           const qn_sample_request *results)
 {
     const qn_sample_request *sampled = piece->samples ? results + piece->n_scored : NULL;
     qn_request *r = piece->request;
@@ -237,7 +246,7 @@ static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_samp
         qn_sequence_settle(sequence);
     else
         qn_memory_on_append(r->memory, sequence->length + piece->n);
-    take_scores(s, piece, results);
+    take_prompt(s, step, piece, results);
     const bool is_known = !r->is_over && sampled && !r->is_rejected;
     if (is_known && piece->n_drafted) {
         take_draft(s, piece, sampled);
@@ -270,7 +279,7 @@ static void complete(qn_scheduler *s, qn_scheduled *step, qn_scheduled *next)
     qn_clients_charge(s, step);
     for (uint32_t i = 0; i < step->n_pieces; i++) {
         const qn_piece *piece = &step->pieces[i];
-        complete_piece(s, piece, &step->requests[logit_row]);
+        complete_piece(s, step, piece, &step->requests[logit_row]);
         logit_row += piece->n_scored + (piece->samples ? 1 + piece->n_drafted : 0);
     }
     if (next)
@@ -303,6 +312,7 @@ static void count(qn_scheduler *s, const qn_scheduled *scheduled, double seconds
     c->rows += step->n_rows;
     c->ahead_steps += scheduled->is_ahead;
     c->idle_seconds += idle_seconds;
+    qn_places_update(s);
     c->step_seconds += step->n_rows ? seconds : 0;
     c->longest_step_seconds = step->n_rows && seconds > c->longest_step_seconds ? seconds : c->longest_step_seconds;
     pthread_mutex_unlock(&s->lock);
@@ -334,7 +344,7 @@ static qn_status launch(qn_scheduler *s, qn_scheduled *step)
 {
     qn_device *device = s->model->device;
     s->positions = qn_scheduler_positions(s, step);
-    qn_scheduler_fill_rows(step);
+    qn_scheduler_fill_rows(s, step);
     qn_model_lock(s->model);
     qn_status status = qn_model_check(s->model);
     if (status == QN_OK)
@@ -432,7 +442,7 @@ static qn_scheduled *launch_ahead(qn_scheduler *s)
         qn_scheduler_unreserve(next);
         return NULL;
     }
-    qn_scheduler_fill_rows(next);
+    qn_scheduler_fill_rows(s, next);
     const qn_status status = device->vtable->launch(device, &next->step);
     if (status != QN_OK) {
         fail_launch(next, status);

@@ -13,7 +13,7 @@
 static bool has_callbacks(const qn_request *r)
 {
     return r->scheduler->generation || r->params.on_token || r->params.on_text || r->params.on_event ||
-           r->params.on_prompt_token;
+           r->params.on_prompt_token || r->params.on_embedding || r->params.on_progress;
 }
 
 /* Puts a client that now has events at the end of the list. The caller holds events_lock. */
@@ -71,6 +71,26 @@ qn_status qn_request_push_prompt(qn_scheduler *s, qn_request *r, size_t index, c
         event->logprobs = (qn_logprobs *)(void *)(event + 1);
         *event->logprobs = *logprobs;
     }
+    qn_scheduler_push(s, event);
+    return QN_OK;
+}
+
+qn_status qn_request_push_progress(qn_scheduler *s, qn_request *r, const qn_prompt_progress *progress)
+{
+    qn_event *event;
+    QN_TRY(qn_alloc(&event, 1, sizeof *event, "progress of a prompt"));
+    *event = (qn_event){ .request = r, .kind = QN_EVENT_PROGRESS, .token = QN_NO_TOKEN, .progress = *progress };
+    qn_scheduler_push(s, event);
+    return QN_OK;
+}
+
+qn_status qn_request_push_embedding(qn_scheduler *s, qn_request *r, const qn_pooled *pooled)
+{
+    qn_event *event;
+    QN_TRY(qn_alloc(&event, 1, sizeof *event + pooled->n_embd * sizeof(float), "an embedding"));
+    *event = (qn_event){ .request = r, .kind = QN_EVENT_EMBEDDING, .token = QN_NO_TOKEN, .length = pooled->n_embd };
+    event->embedding = (float *)(void *)(event + 1);
+    qn_pooled_vector(pooled, event->embedding);
     qn_scheduler_push(s, event);
     return QN_OK;
 }
@@ -193,13 +213,28 @@ void qn_request_emit_end(qn_scheduler *s, qn_request *r)
 
 /* ---- Callbacks ---- */
 
+static void mute(qn_request *r)
+{
+    r->is_muted = true;
+    atomic_store(&r->cancelled, true);
+}
+
+/* What was computed of the prompt. */
 static void deliver_prompt(const qn_event *event)
 {
     qn_request *r = event->request;
-    if (!r->is_muted && !r->params.on_prompt_token(r->params.user, event->index, event->token, event->logprobs)) {
-        r->is_muted = true;
-        atomic_store(&r->cancelled, true);
-    }
+    const qn_request_params *p = &r->params;
+    bool goes_on = true;
+    if (r->is_muted)
+        return;
+    if (event->kind == QN_EVENT_PROMPT)
+        goes_on = p->on_prompt_token(p->user, event->index, event->token, event->logprobs);
+    else if (event->kind == QN_EVENT_PROGRESS)
+        goes_on = p->on_progress(p->user, &event->progress);
+    else
+        goes_on = p->on_embedding(p->user, event->embedding, event->length);
+    if (!goes_on)
+        mute(r);
 }
 
 static void deliver_token(qn_scheduler *s, qn_event *event)
@@ -213,19 +248,15 @@ static void deliver_token(qn_scheduler *s, qn_event *event)
     if (has_token && s->generation)
         qn_generation_pass(s->generation, event->token);
     if ((has_token && p->on_token && !p->on_token(p->user, event->token, event->logprobs)) ||
-        (event->length && p->on_text && !p->on_text(p->user, event->text, event->length))) {
-        r->is_muted = true;
-        atomic_store(&r->cancelled, true);
-    }
+        (event->length && p->on_text && !p->on_text(p->user, event->text, event->length)))
+        mute(r);
 }
 
 static void deliver_parsed(qn_event *event)
 {
     qn_request *r = event->request;
-    if (!r->is_muted && !r->params.on_event(r->params.user, &event->parsed)) {
-        r->is_muted = true;
-        atomic_store(&r->cancelled, true);
-    }
+    if (!r->is_muted && !r->params.on_event(r->params.user, &event->parsed))
+        mute(r);
 }
 
 static void deliver_end(qn_scheduler *s, qn_request *r)
@@ -259,6 +290,8 @@ static void deliver(qn_scheduler *s, qn_event *event)
 {
     switch (event->kind) {
     case QN_EVENT_PROMPT:
+    case QN_EVENT_PROGRESS:
+    case QN_EVENT_EMBEDDING:
         deliver_prompt(event);
         qn_free(event);
         break;

@@ -13,6 +13,7 @@ static void unlink_running(qn_scheduler *s, const qn_request *r)
             memmove(&s->running[i], &s->running[i + 1], (s->n_running - i - 1) * sizeof(qn_request *));
             s->n_running--;
             r->client->n_running--;
+            qn_places_leave(s, r);
             break;
         }
 }

@@ -51,6 +51,9 @@ static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
         return qn_fail(QN_ERR_INVALID, "deadline: %g seconds, expected 0 or more", p->deadline);
     if (p->n_logprobs < -1 || p->n_logprobs > QN_MAX_LOGPROBS)
         return qn_fail(QN_ERR_INVALID, "log probabilities: %d, expected -1 to %d", p->n_logprobs, QN_MAX_LOGPROBS);
+    if (p->logprobs_after && p->n_logprobs >= 0 && s->model->device->vtable->launch)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: log probabilities after sampling are not supported, only before it",
+                       s->model->device->name);
     if (p->n_prompt_logprobs < -1 || p->n_prompt_logprobs > QN_MAX_LOGPROBS)
         return qn_fail(QN_ERR_INVALID, "log probabilities of the prompt: %d, expected -1 to %d", p->n_prompt_logprobs,
                        QN_MAX_LOGPROBS);
@@ -58,6 +61,9 @@ static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
         return qn_fail(QN_ERR_UNSUPPORTED, "log probabilities of the prompt: only a scheduler computes them");
     if (is_scored && p->reasoning_budget >= 0)
         return qn_fail(QN_ERR_INVALID, "log probabilities of the prompt: they are given with a reasoning budget");
+    QN_TRY(qn_request_check_pooling(s, p));
+    if (p->on_progress && s->generation)
+        return qn_fail(QN_ERR_UNSUPPORTED, "on_progress: a session reports progress by qn_session_on_progress");
     if (p->max_tokens >= 0 && p->min_tokens > p->max_tokens)
         return qn_fail(QN_ERR_INVALID, "min_tokens: %lld, expected at most max_tokens, %lld", (long long)p->min_tokens,
                        (long long)p->max_tokens);
@@ -131,6 +137,8 @@ static qn_status create(const qn_scheduler *s, const qn_request_params *p, const
     QN_TRY(qn_stop_create(r->lists->stop, &r->stop));
     QN_TRY(find_events(p, r));
     QN_TRY(qn_sampler_create(&p->sampling, s->model->hparams.n_vocab, &r->sampler));
+    if (p->pooling)
+        QN_TRY(qn_pooled_create(p->pooling, r->n_prompt, s->model->hparams.n_embd, &r->pooled));
     QN_TRY(find_constraint(s, p, before, r));
     r->drafter = qn_drafter_create(s->model->device, p->jump_forward, &p->sampling,
                                    p->n_logprobs >= 0 || p->reasoning_budget >= 0, &r->constraint);
@@ -142,7 +150,8 @@ static size_t count_bytes(const qn_request *r, const qn_request *before)
 {
     enum { PARTS = 4 << 10 }; /* sampler, parser, search */
     const qn_grammar *grammar = r->constraint.grammar;
-    size_t bytes = sizeof *r + PARTS + qn_sampler_breaker_bytes(r->sampler);
+    const size_t pooled = r->pooled ? r->pooled->n_embd * (sizeof(double) + sizeof(float)) : 0;
+    size_t bytes = sizeof *r + PARTS + qn_sampler_breaker_bytes(r->sampler) + pooled;
     if (!before || before->prompt != r->prompt)
         bytes += qn_input_prompt_bytes(r->prompt);
     if (!before || before->lists != r->lists)
@@ -211,6 +220,7 @@ void qn_request_free(qn_request *r)
     qn_utf8_stream_free(&r->utf8);
     qn_events_free(&r->events);
     qn_stop_free(r->stop);
+    qn_free(r->pooled);
     qn_input_prompt_free(r->prompt);
     qn_input_lists_free(r->lists);
     qn_free(r);

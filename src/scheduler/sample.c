@@ -128,6 +128,7 @@ qn_sample_request qn_request_next_sample(qn_request *r)
     request.n_bias = n_bias(r, r->has_pending); /* the step in flight may sample one before it */
     r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
     request.logprobs = r->params.n_logprobs >= 0 ? &r->logprobs : NULL;
+    request.logprobs_after = r->params.logprobs_after;
     const bool is_checked_first = checks_first(r);
     r->is_masked_later = r->constraint.match && !is_checked_first && r->n_slow;
     r->is_checked = is_checked_first || r->is_masked_later;

@@ -119,6 +119,7 @@ static qn_status create(qn_scheduler *s)
         QN_TRY(find_cache(s));
     QN_TRY(qn_alloc(&s->running, n, sizeof(qn_request *), "scheduler"));
     QN_TRY(qn_alloc(&s->sharing, n, sizeof(qn_client *), "scheduler"));
+    QN_TRY(qn_alloc(&s->places, n, sizeof *s->places, "scheduler"));
     for (size_t i = 0; i < 2; i++) {
         qn_scheduled *step = &s->steps[i];
         QN_TRY(qn_alloc(&step->pieces, n, sizeof *step->pieces, "scheduler"));
@@ -243,6 +244,7 @@ void qn_scheduler_destroy(qn_scheduler *s)
     }
     qn_free(s->running);
     qn_free(s->sharing);
+    qn_free(s->places);
     for (size_t i = 0; i < 2; i++) {
         qn_free(s->steps[i].pieces);
         qn_free(s->steps[i].logit_rows);
@@ -250,6 +252,7 @@ void qn_scheduler_destroy(qn_scheduler *s)
         qn_free(s->steps[i].masks);
         qn_free(s->steps[i].score_masks);
         qn_free(s->steps[i].scores);
+        qn_free(s->steps[i].normed);
         qn_free(s->steps[i].rows);
     }
     qn_free(s);

@@ -4,11 +4,13 @@
  *   input.c       prompts and lists, shared by requests
  *   request.c     creation of requests
  *   clients.c     clients, their queues and shares
+ *   places.c      which requests are being evaluated, for observers
  *   admit.c       chooses the requests to evaluate next, and the requests that give up a place
  *   queue.c       end of sequences
  *   step.c        rows of a step
  *   flight.c      steps on the device, and their tokens
  *   score.c       log probabilities of prompts
+ *   embed.c       embeddings of prompts
  *   sample.c      parameters of sampling
  *   masks.c       order in which masks are made
  *   output.c      text and callbacks
@@ -34,6 +36,7 @@
 
 #include "scheduler/draft.h"
 #include "engine/events.h"
+#include "engine/pooling.h"
 #include "scheduler/step_time.h"
 #include "quern/scheduler.h"
 #include "text/stop.h"
@@ -115,10 +118,12 @@ typedef struct qn_client {
 } qn_client;
 
 typedef enum qn_event_kind {
-    QN_EVENT_OUTPUT, /* a token, text, or both */
-    QN_EVENT_PROMPT, /* a token of the prompt */
-    QN_EVENT_PARSED, /* for on_event */
-    QN_EVENT_MASK,   /* a token was rejected: call the caller's mask */
+    QN_EVENT_OUTPUT,    /* a token, text, or both */
+    QN_EVENT_PROMPT,    /* a token of the prompt */
+    QN_EVENT_PROGRESS,  /* a part of the prompt was evaluated */
+    QN_EVENT_EMBEDDING, /* of the prompt */
+    QN_EVENT_PARSED,    /* for on_event */
+    QN_EVENT_MASK,      /* a token was rejected: call the caller's mask */
     QN_EVENT_END
 } qn_event_kind;
 
@@ -129,11 +134,13 @@ typedef struct qn_event {
     struct qn_event *next;
     qn_request *request;
     qn_event_kind kind;
-    qn_token token;        /* or QN_NO_TOKEN */
-    size_t index;          /* of QN_EVENT_PROMPT */
+    qn_token token; /* or QN_NO_TOKEN */
+    size_t index;   /* of QN_EVENT_PROMPT */
+    qn_prompt_progress progress;
     size_t length;         /* of the text */
     char *text;            /* in the allocation of the event, like logprobs and the text of parsed */
     qn_logprobs *logprobs; /* or NULL */
+    float *embedding;      /* [n_embd] in the allocation of the event */
     qn_output_event parsed;
 } qn_event;
 
@@ -178,6 +185,7 @@ struct qn_request {
     size_t n_lost;        /* tokens in its sequence when it was last set aside */
     size_t n_again;       /* of n_lost, tokens to evaluate again after the last admission */
     size_t n_turn;        /* rows since the last admission */
+    uint32_t place;       /* index in qn_scheduler.places, while it runs */
     uint32_t n_passed;    /* number of requests that were admitted while this one did not fit in memory */
     qn_sampler *sampler;
     qn_stop *stop;
@@ -185,6 +193,8 @@ struct qn_request {
     qn_events events;     /* with on_event, instead of `utf8`; also with a reasoning budget */
     uint32_t branch;      /* an additional position whose state is kept, or 0 */
     uint32_t kept_state;  /* the last position whose state was kept */
+    qn_pooled *pooled;    /* with `pooling`, until the embedding is queued */
+    size_t n_progress;    /* tokens of the prompt that on_progress was told of */
     size_t n_scored;      /* tokens of the prompt whose log probabilities are queued for on_prompt_token */
     size_t score_share;   /* in the step being composed: rows that may be scored */
     bool has_kept_prompt; /* the pages of the prompt were added to the kept prefixes */
@@ -235,6 +245,7 @@ typedef struct qn_piece {
     size_t n_drafted;      /* of n, the last rows: drafted tokens, which may be rejected */
     const uint32_t *masks; /* [n_drafted, mask words]: tokens allowed after each drafted token */
     size_t n_scored;       /* of n, rows that are scored: the first ones that have not been */
+    size_t first_row;      /* in the step */
     bool samples;          /* a token is sampled from the last row before the draft, and from each drafted row */
     bool is_advanced;      /* rows of the next step are reserved after it */
     bool is_void;          /* its token should not have been evaluated: the row is discarded */
@@ -254,6 +265,7 @@ typedef struct qn_scheduled {
                             */
     qn_logprobs *scores;   /* [QN_STEP_SCORED] */
     size_t n_scored;
+    float *normed; /* [max_rows, n_embd] hidden states of rows that become embeddings; NULL until there is one */
     qn_step step;
     size_t n_decoding;   /* pieces of one row, drafted rows not counted */
     double start;        /* when composing began */
@@ -280,6 +292,7 @@ struct qn_scheduler {
     qn_request **running; /* [max_sequences], n_running used; both are changed by the step thread only, under the lock,
                              so that it may read them without the lock */
     uint32_t n_running;
+    qn_place *places; /* [max_sequences] of running requests; an id of 0: the place is free */
     qn_scheduler_counters counters;
 
     /* Step. */
@@ -396,6 +409,16 @@ void qn_client_begin(qn_scheduler *s, qn_request *r);
  * holds s->lock. */
 bool qn_client_withdraws(const qn_scheduler *s, const qn_request *r);
 
+/* qn_places_enter - Gives a request that begins to run a free place. The caller of this function and of the next two
+ * holds s->lock. */
+void qn_places_enter(qn_scheduler *s, qn_request *r);
+
+/* qn_places_leave - Frees the place of a running request. */
+void qn_places_leave(qn_scheduler *s, const qn_request *r);
+
+/* qn_places_update - Copies the progress of all running requests into their places. */
+void qn_places_update(qn_scheduler *s);
+
 /* qn_client_leave - Notes that a request was freed; frees the client with its last request. The caller holds
  * s->lock. */
 void qn_client_leave(qn_scheduler *s, qn_client *client);
@@ -483,7 +506,7 @@ size_t qn_scheduler_positions(const qn_scheduler *s, const qn_scheduled *step);
 
 /* qn_scheduler_fill_rows - Fills the device's step from the pieces. The step points to arrays of *step and of its
  * requests, which must not change until it has ended. Step thread. */
-void qn_scheduler_fill_rows(qn_scheduled *step);
+void qn_scheduler_fill_rows(const qn_scheduler *s, qn_scheduled *step);
 
 /* ---- flight.c ---- */
 
@@ -511,7 +534,7 @@ void qn_request_emit_last(qn_scheduler *s, qn_request *r);
 bool qn_request_is_scored(const qn_request *request);
 
 /* qn_request_n_reusable - Returns the number of tokens of which a prefix may be adopted: all but the last of them need
- * no log probabilities. Step thread. */
+ * neither log probabilities nor, for an embedding, hidden states. Step thread. */
 size_t qn_request_n_reusable(const qn_request *request);
 
 /* qn_scheduler_share_scores - Sets score_share of all running requests: QN_STEP_SCORED rows go to the clients that have
@@ -530,6 +553,24 @@ void qn_scheduler_fill_scores(qn_scheduled *step, qn_piece *piece, size_t first)
  *
  *   sampled   [n] */
 qn_status qn_request_take_scores(qn_scheduler *s, qn_request *request, const qn_sample_request *sampled, size_t n);
+
+/* ---- embed.c ---- */
+
+/* qn_request_check_pooling - Checks the members of params that ask for an embedding. */
+qn_status qn_request_check_pooling(const qn_scheduler *s, const qn_request_params *params);
+
+/* qn_scheduler_alloc_normed - Allocates the hidden states of a step if a running request is to have an embedding; these
+ * requests fail without memory. */
+void qn_scheduler_alloc_normed(qn_scheduler *s, qn_scheduled *step);
+
+/* qn_request_ask_normed - Has a step compute the hidden states of a piece's rows that the embedding needs. */
+void qn_request_ask_normed(const qn_scheduler *s, qn_scheduled *step, const qn_piece *piece);
+
+/* qn_request_take_normed - Adds the hidden states of a piece to the embedding, and queues the complete one. */
+qn_status qn_request_take_normed(qn_scheduler *s, const qn_scheduled *step, const qn_piece *piece);
+
+/* qn_request_take_progress - Queues the progress of the prompt after a step, if it was asked for. */
+qn_status qn_request_take_progress(qn_scheduler *s, qn_request *request);
 
 /* ---- sample.c ---- */
 
@@ -601,6 +642,12 @@ qn_status qn_request_emit(qn_scheduler *s, qn_request *request, qn_token token, 
 
 /* qn_request_push_prompt - Queues a token of the prompt; logprobs may be NULL. Step thread. */
 qn_status qn_request_push_prompt(qn_scheduler *s, qn_request *request, size_t index, const qn_logprobs *logprobs);
+
+/* qn_request_push_progress - Queues the progress of the prompt. Step thread. */
+qn_status qn_request_push_progress(qn_scheduler *s, qn_request *request, const qn_prompt_progress *progress);
+
+/* qn_request_push_embedding - Queues the embedding of the prompt. Step thread. */
+qn_status qn_request_push_embedding(qn_scheduler *s, qn_request *request, const qn_pooled *pooled);
 
 /* qn_request_push_parsed - Queues a parsed event of a request's answer. Step thread. */
 qn_status qn_request_push_parsed(void *request, const qn_output_event *event);

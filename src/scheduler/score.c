@@ -14,7 +14,9 @@ bool qn_request_is_scored(const qn_request *r)
 
 size_t qn_request_n_reusable(const qn_request *r)
 {
-    return qn_request_is_scored(r) ? r->n_scored : r->n_tokens;
+    const size_t most = qn_request_is_scored(r) ? r->n_scored : r->n_tokens;
+    const size_t first = r->pooled ? qn_pooled_first(r->pooled) : most;
+    return first < most ? first + 1 : most;
 }
 
 /* The next row to be scored. Rows before it are evaluated again, after the request was set aside. */

@@ -172,6 +172,7 @@ void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to)
 {
     size_t n_decoding = 0, n_prompts = 0;
     qn_scheduler_share_scores(s, to);
+    qn_scheduler_alloc_normed(s, to);
     for (uint32_t i = 0; i < s->n_running; i++) {
         const size_t n = qn_request_rows_left(s->running[i]);
         n_decoding += n == 1;
@@ -326,11 +327,11 @@ size_t qn_scheduler_positions(const qn_scheduler *s, const qn_scheduled *step)
     return qn_step_positions(longest, s->params.n_ctx);
 }
 
-static void fill_piece(qn_scheduled *to, qn_piece *piece)
+static void fill_piece(const qn_scheduler *s, qn_scheduled *to, qn_piece *piece)
 {
     qn_step *step = &to->step;
     qn_request *r = piece->request;
-    const size_t first_row = step->n_rows;
+    piece->first_row = step->n_rows;
     const uint32_t first = r->memory->sequence->length;
     for (uint32_t at = first; at < first + piece->n; at++) {
         const bool is_known = at < r->n_tokens + piece->n_drafted;
@@ -341,7 +342,8 @@ static void fill_piece(qn_scheduled *to, qn_piece *piece)
                                              .rope_offsets = { offset, offset, offset, offset },
                                              .memory = r->memory };
     }
-    qn_scheduler_fill_scores(to, piece, first_row);
+    qn_scheduler_fill_scores(to, piece, piece->first_row);
+    qn_request_ask_normed(s, to, piece);
     if (!piece->samples)
         return;
     r->logit_row = (uint32_t)step->n_logit_rows;
@@ -352,11 +354,11 @@ static void fill_piece(qn_scheduled *to, qn_piece *piece)
     }
 }
 
-void qn_scheduler_fill_rows(qn_scheduled *to)
+void qn_scheduler_fill_rows(const qn_scheduler *s, qn_scheduled *to)
 {
     to->step = (qn_step){ .rows = to->rows, .logit_rows = to->logit_rows };
     to->n_scored = 0;
     for (uint32_t i = 0; i < to->n_pieces; i++)
-        fill_piece(to, &to->pieces[i]);
+        fill_piece(s, to, &to->pieces[i]);
     to->step.requests = to->step.n_logit_rows ? to->requests : NULL;
 }

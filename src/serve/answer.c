@@ -411,6 +411,18 @@ static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
     return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = logprobs });
 }
 
+static bool on_progress(void *user, const qn_prompt_progress *progress)
+{
+    return pass(user, &(qn_exchange_event){ .kind = QN_EXCHANGE_PROGRESS, .progress = progress });
+}
+
+static bool on_embedding(void *user, const float *embedding, size_t n)
+{
+    slot *s = user;
+    qn_bytes_free(&s->answer->body); /* it is not parsed again */
+    return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_EMBEDDING, .embedding = embedding, .length = n });
+}
+
 /* Called by the worker's thread while it submits. */
 static bool on_memory(void *user, size_t bytes)
 {
@@ -554,6 +566,10 @@ static bool bind(qn_answer *a, qn_refusal *refusal)
     if (!qn_exchange_bind(a->exchange, served_of(a), refusal))
         return false;
     const size_t n = a->exchange->n_requests;
+    pthread_mutex_lock(&a->lock);
+    a->view.warning = a->exchange->warning;
+    a->view.model = a->model->name;
+    pthread_mutex_unlock(&a->lock);
     if (qn_alloc(&a->slots, n, sizeof *a->slots, "requests") ||
         (!a->ids && qn_alloc(&a->ids, n, sizeof *a->ids, "requests")))
         return qn_refuse(refusal, 500, "out_of_memory", NULL, "no memory for the request");
@@ -564,10 +580,12 @@ static void prepare(qn_answer *a, size_t i)
 {
     qn_request_params *params = &a->exchange->requests[i];
     a->slots[i] = (slot){ .answer = a, .index = i };
-    params->on_text = a->exchange->has_events ? NULL : on_text;
+    params->on_text = a->exchange->has_events || params->pooling ? NULL : on_text;
     params->on_event = a->exchange->has_events ? on_event : NULL;
     params->on_prompt_token = on_prompt_token;
     params->on_token = on_token;
+    params->on_progress = a->exchange->has_progress ? on_progress : NULL;
+    params->on_embedding = params->pooling ? on_embedding : NULL;
     params->on_end = on_end;
     params->on_memory = on_memory;
     params->user = &a->slots[i];

@@ -56,6 +56,8 @@ typedef struct qn_answer_view {
     int status;
     unsigned retry_after; /* seconds, of a refusal */
     size_t n_omitted;     /* parts of tools' results that a line of text replaces */
+    const char *warning;  /* a static text; NULL: none */
+    const char *model;    /* with `warning`: the registry's name of the model */
     qn_answer_usage usage;
 } qn_answer_view;
 

@@ -132,6 +132,7 @@ struct qn_http {
     size_t n_busy;                 /* connections with a request: from its first byte to the end of its answer */
     qn_http_request *ending;       /* requests that lost their connection and have scheduler requests left */
     bool is_draining, is_cut, is_closing;
+    bool has_warned; /* the operator was told of an answer's warning */
     double drain_until;
     atomic_int stops, reloads; /* counted by signal handlers */
 };

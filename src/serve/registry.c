@@ -561,6 +561,9 @@ void qn_registry_remember(qn_registry_entry *entry)
         view->n_vocab = info.n_vocab;
         view->n_embd = info.n_embd;
         view->n_params = info.n_params;
+        view->is_on_gpu = strcmp(info.device, "cpu") && *info.device;
+        snprintf(view->architecture, sizeof view->architecture, "%s", info.architecture);
+        snprintf(view->quantisation, sizeof view->quantisation, "%s", info.quantisation);
         view->file_bytes = info.file_bytes;
         look_at_reasoning(&model->served, &view->reasoning);
     }
@@ -584,6 +587,7 @@ static bool look(const qn_registry_entry *entry, qn_registry_view *view)
     view->is_draining = entry->is_draining;
     view->is_failed = entry->is_failed;
     view->was_loaded = entry->was_loaded;
+    view->weight_bytes = entry->weight_bytes;
     view->n_waiting = entry->n_waiting;
     view->n_loads = entry->n_loads;
     view->bytes = entry->state == QN_MODEL_LOADED || entry->state == QN_MODEL_FREEING ? entry->model.bytes : 0;
@@ -616,6 +620,36 @@ bool qn_registry_look_for(qn_registry *registry, const char *name, qn_registry_v
     const bool is_there = entry && look(entry, view);
     pthread_mutex_unlock(&registry->lock);
     return is_there;
+}
+
+/* The caller holds the lock. */
+static const qn_registry_entry *find_loaded(const qn_registry *registry, const char *name)
+{
+    const bool is_only = registry->n_entries == 1 && !registry->has_loader;
+    for (size_t i = 0; i < registry->n_entries; i++) {
+        const qn_registry_entry *entry = registry->entries[i];
+        if (entry->state == QN_MODEL_LOADED && entry->model.served.model &&
+            (!name || is_only || !strcmp(entry->name, name)))
+            return entry;
+    }
+    return NULL;
+}
+
+bool qn_registry_read(qn_registry *registry, const char *name, void (*read)(const qn_registered *model, void *user),
+                      void *user, qn_refusal *refusal)
+{
+    pthread_mutex_lock(&registry->lock);
+    const qn_registry_entry *entry = find_loaded(registry, name);
+    const bool is_known = !name || entry || find(registry, name);
+    if (entry)
+        read(&entry->model, user);
+    pthread_mutex_unlock(&registry->lock);
+    if (!is_known)
+        qn_registry_refuse_unknown(name, refusal);
+    else if (!entry)
+        qn_refuse(refusal, 503, "not_loaded", name ? "model" : NULL, "%s",
+                  name ? "the model is loaded with its first request" : "no model is loaded yet");
+    return entry != NULL;
 }
 
 bool qn_registry_is_ready(qn_registry *registry)

@@ -196,9 +196,11 @@ typedef struct qn_registry_view {
     bool is_draining; /* loaded, but takes no new requests */
     bool is_failed;   /* its last load failed */
     bool was_loaded;  /* the members from display_name on are known */
+    bool is_on_gpu;   /* when it was loaded last */
     size_t n_waiting; /* requests */
     uint64_t n_loads;
-    char display_name[128];
+    uint64_t weight_bytes; /* memory without contexts, of a model of a file */
+    char display_name[128], architecture[32], quantisation[16];
     uint32_t n_ctx, n_ctx_train, n_vocab, n_embd, n_parallel, page_tokens;
     uint64_t n_params, file_bytes, n_pages;
     uint64_t bytes; /* of memory, now */
@@ -220,6 +222,12 @@ bool qn_registry_look(qn_registry *registry, size_t index, qn_registry_view *vie
 
 /* qn_registry_look_for - view the model of a name. False: there is none, or its file has gone. */
 bool qn_registry_look_for(qn_registry *registry, const char *name, qn_registry_view *view);
+
+/* qn_registry_read - have `read` look at the model of a name; NULL or, of a single model, any name: the first one that
+ * is loaded. It is called with the registry's lock, so it must be quick and not call the registry. False: no such model
+ * is loaded; `refusal` says so. */
+bool qn_registry_read(qn_registry *registry, const char *name, void (*read)(const qn_registered *model, void *user),
+                      void *user, qn_refusal *refusal);
 
 /* qn_registry_is_ready - whether at least one model is loaded, or can be. */
 bool qn_registry_is_ready(qn_registry *registry);

@@ -32,7 +32,8 @@ static void set_common(const qn_http_request *r, struct MHD_Response *response)
     if (!*r->origin)
         return;
     set(response, "Access-Control-Allow-Origin", r->origin);
-    set(response, "Access-Control-Expose-Headers", "X-Request-Id, Request-Id, Retry-After, X-Quern-Omitted-Parts");
+    set(response, "Access-Control-Expose-Headers",
+        "X-Request-Id, Request-Id, Retry-After, X-Quern-Omitted-Parts, X-Quern-Warning");
 }
 
 static void set_of_status(const qn_http_request *r, int status, struct MHD_Response *response)
@@ -101,9 +102,13 @@ static bool is_known(const char *known, const char *etag)
 
 enum MHD_Result qn_respond_resource(qn_http_request *r)
 {
+    struct MHD_Connection *mhd = r->connection->mhd;
+    const bool sees_all = !r->connection->http->params.keys || r->key.is_operators;
     const char *const encodings =
-        MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT_ENCODING);
-    qn_resource resource = { .model = MHD_lookup_connection_value(r->connection->mhd, MHD_GET_ARGUMENT_KIND, "model"),
+        MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT_ENCODING);
+    qn_resource resource = { .model = MHD_lookup_connection_value(mhd, MHD_GET_ARGUMENT_KIND, "model"),
+                             .query = MHD_lookup_connection_value(mhd, MHD_GET_ARGUMENT_KIND, "fail_on_no_slot"),
+                             .client = sees_all ? NULL : r->key.scope,
                              .accepts_gzip = qn_encoding_accepts_gzip(encodings),
                              .status = 200,
                              .type = "application/json" };
@@ -196,29 +201,43 @@ static ssize_t read_stream(void *request, uint64_t position, char *out, size_t m
     return n;
 }
 
-static void set_omitted(struct MHD_Response *response, size_t n_omitted)
+static void set_notices(const qn_answer_view *view, struct MHD_Response *response)
 {
     char n[24];
-    snprintf(n, sizeof n, "%zu", n_omitted);
-    if (response && n_omitted)
+    snprintf(n, sizeof n, "%zu", view->n_omitted);
+    if (response && view->n_omitted)
         set(response, "X-Quern-Omitted-Parts", n);
+    if (response && view->warning)
+        set(response, "X-Quern-Warning", view->warning);
+}
+
+/* Tells the operator of an answer's warning, once. */
+static void note_warning(qn_http *http, const qn_answer_view *view)
+{
+    char text[QN_REGISTRY_NAME_BYTES + 256];
+    if (!view->warning || http->has_warned || !http->params.note)
+        return;
+    http->has_warned = true;
+    snprintf(text, sizeof text, "%s: %s", view->model, view->warning);
+    http->params.note(text);
 }
 
 enum MHD_Result qn_respond_answer(qn_http_request *r)
 {
     const qn_answer_view view = qn_answer_look(r->answer);
+    note_warning(r->connection->http, &view);
     if (!view.is_stream) {
         qn_bytes body = qn_answer_body(r->answer);
         r->refusal.retry_after = view.retry_after;
         struct MHD_Response *whole = of_bytes(r, &body, "application/json");
-        set_omitted(whole, view.n_omitted);
+        set_notices(&view, whole);
         return queue(r, view.status, whole, false);
     }
     struct MHD_Response *response =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, r, NULL);
-    set_omitted(response, view.n_omitted);
+    set_notices(&view, response);
     if (response) {
-        set(response, "Content-Type", "text/event-stream");
+        set(response, "Content-Type", r->protocol->stream_type ? r->protocol->stream_type : "text/event-stream");
         set(response, "Cache-Control", "no-cache");
         set(response, "X-Accel-Buffering", "no");
     }

@@ -12,27 +12,6 @@
 
 /* ---- Resources ---- */
 
-static bool check_ready(qn_http *http, qn_refusal *refusal)
-{
-    if (http->is_draining)
-        return qn_refuse(refusal, 503, "stopping", NULL, "the server is stopping");
-    if (qn_registry_is_ready(&http->registry))
-        return true;
-    return qn_refuse(refusal, 503, "loading", NULL,
-                     qn_registry_count(&http->registry) ? "no model can be loaded" : "the model is being loaded");
-}
-
-static bool get_health(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
-{
-    (void)rest;
-    if (!check_ready(http, refusal))
-        return false;
-    qn_json_open(&resource->body, '{');
-    qn_json_member_string(&resource->body, "status", "ok");
-    qn_json_close(&resource->body, '}');
-    return true;
-}
-
 static bool get_metrics(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
 {
     const size_t n = qn_registry_count(&http->registry);
@@ -182,85 +161,6 @@ static bool get_model(qn_http *http, const char *rest, qn_resource *resource, qn
     return qn_refuse(refusal, 404, "model_not_found", "model", "there is no model '%.200s'", rest);
 }
 
-static void write_number(const char *name, double value, qn_bytes *out)
-{
-    qn_json_key(out, name);
-    qn_json_number(out, value);
-}
-
-static void write_sampling(const qn_http *http, const qn_sampling *sampling, qn_bytes *out)
-{
-    qn_json_member_integer(out, "seed", http->params.has_seed ? (int64_t)http->params.seed : -1);
-    write_number("temperature", sampling->temperature, out);
-    qn_json_member_integer(out, "top_k", sampling->top_k);
-    write_number("top_p", sampling->top_p, out);
-    write_number("min_p", sampling->min_p, out);
-    qn_json_member_integer(out, "repeat_last_n", sampling->repeat_last_n);
-    write_number("repeat_penalty", sampling->repeat_penalty, out);
-    write_number("presence_penalty", sampling->presence_penalty, out);
-    write_number("frequency_penalty", sampling->frequency_penalty, out);
-    write_number("typical_p", sampling->typical_p, out);
-    write_number("top_n_sigma", sampling->top_n_sigma > 0 ? (double)sampling->top_n_sigma : -1, out);
-    write_number("xtc_probability", sampling->xtc_probability, out);
-    write_number("xtc_threshold", sampling->xtc_threshold, out);
-    write_number("dry_multiplier", sampling->dry_multiplier, out);
-    write_number("dry_base", sampling->dry_base, out);
-    qn_json_member_integer(out, "dry_allowed_length", sampling->dry_allowed_length);
-    qn_json_member_integer(out, "dry_penalty_last_n", sampling->dry_penalty_last_n);
-    qn_json_member_integer(out, "mirostat", sampling->mirostat);
-    write_number("mirostat_tau", sampling->mirostat_tau, out);
-    write_number("mirostat_eta", sampling->mirostat_eta, out);
-}
-
-/* Finds the named model, else the first that is loaded. */
-static bool find_props(qn_http *http, const char *name, qn_registry_view *view, qn_refusal *refusal)
-{
-    const size_t n = qn_registry_count(&http->registry);
-    if (name && !qn_registry_look_for(&http->registry, name, view) && n != 1)
-        return qn_refuse(refusal, 404, "model_not_found", "model", "there is no model '%.200s'", name);
-    if (name && n != 1)
-        return view->was_loaded || qn_refuse(refusal, 503, "not_loaded", "model",
-                                             "the model '%.200s' is loaded with its first request", name);
-    for (size_t i = 0; i < n; i++)
-        if (qn_registry_look(&http->registry, i, view) && view->state == QN_MODEL_LOADED)
-            return true;
-    return qn_refuse(refusal, 503, "not_loaded", NULL, "no model is loaded yet");
-}
-
-/* llama-server's /props. */
-static bool get_props(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
-{
-    qn_bytes *out = &resource->body;
-    qn_registry_view view;
-    (void)rest;
-    if (!check_ready(http, refusal) || !find_props(http, resource->model, &view, refusal))
-        return false;
-    qn_json_open(out, '{');
-    qn_json_key(out, "default_generation_settings");
-    qn_json_open(out, '{');
-    qn_json_member_integer(out, "n_ctx", view.n_ctx);
-    qn_json_key(out, "params");
-    qn_json_open(out, '{');
-    write_sampling(http, &view.sampling, out);
-    qn_json_member_integer(out, "n_predict", view.max_tokens < 0 ? -1 : view.max_tokens);
-    qn_json_close(out, '}');
-    qn_json_close(out, '}');
-    qn_json_member_integer(out, "total_slots", view.n_parallel);
-    qn_json_member_string(out, "model_alias", view.name);
-    qn_json_member_string(out, "model_path", view.name); /* clients learn only the names of files */
-    qn_json_key(out, "modalities");
-    qn_json_open(out, '{');
-    qn_json_key(out, "vision");
-    qn_json_bool(out, false);
-    qn_json_key(out, "audio");
-    qn_json_bool(out, false);
-    qn_json_close(out, '}');
-    qn_json_key(out, "build_info");
-    qn_bytes_print(out, "\"quern %s\"", qn_version());
-    qn_json_close(out, '}');
-    return true;
-}
-
 /* ---- The chat page ---- */
 
 static bool get_chat(const qn_http *http, const char *path, qn_resource *resource, qn_refusal *refusal)
@@ -298,19 +198,36 @@ static bool get_file(qn_http *http, const char *rest, qn_resource *resource, qn_
 #define READ "GET, HEAD, OPTIONS"
 #define WRITE "POST, OPTIONS"
 
+static const char no_reranking[] = "the model has no head that ranks documents: quern loads only models of text";
+
+static const char no_changes[] = "requests do not change the models that are served; see quern pull and quern rm";
+
 static const qn_route own_routes[] = {
     { "/", READ, QN_ROUTE_OPEN, get_root, NULL, NULL },
     { "/page/*", READ, QN_ROUTE_OPEN, get_file, NULL, NULL },
-    { "/health", READ, QN_ROUTE_OPEN, get_health, NULL, NULL },
-    { "/v1/health", READ, QN_ROUTE_OPEN, get_health, NULL, NULL },
+    { "/health", READ, QN_ROUTE_OPEN, qn_get_health, NULL, NULL },
+    { "/v1/health", READ, QN_ROUTE_OPEN, qn_get_health, NULL, NULL },
     { "/metrics", READ, QN_ROUTE_OPERATORS, get_metrics, NULL, NULL },
-    { "/props", READ, QN_ROUTE_KEYS, get_props, NULL, NULL },
+    { "/props", READ, QN_ROUTE_KEYS, qn_get_props, NULL, NULL },
+    { "/slots", READ, QN_ROUTE_KEYS, qn_get_slots, NULL, NULL },
+    { "/slots/*", WRITE, QN_ROUTE_KEYS, NULL, NULL, "contexts are found by their tokens, not saved in slots" },
+    { "/tokenizer_info", READ, QN_ROUTE_KEYS, qn_get_tokenizer, NULL, NULL },
+    { "/api/pull", WRITE, QN_ROUTE_KEYS, NULL, NULL, no_changes },
+    { "/api/push", WRITE, QN_ROUTE_KEYS, NULL, NULL, no_changes },
+    { "/api/create", WRITE, QN_ROUTE_KEYS, NULL, NULL, no_changes },
+    { "/api/copy", WRITE, QN_ROUTE_KEYS, NULL, NULL, no_changes },
+    { "/api/delete", "DELETE, OPTIONS", QN_ROUTE_KEYS, NULL, NULL, no_changes },
+    { "/api/version", READ, QN_ROUTE_KEYS, qn_get_ollama_version, NULL, NULL },
+    { "/api/tags", READ, QN_ROUTE_KEYS, qn_get_ollama_tags, NULL, NULL },
+    { "/api/ps", READ, QN_ROUTE_KEYS, qn_get_ollama_running, NULL, NULL },
     { "/v1/models", READ, QN_ROUTE_KEYS, get_models, NULL, NULL },
     { "/models", READ, QN_ROUTE_KEYS, get_models, NULL, NULL },
     { "/v1/models/*", READ, QN_ROUTE_KEYS, get_model, NULL, NULL },
     { "/models/*", READ, QN_ROUTE_KEYS, get_model, NULL, NULL },
-    { "/v1/embeddings", WRITE, QN_ROUTE_KEYS, NULL, NULL, "quern has no embeddings" },
-    { "/embeddings", WRITE, QN_ROUTE_KEYS, NULL, NULL, "quern has no embeddings" },
+    { "/rerank", WRITE, QN_ROUTE_KEYS, NULL, NULL, no_reranking },
+    { "/reranking", WRITE, QN_ROUTE_KEYS, NULL, NULL, no_reranking },
+    { "/v1/rerank", WRITE, QN_ROUTE_KEYS, NULL, NULL, no_reranking },
+    { "/v1/reranking", WRITE, QN_ROUTE_KEYS, NULL, NULL, no_reranking },
 };
 
 enum { N_OWN_ROUTES = sizeof own_routes / sizeof *own_routes, MAX_ROUTES = 128 };

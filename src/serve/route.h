@@ -9,6 +9,9 @@ typedef struct qn_http qn_http;
 /* The resource that a GET request receives. */
 typedef struct qn_resource {
     const char *model; /* from the query "?model=NAME"; NULL: none */
+    const char *query; /* from the query "?fail_on_no_slot=N"; NULL: none */
+    /* Whose requests the client may see in detail: those of this name of clients; NULL: all. */
+    const char *client;
     int status;
     const char *type;  /* a static string */
     qn_bytes body;     /* or `bytes` */
@@ -42,6 +45,17 @@ size_t qn_route_index(const qn_route *route);
 /* qn_routes_init - fill the table with the routes of all protocols and of the server; call it once, before the
  * others. */
 qn_status qn_routes_init(void);
+
+/* Members `get`. The resources of llama-server's clients, and vLLM's /tokenizer_info. In resources_llama.c. */
+bool qn_get_health(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal);
+bool qn_get_props(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal);
+bool qn_get_slots(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal);
+bool qn_get_tokenizer(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal);
+
+/* Ollama's resources. In resources_ollama.c. */
+bool qn_get_ollama_tags(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal);
+bool qn_get_ollama_running(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal);
+bool qn_get_ollama_version(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal);
 
 /* qn_route_names - the names of the routes, for metrics. Returns their number. */
 size_t qn_route_names(const char *const **names);

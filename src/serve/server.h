@@ -37,6 +37,7 @@ typedef struct qn_server_params {
     size_t n_workers;
     bool shares_prefixes; /* between API keys */
     bool no_page;         /* do not serve the chat page */
+    bool no_slots;        /* /slots is refused */
     bool has_seed;        /* bodies without a seed use `seed`, else random numbers */
     uint64_t seed;
     qn_access_log *log;             /* NULL: none */

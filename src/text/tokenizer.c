@@ -26,7 +26,7 @@ struct qn_tokenizer {
     qn_merges merges; /* otherwise, as pre */
     qn_pretokenizer *pre;
     int32_t bos, eos;
-    bool add_bos, nfc, ignore_merges;
+    bool add_bos, add_eos, nfc, ignore_merges;
     uint8_t *strips; /* [n_tokens] LSTRIP, RSTRIP; NULL: no token strips */
     int32_t eog_tokens[MAX_EOG];
     size_t n_eog;
@@ -87,6 +87,11 @@ static qn_status get_token(const qn_tokenizer *tok, const qn_gguf *file, const c
                        tok->vocab.n_tokens);
     *out = (int32_t)id;
     return QN_OK;
+}
+
+qn_status qn_tokenizer_read_id(const qn_tokenizer *tok, const qn_gguf *file, const char *key, int32_t *out)
+{
+    return get_token(tok, file, key, -1, out);
 }
 
 static void add_eog(qn_tokenizer *tok, int32_t token)
@@ -198,7 +203,7 @@ static qn_status load_eog(qn_tokenizer *tok, const qn_gguf *file)
     QN_TRY(read_tokens(tok, file, QN_KEY_EOS_IDS, MAX_LISTED, add_listed_eog, 0));
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         int32_t token;
-        QN_TRY(get_token(tok, file, keys[i], -1, &token));
+        QN_TRY(qn_tokenizer_read_id(tok, file, keys[i], &token));
         add_eog(tok, token);
     }
     add_named(tok);
@@ -251,6 +256,7 @@ static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
     QN_TRY(get_token(tok, file, "tokenizer.ggml.bos_token_id", tok->is_spm ? LLAMA_BOS : -1, &tok->bos));
     QN_TRY(get_token(tok, file, "tokenizer.ggml.eos_token_id", tok->is_spm ? LLAMA_EOS : -1, &tok->eos));
     QN_TRY(qn_gguf_get_bool(file, "tokenizer.ggml.add_bos_token", false, &tok->add_bos));
+    QN_TRY(qn_gguf_get_bool(file, "tokenizer.ggml.add_eos_token", false, &tok->add_eos));
     QN_TRY(load_eog(tok, file));
     QN_TRY(qn_gguf_get_bool(file, QN_KEY_NFC, false, &tok->nfc));
     QN_TRY(qn_gguf_get_bool(file, QN_KEY_IGNORE_MERGES, false, &tok->ignore_merges));
@@ -594,6 +600,16 @@ int32_t qn_tokenizer_bos(const qn_tokenizer *tok)
 int32_t qn_tokenizer_eos(const qn_tokenizer *tok)
 {
     return tok->eos;
+}
+
+bool qn_tokenizer_adds_bos(const qn_tokenizer *tok)
+{
+    return tok->add_bos && tok->bos >= 0;
+}
+
+bool qn_tokenizer_adds_eos(const qn_tokenizer *tok)
+{
+    return tok->add_eos && tok->eos >= 0;
 }
 
 int32_t qn_tokenizer_find(const qn_tokenizer *tok, const char *name)

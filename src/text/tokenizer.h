@@ -121,6 +121,16 @@ int32_t qn_tokenizer_bos(const qn_tokenizer *tok);
 /* qn_tokenizer_eos - the end-of-text token, or -1. */
 int32_t qn_tokenizer_eos(const qn_tokenizer *tok);
 
+/* qn_tokenizer_adds_bos - whether add_bos of qn_tokenizer_encode adds a token. */
+bool qn_tokenizer_adds_bos(const qn_tokenizer *tok);
+
+/* qn_tokenizer_adds_eos - whether texts of embeddings end with the end-of-text token. */
+bool qn_tokenizer_adds_eos(const qn_tokenizer *tok);
+
+/* qn_tokenizer_read_id - reads a token id from a key: *out is -1 if the key is missing or its value means no token.
+ * QN_ERR_FORMAT: the id is outside the vocabulary. */
+qn_status qn_tokenizer_read_id(const qn_tokenizer *tok, const qn_gguf *file, const char *key, int32_t *out);
+
 /* qn_tokenizer_find - the special token with a name ("<|im_end|>"), or -1. */
 int32_t qn_tokenizer_find(const qn_tokenizer *tok, const char *name);
 

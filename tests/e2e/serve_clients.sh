@@ -3,7 +3,7 @@
 . "$(dirname "$0")/lib_cli.sh"
 . "$(dirname "$0")/lib_python.sh"
 
-python_with serve openai==2.54.0 jsonschema==4.26.0 litellm==1.106.2 openai-agents==0.20.0 'pydantic-ai-slim[openai]==2.31.1'
+python_with serve openai==2.54.0 jsonschema==4.26.0 litellm==1.106.2 openai-agents==0.20.0 'pydantic-ai-slim[openai]==2.31.1' ollama==0.6.3
 bodies=4
 [ -z "$QN_SANITIZE" ] || bodies=2
 [ -z "${QN_SOAK:-}" ] || bodies=500

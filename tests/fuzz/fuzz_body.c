@@ -1,7 +1,7 @@
 /* Bodies of requests to every protocol, and events that answer them: a refusal is an error object, a whole answer is
  * JSON, a stream is events of JSON, whatever the body and the order of texts, reasoning, calls and errors.
  *
- * An input is: a digit that selects the protocol, the body, a zero byte, bytes that select events. */
+ * An input is: a character from '0' on that selects the protocol, the body, a zero byte, bytes that select events. */
 #include "body_words.h"
 #include "mutate_json.h"
 #include "vocab_model.h"
@@ -36,13 +36,26 @@ static void require_stream(const qn_bytes *out)
     }
 }
 
+static void require_lines(const qn_bytes *out)
+{
+    for (size_t at = 0; at < out->length;) {
+        const char *line = out->data + at, *stop = memchr(line, '\n', out->length - at);
+        require(stop != NULL, "it is a line");
+        require_json(line, (size_t)(stop - line), true);
+        at = (size_t)(stop - out->data) + 1;
+    }
+}
+
 static void check(const qn_exchange *exchange, qn_bytes *out, bool is_end)
 {
+    const bool is_list = exchange->n_requests > 1 || (exchange->n_requests && exchange->requests->pooling);
     require(!out->has_failed, "there is memory");
-    if (exchange->is_stream && exchange->n_requests)
+    if (exchange->is_stream && exchange->protocol->stream_type)
+        require_lines(out);
+    else if (exchange->is_stream && exchange->n_requests)
         require_stream(out);
     else if (is_end)
-        require_json(out->data, out->length, exchange->n_requests < 2);
+        require_json(out->data, out->length, !is_list);
     else
         require(!out->length, "whole answers come at the end");
     out->length = 0;
@@ -88,6 +101,20 @@ static void give_prompt(qn_exchange *exchange, size_t request, qn_bytes *out)
     }
 }
 
+/* Progress, and the embedding that a request without text has, unless `choice` leaves it out. */
+static void give_vectors(qn_exchange *exchange, size_t request, unsigned choice, qn_bytes *out)
+{
+    const float values[] = { 0.5f, -1, 0, 1e-30f };
+    const qn_prompt_progress progress = { .n_prompt = choice, .n_done = choice / 2, .seconds = choice };
+    if (exchange->has_progress)
+        exchange->protocol->event(exchange, request,
+                                  &(qn_exchange_event){ .kind = QN_EXCHANGE_PROGRESS, .progress = &progress }, out);
+    if (exchange->requests[request].pooling && choice % 8)
+        exchange->protocol->event(
+            exchange, request,
+            &(qn_exchange_event){ .kind = QN_EXCHANGE_EMBEDDING, .embedding = values, .length = choice % 5 }, out);
+}
+
 static void give_end(qn_exchange *exchange, size_t request, unsigned choice, qn_bytes *out)
 {
     const qn_finish finish = (qn_finish)(choice % 5);
@@ -108,6 +135,9 @@ static void answer(qn_exchange *exchange, const uint8_t *events, size_t n)
     for (size_t i = 0; i < exchange->n_requests; i++)
         give_prompt(exchange, i, &out);
     check(exchange, &out, false);
+    for (size_t i = 0; i < exchange->n_requests; i++)
+        give_vectors(exchange, i, n ? events[i % n] : 1, &out);
+    check(exchange, &out, false);
     for (size_t i = 0; exchange->n_requests && i < n && i < MAX_EVENTS; i++) {
         const size_t request = events[i] / 2 % exchange->n_requests;
         (events[i] % 2 ? give_output : give_token)(exchange, request, events[i] / 2u, &out);
@@ -126,17 +156,25 @@ static void answer(qn_exchange *exchange, const uint8_t *events, size_t n)
 static void refuse(const qn_protocol *protocol, const qn_refusal *refusal)
 {
     qn_bytes out = { 0 };
-    require(refusal->status == 400, "what is refused is the body's fault");
+    require(refusal->status == 400 || refusal->status == 501, "what is refused is the body's fault");
     protocol->refuse(refusal, &out);
     require_json(out.data, out.length, true);
     qn_bytes_free(&out);
+}
+
+static size_t n_protocols(void)
+{
+    size_t n = 0;
+    while (qn_protocols[n])
+        n++;
+    return n;
 }
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned int seed)
 {
     const uint8_t *zero = size ? memchr(data, 0, size) : NULL;
     if (seed % 16 == 0 && size)
-        data[0] = (uint8_t)('0' + seed / 16 % 10);
+        data[0] = (uint8_t)('0' + seed / 16 % n_protocols());
     return mutate_json(data, size, max_size, size > 0, zero > data ? (size_t)(zero - data) : size, seed);
 }
 
@@ -144,14 +182,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!model)
         model = load_vocab_model();
-    size_t n_protocols = 0;
-    while (qn_protocols[n_protocols])
-        n_protocols++;
     if (!size)
         return 0;
     const uint8_t *body = data + 1, *zero = memchr(body, 0, size - 1);
     const size_t length = zero ? (size_t)(zero - body) : size - 1;
-    const qn_protocol *protocol = qn_protocols[(uint8_t)(data[0] - '0') % n_protocols];
+    const qn_protocol *protocol = qn_protocols[(uint8_t)(data[0] - '0') % n_protocols()];
     const qn_exchange_origin origin = { .id = "1", .secret = "s" };
     const qn_served served = {
         .model = model, .n_ctx = 64, .max_tokens = -1, .reasoning_budget = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT

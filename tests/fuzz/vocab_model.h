@@ -19,7 +19,10 @@
 static inline qn_model *load_vocab_model(void)
 {
     static const char *const merges[] = { "Ġ Ġ", "a a", "Ã ©", NULL };
-    static const struct added_token added[] = { { "<|end|>", 3 }, { "<think>", 4 }, { "</think>", 4 }, { NULL, 0 } };
+    static const struct added_token added[] = { { "<|end|>", 3 },        { "<think>", 4 },
+                                                { "</think>", 4 },       { "<|fim_prefix|>", 3 },
+                                                { "<|fim_suffix|>", 3 }, { "<|fim_middle|>", 3 },
+                                                { "<|file_sep|>", 3 },   { NULL, 0 } };
     const struct vocab_spec spec = { .model = "gpt2",
                                      .pre = "gpt-2",
                                      .merges = merges,

@@ -357,7 +357,7 @@ def check_client_texts(demo):
     lenient = demo.client(seen, is_strict=False)
     parts = list(lenient.completions.create(model="any", prompt="Then", max_tokens=4, seed=5, stream=True))
     assert "".join(p.choices[0].text for p in parts) == alone.choices[0].text
-    for body, param in (({"prompt": "a", "temperature": 3}, "temperature"), ({"prompt": 7}, "prompt"), ({"prompt": "a", "suffix": "b"}, "suffix")):
+    for body, param in (({"prompt": "a", "temperature": 3}, "temperature"), ({"prompt": 7}, "prompt"), ({"prompt": "a", "suffix": 5}, "suffix")):
         try:
             client.completions.create(model="any", **body)
             raise AssertionError(f"{body} was taken")
@@ -379,7 +379,7 @@ def check_llama(demo):
         return status, json.loads("".join(pieces))
 
     status, tokens = ask("/tokenize", {"content": "Once upon é"})
-    assert status == 200 and ask("/detokenize", tokens)[1] == {"content": "Once upon é"}
+    assert status == 200 and ask("/detokenize", tokens)[1] == {"content": "Once upon é", "prompt": "Once upon é"}
     pieces = ask("/tokenize", {"content": "é媽", "with_pieces": True})[1]["tokens"]
     joined = b"".join(p["piece"].encode() if isinstance(p["piece"], str) else bytes(p["piece"]) for p in pieces)
     assert joined.decode() == "é媽"
@@ -409,7 +409,8 @@ def check_llama(demo):
     assert ends and all(e["bias"] is None for e in ends) and found["generation_settings"]["logit_bias"] == []
     status, found = ask("/completion", {"prompt": "Once", "n_predict": -1, "ignore_eos": True})
     assert found["timings"]["predicted_n"] == 64  # the server's own limit
-    assert ask("/completion", {"prompt": "a", "post_sampling_probs": True})[0] == 400
+    after = ask("/completion", {"prompt": "a", "n_predict": 3, "n_probs": 2, "post_sampling_probs": True, "top_k": 2})[1]["completion_probabilities"]
+    assert len(after) == 3 and all(sum(top["prob"] for top in entry["top_probs"]) > 0.999 and "logprob" not in entry for entry in after)
 
 
 def check_formats(demo):

@@ -59,6 +59,16 @@ static bool on_event(void *user, const qn_output_event *event)
     return pass(user, &(qn_exchange_event){ .kind = QN_EXCHANGE_OUTPUT, .output = event });
 }
 
+static bool on_progress(void *user, const qn_prompt_progress *progress)
+{
+    return pass(user, &(qn_exchange_event){ .kind = QN_EXCHANGE_PROGRESS, .progress = progress });
+}
+
+static bool on_embedding(void *user, const float *embedding, size_t n)
+{
+    return pass(user, &(qn_exchange_event){ .kind = QN_EXCHANGE_EMBEDDING, .embedding = embedding, .length = n });
+}
+
 static void on_end(void *user, const qn_request_result *result)
 {
     (void)pass(user, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = result });
@@ -72,8 +82,10 @@ static bool submit(conversation *c, slot *slots, const qn_served *served, qn_sch
         slots[i] = (slot){ c, i };
         params->on_prompt_token = on_prompt_token;
         params->on_token = on_token;
-        params->on_text = c->exchange->has_events ? NULL : on_text;
+        params->on_text = c->exchange->has_events || params->pooling ? NULL : on_text;
         params->on_event = c->exchange->has_events ? on_event : NULL;
+        params->on_progress = c->exchange->has_progress ? on_progress : NULL;
+        params->on_embedding = params->pooling ? on_embedding : NULL;
         params->on_end = on_end;
         params->user = &slots[i];
     }
@@ -132,6 +144,7 @@ static json_t *answer(const json_t *line, const qn_served *served_by_default, qn
                                         .stops = limit(line, "stops"),
                                         .stop_bytes = limit(line, "stop_bytes"),
                                         .requests = limit(line, "requests"),
+                                        .inputs = limit(line, "inputs"),
                                         .biases = limit(line, "biases") };
     if (limit(line, "max_tokens"))
         own.max_tokens = limit(line, "max_tokens");

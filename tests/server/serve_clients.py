@@ -1,5 +1,5 @@
 """quern serve with the clients that people use: the openai package with strict validation and every raw answer checked, litellm,
-openai-agents and pydantic-ai.
+openai-agents, pydantic-ai and Ollama's package.
 
     serve_clients.py DEMO CALLER AGENT [--random 6]
 
@@ -116,13 +116,27 @@ def check_models(remote, name):
     client = remote.client([])
     (model,) = client.models.list().data
     assert model.id == name and client.models.retrieve(model.id) == model and model.object == "model" and model.created > 1.7e9
-    for failing, kind in ((lambda: client.embeddings.create(model="any", input="a"), openai.APIStatusError),
-                          (lambda: client.models.retrieve("no/such model"), openai.NotFoundError)):
+    for failing, status in ((lambda: client.images.generate(prompt="a"), 404), (lambda: client.models.retrieve("no/such model"), 404),
+                            (lambda: client.embeddings.create(model="any", input=[]), 400)):
         try:
             failing()
             raise AssertionError("it was answered")
-        except kind as error:
-            assert error.status_code in (404, 501) and error.request_id, error
+        except openai.APIStatusError as error:
+            assert error.status_code == status and error.request_id, error
+
+
+def check_embeddings(remote):
+    """The package asks for base64 unless told otherwise; its type, which it validates before it decodes, has only numbers."""
+    client, texts = remote.client([]), ["Once upon a time", "The cat sat on the mat.", "a"]
+    found = remote.client([], is_strict=False).embeddings.create(model="any", input=texts)
+    plain = client.embeddings.create(model="any", input=texts, encoding_format="float")
+    assert [d.index for d in found.data] == [0, 1, 2] and found.usage == plain.usage and found.usage.prompt_tokens > 5
+    for one, other in zip(found.data, plain.data):
+        assert len(one.embedding) == len(other.embedding) and max(abs(a - b) for a, b in zip(one.embedding, other.embedding)) < 1e-7
+        assert abs(sum(x * x for x in one.embedding) - 1) < 1e-5
+    short = client.embeddings.create(model="any", input=texts[0], dimensions=8, encoding_format="float").data[0].embedding
+    length = sum(x * x for x in plain.data[0].embedding[:8]) ** 0.5
+    assert max(abs(a - b / length) for a, b in zip(short, plain.data[0].embedding)) < 1e-6
 
 
 async def check_many(remote, n=50):
@@ -243,6 +257,65 @@ async def check_second_turn(remote):
     connection.close()
 
 
+# ---- Ollama's package ----
+
+
+def run_ollama(remote):
+    import ollama
+
+    client, messages = ollama.Client(host=remote.server.url), list(ASK)
+    for stream in (True, False, True):
+        found = client.chat(model="agent:latest", messages=messages, tools=[look_up], stream=stream, keep_alive="5m")
+        parts = list(found) if stream else [found]
+        assert parts[-1].done and not any(part.done for part in parts[:-1]) and parts[-1].prompt_eval_count > 0
+        calls = [call for part in parts for call in part.message.tool_calls or []]
+        content = "".join(part.message.content or "" for part in parts)
+        messages.append({"role": "assistant", "content": content, "tool_calls": [call.model_dump() for call in calls]})
+        if not calls:
+            return content
+        for call in calls:
+            messages.append({"role": "tool", "tool_name": call.function.name, "content": look_up(**call.function.arguments)})
+
+
+def check_ollama(remote):
+    import ollama
+
+    client, greedy = ollama.Client(host=remote.server.url), {"temperature": 0, "num_predict": 12}
+    (model,) = client.list().models
+    assert model.model == "demo" and model.size > 1e6 and len(model.digest) == 64 and model.details.family == "qwen35"
+    (running,) = client.ps().models
+    assert running.model == "demo" and running.context_length == 512 and running.size > model.size
+    shown = client.show("demo")
+    assert "completion" in shown.capabilities and "{%" in shown.template and shown.modelinfo["qwen35.embedding_length"] == 512
+    for raw in (False, True):
+        whole = client.generate(model="demo", prompt="Once upon", raw=raw, options=greedy)
+        parts = list(client.generate(model="demo", prompt="Once upon", raw=raw, options=greedy, stream=True))
+        assert whole.response and "".join(part.response for part in parts) == whole.response and whole.done_reason == "length"
+        assert whole.eval_count == 12 and parts[-1].eval_count == 12 and whole.eval_duration > 0
+    openai_text = remote.client([]).completions.create(model="any", prompt="Once upon", max_tokens=12, temperature=0).choices[0].text
+    assert openai_text == whole.response
+    logprobs = client.generate(model="demo", prompt="a", raw=True, options=greedy, logprobs=True, top_logprobs=2).logprobs
+    assert len(logprobs) == 12 and all(len(entry.top_logprobs) == 2 for entry in logprobs)
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+    found = client.chat(model="demo", messages=list(ASK), format=schema)
+    assert json.loads(found.message.content)["n"] in (1, 2)
+    assert client.generate(model="demo").done_reason == "load" and client.chat(model="demo").done_reason == "load"
+    embedded = client.embed(model="demo", input=["Once upon a time", "b"])
+    of_openai = remote.client([]).embeddings.create(model="any", input="Once upon a time", encoding_format="float").data[0].embedding
+    assert len(embedded.embeddings) == 2 and max(abs(a - b) for a, b in zip(embedded.embeddings[0], of_openai)) < 1e-7
+    raw = client.embeddings(model="demo", prompt="Once upon a time").embedding
+    length = sum(x * x for x in raw) ** 0.5
+    assert length > 2 and max(abs(a / length - b) for a, b in zip(raw, of_openai)) < 1e-6
+    for failing, status in ((lambda: client.chat(model="demo", messages=[{"role": "user", "content": "a", "images": [b"abcd"]}]), 400),
+                            (lambda: client.pull("x"), 501), (lambda: client.delete("x"), 501),
+                            (lambda: client.generate(model="demo", prompt="a", suffix="b"), 501)):
+        try:
+            failing()
+            raise AssertionError("it was answered")
+        except ollama.ResponseError as error:
+            assert error.status_code == status and "{" not in error.error, error
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("models", nargs=3)
@@ -252,6 +325,8 @@ def main():
     with Server(args.models[0], "-c", "512", "--max-tokens", "64", "--alias", "demo", *seed) as demo, Server(args.models[1], *seed) as caller:
         one, two = Remote(demo), Remote(caller)
         check_models(one, "demo")
+        check_embeddings(one)
+        check_ollama(one)
         protocol.check_llama(one)
         protocol.check_formats(one)
         protocol.check_client_texts(one)
@@ -261,7 +336,7 @@ def main():
         protocol.run_random(one, args.random, 1)
         protocol.run_random(two, args.random, 2)
     with Server(args.models[2]) as agent:
-        for run in (run_openai, run_litellm, run_openai_agents, run_pydantic_ai):
+        for run in (run_openai, run_litellm, run_openai_agents, run_pydantic_ai, run_ollama):
             check_loop(run.__name__, run(Remote(agent)))
             print(f"{run.__name__}: a loop of tools")
     print("all passed")

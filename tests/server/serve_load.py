@@ -31,7 +31,7 @@ MALFORMED = [
     ({"prompt": "a"}, {"Content-Type": "text/plain"}, TEXT, 415),
     ({"prompt": "a"}, {}, "/v1/nothing", 404),
     ({"prompt": "a"}, {"Host": "evil.example"}, TEXT, 403),
-    ({"input": "a"}, {}, "/v1/embeddings", 501),
+    ({"input": []}, {}, "/v1/embeddings", 400),
     ({"max_tokens": 5, "messages": []}, {}, MESSAGES, 400),
     ({"max_tokens": 5, "messages": [{"role": "user", "content": "word " * 3000}], "stream": True}, {}, MESSAGES, 400),
     ({"input": "a", "previous_response_id": "resp_1", "stream": True}, {}, RESPONSES, 400),

@@ -16,13 +16,15 @@ from pyquern._cdef import ffi
 from pyquern._lib import check, lib, sized
 from pyquern.answers import ChatCompletion, Completion
 from pyquern.loading import OnProgress, load
-from pyquern.options import MAX_CTX, ChatOptions, Message, TextOptions, integer, kv_text
+from pyquern.options import MAX_CTX, ChatOptions, Message, Pooling, TextOptions, integer, kv_text, pooling_name
 from pyquern.requests import ChatStream, Stream, TextStream, check_no_callback
 from pyquern.scheduler import Scheduler
 from pyquern.session import Session
 from pyquern.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from typing_extensions import Self, Unpack
 
 
@@ -46,6 +48,12 @@ class ModelInfo:
     cpu: str
     device: str
     tokeniser: str
+    bos: int
+    eos: int
+    """Tokens of the beginning and of the end of text; -1: there is none."""
+    adds_bos: bool
+    adds_eos: bool
+    """Texts begin with bos; texts of embeddings end with eos."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,8 @@ class ChatFormat:
     has_enable_thinking: bool
     has_reasoning_effort: bool
     efforts: tuple[str, ...]
+    text: str
+    """The template itself; "" if none is usable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +172,39 @@ class Model:
     def session(self, *, kv: str | None = None, n_ctx: int | None = None, n_batch: int = 0) -> Session:
         """A new Session."""
         return Session(self, kv=kv, n_ctx=n_ctx, n_batch=n_batch)
+
+    # ---- Embeddings ----
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """How the model's file says that embeddings are made of hidden states; None: it does not say, as that of a model
+        which was not trained for embeddings."""
+        return pooling_name(lib.qn_model_get_pooling(self._handle.pointer))
+
+    @overload
+    def embed(self, texts: str, *, pooling: Pooling | None = None) -> NDArray[np.float32]: ...
+
+    @overload
+    def embed(self, texts: Sequence[str | Sequence[int]], *, pooling: Pooling | None = None) -> NDArray[np.float32]: ...
+
+    def embed(
+        self, texts: str | Sequence[str | Sequence[int]], *, pooling: Pooling | None = None
+    ) -> NDArray[np.float32]:
+        """The embeddings of texts: vectors of length 1, whose products say how similar texts are.
+
+        texts     a text: [n_embd]; or several texts or lists of token ids: [n, n_embd]
+        pooling   "mean", "cls" (the first token) or "last"; None: as the file says, else "last"
+
+        On the CPU. They are evaluated one after another, between requests of other threads.
+        """
+        import numpy
+
+        given = [texts] if isinstance(texts, str) else list(texts)
+        with self.session() as session:
+            vectors = [session.embed(text, pooling=pooling) for text in given]
+        if isinstance(texts, str):
+            return vectors[0]
+        return numpy.stack(vectors) if vectors else numpy.empty((0, self.info.n_embd), numpy.float32)
 
     # ---- Text ----
 

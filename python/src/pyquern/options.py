@@ -234,6 +234,23 @@ def terminated(text: str, name: str) -> bytes:
     return text.encode()
 
 
+Pooling = Literal["mean", "cls", "last"]
+
+
+def pooling_name(value: int) -> Pooling | None:
+    """The name of a qn_pooling."""
+    names: dict[int, Pooling] = {lib.QN_POOLING_MEAN: "mean", lib.QN_POOLING_CLS: "cls", lib.QN_POOLING_LAST: "last"}
+    return names.get(value)
+
+
+def pooling_of(name: str) -> int:
+    """The qn_pooling of a name."""
+    values = {"mean": lib.QN_POOLING_MEAN, "cls": lib.QN_POOLING_CLS, "last": lib.QN_POOLING_LAST}
+    if name not in values:
+        raise InvalidError(f"pooling: {name!r}, expected 'mean', 'cls' or 'last'")
+    return int(values[name])
+
+
 def integer(value: Any, name: str, least: int, most: int) -> int:
     """An integer, also numpy's, within a range."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):

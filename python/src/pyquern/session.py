@@ -23,6 +23,7 @@ from pyquern.options import (
     ChatPrompt,
     Message,
     Options,
+    Pooling,
     SamplingOptions,
     SessionChatOptions,
     SessionTextOptions,
@@ -31,10 +32,11 @@ from pyquern.options import (
     fill_sampling,
     integer,
     kv_text,
+    pooling_of,
     token_ids,
 )
 from pyquern.requests import ChatRequest, ChatStream, Interruptible, Request, Stream, TextRequest, TextStream
-from pyquern.tokenizer import conversation_tokens, prompt_ids
+from pyquern.tokenizer import conversation_tokens, embedding_tokens, prompt_ids
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 Piece = TypeVar("Piece")
 Answer = TypeVar("Answer")
+
 
 class _Owner:
     """Owns a qn_session, which one thread at a time may use, holding `busy`. In a forked child no lock is taken."""
@@ -276,6 +279,25 @@ class Session:
             if interrupted.error:
                 raise interrupted.error
             check(status)
+
+    def embed(self, text: str | Sequence[int], *, pooling: Pooling | None = None) -> NDArray[np.float32]:
+        """The embedding of a text or of token ids, [n_embd], of length 1. The session then holds its tokens only.
+
+        pooling   "mean", "cls" (the first token) or "last"; None: as the model's file says, else "last"
+        """
+        import numpy
+
+        given = lib.qn_model_get_pooling(self._model.pointer) or lib.QN_POOLING_LAST
+        which = given if pooling is None else pooling_of(pooling)
+        ids = token_ids(embedding_tokens(self._model, text) if isinstance(text, str) else text, "tokens")
+        result = numpy.empty(lib.qn_model_get_info(self._model.pointer).n_embd, numpy.float32)
+        interrupted = Interruptible()
+        with self._owner.use() as pointer, _progress(pointer, interrupted):
+            status = lib.qn_embed(pointer, ids, len(ids), which, ffi.cast("float *", result.ctypes.data))
+            if interrupted.error:
+                raise interrupted.error
+            check(status)
+        return result
 
     # ---- Generation ----
 

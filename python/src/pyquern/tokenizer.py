@@ -22,6 +22,13 @@ def tokens_of(model: ModelHandle, text: str | bytes, parse_special: bool, add_bo
     return _taken(out, count)
 
 
+def embedding_tokens(model: ModelHandle, text: str) -> list[int]:
+    """The ids of a text whose embedding is computed."""
+    data, out, count = text.encode("utf-8", "surrogateescape"), ffi.new("qn_token **"), ffi.new("size_t *")
+    check(lib.qn_embedding_tokens(model.pointer, data, len(data), out, count))
+    return _taken(out, count)
+
+
 def prompt_ids(model: ModelHandle, prompt: str | Sequence[int], parse_special: bool, add_bos: bool) -> list[int]:
     """The ids of a prompt, which is a text or a list of ids."""
     if isinstance(prompt, str):

@@ -360,6 +360,39 @@ static uint64_t xtc_sum(const qn_sample_draw *d, const qn_sample_row *row, const
     return sum ? qn_sample_find(row, qn_sample_bin(bins, sum), sum).before : 0;
 }
 
+/* ---- The distribution after all filters ---- */
+
+/* Sets the log probabilities to those of the tokens whose weights make up the sums from `dropped` to `kept`. Tokens
+ * without weight are not listed. */
+static void set_logprobs(const qn_sample_row *row, const qn_sample_bins *bins, uint64_t dropped, uint64_t kept,
+                         uint64_t chosen, const qn_sample_draw *d)
+{
+    qn_logprobs *l = d->request->logprobs;
+    const double total = (double)(kept - dropped);
+    const uint32_t most = l ? l->n : 0;
+    uint64_t before = dropped;
+    if (!l || !d->request->logprobs_after)
+        return;
+    l->chosen = (float)log((double)chosen / total);
+    for (l->n = 0; l->n < most && l->n < QN_SAMPLE_TOP_LOGPROBS && before < kept; l->n++) {
+        const qn_sample_found next = qn_sample_find(row, qn_sample_bin(bins, before + 1), before + 1);
+        l->tokens[l->n] = (qn_token)qn_sample_id(&d->left, next.position);
+        l->values[l->n] = (float)log((double)next.weight / total);
+        before = next.before + next.weight;
+    }
+}
+
+void qn_sample_set_certain(qn_sample_request *request)
+{
+    qn_logprobs *l = request->logprobs;
+    if (!l || !request->logprobs_after)
+        return;
+    l->chosen = 0;
+    l->n = l->n > 0;
+    l->tokens[0] = request->token;
+    l->values[0] = 0;
+}
+
 /* ---- The draw ---- */
 
 int32_t qn_sample_draw_token(qn_sample_draw *d, size_t n_vocab)
@@ -383,7 +416,9 @@ int32_t qn_sample_draw_token(qn_sample_draw *d, size_t n_vocab)
         kept_sum(d, &row, &bins, sum_of_fraction(sampling->top_p, sampling->min_p > 0 ? total : bins.total));
     const uint64_t dropped = qn_sample_xtc_applies(d->request) ? xtc_sum(d, &row, &bins, kept) : 0;
     const uint64_t point = dropped + (uint64_t)((unsigned __int128)d->request->random * (kept - dropped) >> 64);
-    return (int32_t)qn_sample_id(&d->left, qn_sample_find(&row, qn_sample_bin(&bins, point + 1), point + 1).position);
+    const qn_sample_found found = qn_sample_find(&row, qn_sample_bin(&bins, point + 1), point + 1);
+    set_logprobs(&row, &bins, dropped, kept, found.weight, d);
+    return (int32_t)qn_sample_id(&d->left, found.position);
 }
 
 /* ---- Mirostat ---- */
@@ -408,14 +443,18 @@ int32_t qn_sample_draw_mirostat(qn_sample_draw *d, float *surprise)
 {
     const double all = (double)d->kernels->sum(&d->scale, d->left.logits, d->left.n);
     const double least = (double)qn_exp(d->request->mirostat_mu * -0.693147181f) * all / (double)d->scale.unit;
-    if (least > 1) /* more than the weight of the most likely token: only that token stays */
-        return (int32_t)qn_sample_key_index(d->request->best);
+    if (least > 1) { /* more than the weight of the most likely token: only that token stays */
+        qn_sample_request alone = *d->request;
+        qn_sample_set_certain(&alone);
+        return alone.token;
+    }
     keep_above(d, first_below(d, d->left.logits, d->left.n, least));
     const qn_sample_row row = row_of(d, &d->scale);
     const double place = (double)d->request->random * 0x1p-64;
     const qn_sample_bins bins = qn_sample_bins_around(&row, &place, 1);
     const uint64_t target = (uint64_t)((unsigned __int128)d->request->random * bins.total >> 64) + 1;
     const qn_sample_found found = qn_sample_find(&row, qn_sample_bin(&bins, target), target);
+    set_logprobs(&row, &bins, 0, bins.total, found.weight, d);
     *surprise = (float)-log2_of((double)found.weight / (double)bins.total);
     return (int32_t)qn_sample_id(&d->left, found.position);
 }

@@ -48,4 +48,7 @@ int32_t qn_sample_draw_token(qn_sample_draw *draw, size_t n_vocab);
 /* qn_sample_draw_mirostat - draws a token with mirostat 2 and returns its id, and its surprise in *surprise. */
 int32_t qn_sample_draw_mirostat(qn_sample_draw *draw, float *surprise);
 
+/* qn_sample_set_certain - sets logprobs_after of a token that is the only one left. */
+void qn_sample_set_certain(qn_sample_request *request);
+
 #endif

@@ -221,12 +221,14 @@ void qn_sample_token(const qn_sample_kernels *kernels, qn_sample_request *reques
     request->token = qn_sample_is_finite(request->best) ? (int32_t)qn_sample_key_index(request->best) : -1;
     if (request->token < 0)
         return;
-    if (!qn_sample_is_greedy(&request->sampling)) {
+    if (qn_sample_is_greedy(&request->sampling)) {
+        qn_sample_set_certain(request);
+    } else {
         draw.scale = (qn_sample_scale){ qn_sample_key_logit(request->best), 1 / request->sampling.temperature,
                                         ldexpf(1, qn_sample_weight_bits(n)) };
         request->token = request->sampling.mirostat ? qn_sample_draw_mirostat(&draw, &request->surprise)
                                                     : qn_sample_draw_token(&draw, n);
     }
-    if (request->logprobs)
+    if (request->logprobs && !request->logprobs_after)
         find_logprobs(kernels, request, logits, n, &s);
 }

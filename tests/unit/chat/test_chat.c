@@ -332,6 +332,37 @@ TEST(test_later_system)
           "[a][" FOLDED("b") "];");
 }
 
+#define ASKS                                                                                                            \
+    "{% set ns = namespace(asked=false) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.asked = true %}{% " \
+    "endif %}{% endfor %}{% if not ns.asked %}{{ raise_exception('No user query found.') }}{% endif %}"
+#define TURNS "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+#define CALLED                                                                                                          \
+    "{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": [{\"type\": \"function\", \"function\": {\"name\": " \
+    "\"f\", \"arguments\": {}}}]}"
+
+/* Conversations without a message of the user, where the template fails on them; others stay as they are. */
+TEST(test_no_user)
+{
+    check(ASKS TURNS, M("system", "a"), false, "s:a;u:;");
+    check(ASKS TURNS, M("system", "a") "," M("system", "b") "," CALLED "," M("tool", "c"), false,
+          "s:a;s:b;u:;a:x;t:c;");
+    check(ASKS TURNS, CALLED "," M("tool", "c"), false, "u:;a:x;t:c;");
+    check(ASKS TURNS, M("assistant", "a"), false, "u:;a:a;");
+    check(ASKS TURNS, M("system", "a") "," M("user", "b"), false, "s:a;u:b;");
+    check(TURNS, M("system", "a"), false, "s:a;");
+    check(TURNS, CALLED "," M("tool", "c"), false, "a:x;t:c;");
+    qn_tokenizer *tok;
+    qn_chat_template *chat;
+    qn_jinja_output output;
+    json_t *json = read_json("{\"messages\": [" M("system", "a") "]}");
+    assert_ok(create(ASKS "{% for m in messages %}{% if not m.content %}{{ raise_exception('empty') }}{% endif %}{% "
+                          "endfor %}" TURNS,
+                     NULL, added, &tok, &chat));
+    assert_fails(qn_chat_render(tok, chat, json, 0, &output), QN_ERR_INVALID, "No user query found.");
+    json_decref(json);
+    free_both(chat, tok);
+}
+
 TEST(test_parts)
 {
 #define TWO_PARTS                                                                                                      \

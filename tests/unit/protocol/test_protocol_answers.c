@@ -480,4 +480,56 @@ TEST(streams_fail_before_bind)
     }
 }
 
+/* Of best_of choices, the n with the greatest mean log probability are answered, in their order; all are counted. */
+TEST(the_best_choices_are_answered)
+{
+    static const float chosen[][2] = { { -1, -3 }, { -0.5f, -0.5f }, { -4, -4 }, { -0.75f, -0.25f } };
+    open_exchange(TEXT, quoted("{'prompt':'ab','n':2,'best_of':4}"));
+    assert_int_equal(x->n_requests, 4);
+    for (size_t i = 0; i < 4; i++) {
+        const char letter[] = { (char)('c' + i), 0 };
+        assert_int_equal(x->requests[i].n_logprobs, 0);
+        assert_true(!i || x->requests[i].sampling.seed != x->requests[0].sampling.seed);
+        for (size_t t = 0; t < 2; t++) {
+            likely(i, letter[0], chosen[i][t]);
+            text(i, letter);
+        }
+        finish(i, QN_FINISH_LENGTH, false);
+    }
+    ends_with(200);
+    json_t *found = json_loadb(out.data, out.length, 0, NULL), *choices = json_object_get(found, "choices");
+    assert_int_equal(json_array_size(choices), 2);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *choice = json_array_get(choices, i);
+        assert_int_equal(json_integer_value(json_object_get(choice, "index")), i);
+        assert_string_equal(json_string_value(json_object_get(choice, "text")), i ? "ff" : "dd");
+        assert_true(json_is_null(json_object_get(choice, "logprobs")));
+    }
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(found, "usage"), "completion_tokens")), 12);
+    json_decref(found);
+    close_exchange();
+}
+
+TEST(streams_have_progress)
+{
+    const qn_prompt_progress progress = { .n_prompt = 9, .n_reused = 2, .n_done = 5, .seconds = 0.25 };
+    const qn_exchange_event event = { .kind = QN_EXCHANGE_PROGRESS, .progress = &progress };
+    static const char *const paths[] = { CHAT, "/completion" };
+    for (size_t i = 0; i < 2; i++) {
+        label("%s", paths[i]);
+        open_exchange(paths[i], i ? quoted("{'prompt':'a','stream':true,'return_progress':true}")
+                                  : quoted("{'messages':[{'role':'user','content':'Hm?'}],'stream':true,"
+                                           "'return_progress':true}"));
+        assert_true(x->has_progress);
+        out.length = 0;
+        give(0, &event);
+        qn_bytes_add(&out, "", 1);
+        assert_contains(out.data, quoted("'prompt_progress':{'total':9,'cache':2,'processed':5,'time_ms':250}}\n\n"));
+        close_exchange();
+    }
+    open_exchange(CHAT, quoted("{'messages':[{'role':'user','content':'Hm?'}],'return_progress':true}"));
+    assert_false(x->has_progress);
+    close_exchange();
+}
+
 TEST_GROUP(load_vocab, free_vocab)

@@ -295,3 +295,23 @@ TEST(refuses)
     qn_session_free(session);
     end(setting, scheduler);
 }
+
+/* Log probabilities after sampling are made where tokens are sampled: only the CPU has them. */
+TEST(after_sampling)
+{
+    static struct scored scored;
+    for (size_t i = 0; i < 2; i++) {
+        const struct setting *setting = &settings[i ? 4 : 0];
+        qn_scheduler *scheduler = begin(setting, SCHEDULER_PARAMS(.max_sequences = 2));
+        qn_request_params params = request_of(1, 5, 3, &scored);
+        params.on_prompt_token = NULL;
+        params.n_logprobs = 1;
+        params.logprobs_after = true;
+        if (i)
+            assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_UNSUPPORTED, "after sampling");
+        else
+            submit_and_wait(scheduler, &params);
+        assert_int_equal(scored.answer.n_tokens, i ? 0 : 3);
+        end(setting, scheduler);
+    }
+}
