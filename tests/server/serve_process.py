@@ -18,14 +18,15 @@ LIMIT = 120 if SANITIZED else 60  # seconds that anything may take
 
 
 class Server:
-    def __init__(self, model, *options, context=None, stderr=None):
-        """model None: the options have it. context: of TLS, with which the server is asked. stderr: a file in place of the log."""
+    def __init__(self, model, *options, context=None, stderr=None, environment=None):
+        """model None: the options have it. context: of TLS, with which the server is asked. stderr: a file in place of the log.
+        environment: variables beside those of this process."""
         self.context = context
         program = os.path.join(os.environ["QN_BIN"], "quern")
         self.log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         model = [] if model is None else ["-m", model]
         self.process = subprocess.Popen([program, "serve", *model, "--port", "0", *options], stdin=subprocess.DEVNULL,
-                                        stdout=self.log, stderr=stderr or self.log)
+                                        stdout=self.log, stderr=stderr or self.log, env={**os.environ, **(environment or {})})
         try:
             self.wait_until_ready()
         except BaseException:
