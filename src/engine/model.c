@@ -35,7 +35,11 @@ static qn_status load_tokenizer(qn_model *model, const qn_model_params *params)
 {
     const qn_status status = qn_tokenizer_create(model->file, &model->tokenizer);
     if (status == QN_ERR_UNSUPPORTED && !params->vocab_only) {
-        snprintf(model->no_tokenizer, sizeof model->no_tokenizer, "%s", qn_error_text());
+        /* Without the file's path, which clients of a server must not learn. */
+        const char *text = qn_error_text(), *path = qn_gguf_path(model->file);
+        const size_t n = strlen(path);
+        const bool has_path = !strncmp(text, path, n) && !strncmp(text + n, ": ", 2);
+        (void)qn_print(model->no_tokenizer, sizeof model->no_tokenizer, "%s", has_path ? text + n + 2 : text);
         return QN_OK;
     }
     if (status != QN_OK)

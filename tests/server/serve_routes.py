@@ -124,6 +124,10 @@ def check_hidden_states(golden):
         mean, first = (post(server, "/embedding", {"input": ids[:5], "embd_normalize": -1, "pooling": p})[0]["embedding"][0] for p in ("mean", "cls"))
         assert near(mean, [math.fsum(values) / 5 for values in zip(*last)], 1e-5) and first == last[0]
         post(server, EMBEDDINGS, {"input": "a"}, 400)  # it has no tokeniser
+        chat = {"messages": [{"role": "user", "content": "a"}]}
+        for path, body in ((EMBEDDINGS, {"input": "a"}), ("/tokenize", {"content": "a"}), ("/completion", {"prompt": "a"}), ("/v1/chat/completions", chat)):
+            refused = ask(server.port, "POST", path, body)[2]
+            assert b"error" in refused and b"golden" not in refused, (path, refused)  # nor does it tell where the file is
         post(server, EMBEDDINGS, {"input": [n_vocab]}, 400)
 
 
