@@ -107,7 +107,8 @@ void qn_answer_refuse(qn_answer *answer, const qn_refusal *refusal);
 /* qn_answer_client - returns qn_answer_params.client. */
 const char *qn_answer_client(const qn_answer *answer);
 
-/* qn_answer_link - set the next answer in a queue of the worker pool. The caller holds the pool's lock. */
+/* qn_answer_link - set the next answer in a queue of the worker pool. The caller holds the pool's lock, or the answer
+ * is in no queue yet. */
 void qn_answer_link(qn_answer *answer, qn_answer *next);
 
 /* qn_answer_linked - returns the next answer in that queue. The caller holds the pool's lock. */
