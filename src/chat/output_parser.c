@@ -154,7 +154,7 @@ static void put_space(qn_output_parser *p)
     put_text(p, p->held.data + skip, p->candidate - skip);
 }
 
-/* The candidate is no delimiter: its space and its first symbol are text, the rest is handled again. */
+/* Decides that the candidate is no delimiter: its space and its first symbol are text, the rest is handled again. */
 static void reject(qn_output_parser *p)
 {
     p->state = STATE_TEXT;
@@ -284,7 +284,7 @@ void qn_output_call_failed(qn_output_parser *p, size_t at)
     }
 }
 
-/* Space and call_close after a call belong to it. */
+/* Handles a symbol after a call: space and call_close belong to it. */
 static void after_call_step(qn_output_parser *p)
 {
     const char c = p->held.data[p->held.n - 1];

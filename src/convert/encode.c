@@ -27,12 +27,13 @@ struct qn_encoder {
     uint8_t *memory;
     uint8_t *pieces[2];
     size_t pending; /* bytes of pieces[current ^ 1] still to be written */
-    int current;
+    int current;    /* the piece that is encoded; both change between passes, on the calling thread */
 };
 
 enum failure { NO_FAILURE, READ_FAILURE, NONFINITE_WEIGHT, LARGE_WEIGHT };
 
-/* One piece, or the chunks of a classification. */
+/* One piece, or the chunks of a classification. All threads of the team read it during a pass; they write only the
+ * atomic members, and thread-own parts of `out`. write_status is written by the thread of item 0. */
 struct pass {
     qn_encoder *encoder;
     const qn_target *target;
@@ -100,6 +101,7 @@ void qn_encoder_free(qn_encoder *e)
     qn_free(e);
 }
 
+/* Records the first failure of a pass; later ones are dropped. Any thread. */
 static void fail_at(struct pass *p, enum failure failure, int error, uint64_t row)
 {
     int none = NO_FAILURE;
@@ -109,6 +111,7 @@ static void fail_at(struct pass *p, enum failure failure, int error, uint64_t ro
     }
 }
 
+/* Raises a maximum. Any thread. */
 static void raise_to(atomic_uint *value, unsigned at_least)
 {
     unsigned old = atomic_load(value);
@@ -155,7 +158,8 @@ static void change_values(qn_target_change change, float *x, size_t n)
             x[i] = -expf(x[i]);
 }
 
-/* The order of floats' magnitudes is that of their bits, and integer loops are vectorised. */
+/* Returns a float's magnitude as an integer: the order of magnitudes is that of their bits, and integer loops are
+ * vectorised. */
 static int32_t magnitude(float x)
 {
     int32_t bits;
@@ -207,7 +211,8 @@ static void classify_block(struct pass *p, const float *x, size_t n)
     raise_to(&p->kind, kind);
 }
 
-/* The bits of the largest difference between weights and their blocks, for a type without factors and offsets. */
+/* Returns the bits of the largest difference between weights and their blocks, for a type without factors and
+ * offsets. */
 static uint32_t largest_difference(const struct pass *p, const uint8_t *blocks, const float *x, size_t n)
 {
     uint8_t codes[BLOCK_WEIGHTS];
@@ -223,7 +228,7 @@ static void encode_block(struct pass *p, const float *x, size_t n, uint8_t *out)
         raise_to(&p->difference, largest_difference(p, out, x, n));
 }
 
-/* The place of weight i of a row in the output. */
+/* Returns the place of weight i of a row in the output. */
 static uint8_t *out_at(const struct pass *p, uint64_t row, size_t i)
 {
     const qn_target *t = p->target;
@@ -263,7 +268,7 @@ static void encode_chunk(struct pass *p, const struct scratch *scratch, uint64_t
     }
 }
 
-/* Item 0 writes what was encoded last, the others are chunks. */
+/* Does items of a pass, on a thread of the team: item 0 writes what was encoded last, the others are chunks. */
 static void work(void *context, size_t begin, size_t end, int thread)
 {
     struct pass *p = context;
@@ -333,7 +338,8 @@ qn_status qn_encoder_classify(qn_encoder *e, const qn_target *t, bool whole, qn_
     return QN_OK;
 }
 
-/* The function that stores blocks of a lossless target directly, without conversion to f32; NULL if there is none. */
+/* Returns the function that stores blocks of a lossless target directly, without conversion to f32; NULL if there is
+ * none. */
 static qn_pack_fn *find_pack(const qn_encoder *e, const qn_target *t)
 {
     if (!t->lossless || t->change != QN_TARGET_KEEP || (t->from->type != QN_TYPE_BF16 && t->from->type != QN_TYPE_F16))

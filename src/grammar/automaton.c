@@ -340,7 +340,7 @@ static qn_status find_left_calls(left_calls *l, uint64_t *steps)
     return QN_OK;
 }
 
-/* Depth-first search. A rule that is reached while it is open is left-recursive. */
+/* Refuses left recursion, by a depth-first search: a rule that is reached while it is open is left-recursive. */
 static qn_status refuse_cycles(left_calls *l, uint8_t *colors, uint32_t *next)
 {
     enum { NEW, OPEN, DONE };

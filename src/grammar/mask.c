@@ -18,6 +18,7 @@ enum { MANY = 8 };
 /* Work that counts as one step: words of a mask that are merged, nodes of a trie walked by a table. */
 enum { JOINED = 16, WALKED = 4 };
 
+/* A mask that is made. It belongs to one thread; the vocabulary is not changed. */
 typedef struct walker {
     const qn_grammar_vocab *v;
     qn_grammar_state *s;
@@ -69,7 +70,8 @@ typedef struct alternatives {
  * all; or one (ONE + its index). */
 enum { UNKNOWN, NOTHING, DFAS, STRINGS, OTHERS, ALL, ONE };
 
-/* *string: the configuration in the string of an additional key. False if the key cannot be an additional one. */
+/* Sets *string to the configuration in the string of an additional key, or to `c` itself if it is in a string. False:
+ * it is in neither. */
 static bool take_as_string(walker *w, const qn_config *c, alternatives *a, qn_config *string)
 {
     qn_grammar_state *s = w->s;
@@ -298,7 +300,7 @@ static void find_kind_classes(const qn_grammar_vocab *v, dfa_walk *d)
     d->class_begins[QN_TEXT_KINDS] = n;
 }
 
-/* *state: the state to which all bytes of a kind lead. False if they lead to several. */
+/* Sets *state to the state to which all bytes of a kind lead. False if they lead to several. */
 static bool take_kind(const dfa_walk *d, uint32_t before, int kind, uint32_t *state)
 {
     const uint32_t *row = d->dfa->next + (size_t)before * d->dfa->n_classes;
@@ -708,7 +710,7 @@ static unsigned prepare(walker *w, size_t config)
     }
 }
 
-/* The way of all bytes of a shape's kind with which tokens begin; OTHERS if they differ. */
+/* Returns the way of all bytes of a shape's kind with which tokens begin; OTHERS if they differ. */
 static uint32_t find_shape_way(walker *w, const qn_shapes *shapes, uint32_t i, const alternatives *a,
                                uint32_t ways[256])
 {
@@ -796,6 +798,7 @@ static void walk_closers(walker *w, const uint16_t *tries, size_t n, int form)
     w->closers = NULL;
 }
 
+/* Makes the mask of a state, without the cache and its lock. */
 static qn_status make_mask(const qn_grammar_vocab *v, qn_grammar_state *s, uint32_t *allowed)
 {
     walker w = { .v = v, .s = s, .allowed = allowed };
@@ -819,7 +822,8 @@ static qn_status make_mask(const qn_grammar_vocab *v, qn_grammar_state *s, uint3
 
 /* ---- The cache ---- */
 
-/* The cache entry of a state's mask; if it is not cached, the least recently used entry. */
+/* Returns the cache entry of a state's mask; if it is not cached, the least recently used entry of its set. The caller
+ * holds the vocabulary's lock. */
 static qn_cached_mask *find_cached(qn_grammar_vocab *v, qn_hash128 key, bool *is_found)
 {
     qn_cached_mask *set = v->cached + key.low % (v->n_cached / QN_CACHE_WAYS) * QN_CACHE_WAYS, *oldest = set;
@@ -834,8 +838,8 @@ static qn_cached_mask *find_cached(qn_grammar_vocab *v, qn_hash128 key, bool *is
     return oldest;
 }
 
-/* Masks are found by their hash alone. It contains the grammar's serial, and a grammar belongs to one scope, so
- * masks do too. */
+/* Masks are found by this hash alone. It contains the grammar's serial, and a grammar belongs to one scope, so masks do
+ * too. */
 qn_hash128 qn_state_hash(const qn_grammar_state *s)
 {
     const qn_hash128 frames = qn_keyed_hash128(s->frames, s->n_frames * sizeof *s->frames);

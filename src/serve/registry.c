@@ -306,7 +306,7 @@ static size_t count_of(const qn_registry_entry *entry, const char *client)
     return n;
 }
 
-/* The share of a model's queue that a client which wants to wait has. */
+/* Returns the share of a model's queue that a client which wants to wait has. */
 static qn_share share_of(const qn_registry *registry, const qn_registry_entry *entry, const char *client)
 {
     const size_t own = count_of(entry, client);
@@ -396,7 +396,7 @@ static int rank_of(const qn_registry_entry *entry)
     return entry->state == QN_MODEL_LOADED ? 3 : entry->state == QN_MODEL_FAILED ? 1 : 2;
 }
 
-/* The entry for a name or for none; NULL: there is none. */
+/* Returns the entry for a name or for none; NULL: there is none. */
 static qn_registry_entry *choose(const qn_registry *registry, const char *name)
 {
     if (registry->n_entries == 1 && !registry->has_loader)

@@ -363,7 +363,7 @@ static void wait_for_change(qn_registry *registry)
     pthread_cond_timedwait(&registry->changed, &registry->lock, &until);
 }
 
-/* The thread. */
+/* The registry's thread. */
 static void *serve(void *argument)
 {
     qn_registry *registry = argument;

@@ -68,7 +68,7 @@ static enum MHD_Result queue(qn_http_request *r, int status, struct MHD_Response
     return result;
 }
 
-/* A response with a body, which it takes over. NULL: no memory. */
+/* Returns a response with a body, which it takes over. NULL: no memory. */
 static struct MHD_Response *of_bytes(qn_http_request *r, qn_bytes *body, const char *type)
 {
     if (body->has_failed) {

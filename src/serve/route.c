@@ -40,7 +40,7 @@ static bool get_metrics(qn_http *http, const char *rest, qn_resource *resource, 
     return true;
 }
 
-/* The state in llama-server's words, where it has one. */
+/* Returns the state in llama-server's words, where it has one. */
 static const char *state_of(const qn_registry_view *view)
 {
     static const char *const names[] = { [QN_MODEL_UNLOADED] = "unloaded",

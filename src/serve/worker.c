@@ -28,7 +28,7 @@ struct qn_workers {
 
 /* ---- Lanes. The caller holds the lock ---- */
 
-/* The client's lane, created if it has none. NULL: no memory. */
+/* Returns the client's lane, created if it has none. NULL: no memory. */
 static lane *find_lane(qn_workers *w, const char *client)
 {
     lane **link = &w->lanes;
@@ -70,8 +70,8 @@ static qn_answer *pop(lane *l)
     return answer;
 }
 
-/* The lane whose answer is started next; NULL: none. A client gets the last idle thread only if it has no other thread,
- * so that its bodies, which may take long, leave a thread to other clients. */
+/* Returns the lane whose answer is started next; NULL: none. A client gets the last idle thread only if it has no other
+ * thread, so that its bodies, which may take long, leave a thread to other clients. */
 static lane *next_lane(qn_workers *w)
 {
     for (lane *l = w->lanes; l; l = l->next)
