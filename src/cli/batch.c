@@ -117,6 +117,7 @@ static void finish_error(qn_batch *b, const qn_batch_job *job, const qn_batch_er
 
 /* ---- Callbacks ---- */
 
+/* Sets the error of a job, unless it has one. Takes the lock. */
 static void set_error(qn_batch *b, qn_batch_job *job, const char *code, const char *text)
 {
     pthread_mutex_lock(&b->lock);
@@ -125,6 +126,7 @@ static void set_error(qn_batch *b, qn_batch_job *job, const char *code, const ch
     pthread_mutex_unlock(&b->lock);
 }
 
+/* Writes the error of a job whose requests have all ended, or its answer unless it was cancelled. */
 static void finish_job(qn_batch *b, const qn_batch_job *job)
 {
     if (job->error.code) {

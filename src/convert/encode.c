@@ -139,6 +139,7 @@ static bool read_rows(struct pass *p, uint64_t row, uint64_t n, uint8_t *raw)
     return true;
 }
 
+/* Copies rows with the target's order of columns. */
 static void order_columns(const qn_target *t, uint64_t n_rows, const uint8_t *raw, uint8_t *ordered)
 {
     const size_t size = t->from->block_bytes, row_bytes = (size_t)t->columns * size;
@@ -177,6 +178,7 @@ static bool is_f16(float x)
     return back == x;
 }
 
+/* Returns the kind of the values in a group of GROUP weights. */
 static qn_weight_kind kind_of_group(const float *x)
 {
     int32_t largest = 0;
@@ -235,6 +237,7 @@ static uint8_t *out_at(const struct pass *p, uint64_t row, size_t i)
     return p->out + ((row - p->first_row) * t->columns + i) / t->to->block_weights * t->to->block_bytes;
 }
 
+/* Reads, reorders and encodes rows [row, row + n_rows) of a tensor, or finds the kinds of their groups. */
 static void encode_chunk(struct pass *p, const struct scratch *scratch, uint64_t row, uint64_t n_rows)
 {
     const qn_target *t = p->target;
@@ -283,6 +286,7 @@ static void work(void *context, size_t begin, size_t end, int thread)
     }
 }
 
+/* Runs a pass on all threads of the team, and reports its first failure. */
 static qn_status run(struct pass *p)
 {
     const qn_target *t = p->target;

@@ -206,6 +206,7 @@ static bool array_is_productive(const qn_grammar *g, const qn_array_rule *array)
     return array->min <= array->max;
 }
 
+/* Whether some text leads from a node to the end of its rule, from what is known of the nodes after it. */
 static bool is_productive(const qn_grammar *g, const qn_node *n)
 {
     switch ((qn_node_kind)n->kind) {

@@ -1,7 +1,7 @@
 /* The automaton of a grammar, and its builder. A node may be a single byte, a whole DFA (deterministic finite
  * automaton), a JSON string or a key of an object. Nodes, DFAs, rules and all other parts of a grammar are named by
  * their indices in its arrays; indices stay valid, pointers only until the next part is added. A grammar is built by
- * one thread, and constant after qn_grammar_finish.
+ * one thread; after qn_grammar_finish all of it is constant but the count of its references.
  *
  * A rule is entered by a call at its entry node. The call pushes a frame: the node to return to, and the counters of
  * the rule's object or array (properties seen, number of items). */

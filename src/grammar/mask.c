@@ -37,6 +37,7 @@ static void allow_group(const walker *w, int32_t group)
         qn_mask_set(w->allowed, closers->tokens[i]);
 }
 
+/* Allows the tokens that end at a node: `token` and those with equal bytes, or its group. -1: none. */
 static void allow(const walker *w, int32_t token)
 {
     if (w->closers && token >= 0) {
@@ -47,6 +48,7 @@ static void allow(const walker *w, int32_t token)
         qn_mask_set(w->allowed, (uint32_t)token);
 }
 
+/* Makes room for n configurations, which may move; sets `failed` without memory. */
 static qn_status reserve(qn_grammar_state *s, size_t n)
 {
     const qn_status status = qn_realloc_array(&s->configs, &s->config_capacity, n, sizeof *s->configs, "grammar state");
@@ -86,6 +88,7 @@ static bool take_as_string(walker *w, const qn_config *c, alternatives *a, qn_co
     return true;
 }
 
+/* Whether a byte moves both of two configurations in JSON strings or none. */
 static bool go_on_alike(const qn_grammar *g, const qn_config *a, const qn_config *b)
 {
     const qn_string_rule *x = &g->strings[g->nodes[a->node].a], *y = &g->strings[g->nodes[b->node].a];
@@ -113,6 +116,8 @@ static void find_taken(qn_grammar_state *s, alternatives *a)
         qn_state_add_bytes(s, &s->configs[i], a->taken);
 }
 
+/* Sorts configurations [begin, end) by how they read a byte, which changes their order, and copies those in strings
+ * after them. */
 static alternatives find_alternatives(walker *w, size_t begin, size_t end)
 {
     qn_grammar_state *s = w->s;
@@ -152,6 +157,7 @@ static bool any_takes(qn_grammar_state *s, size_t begin, size_t end, uint8_t byt
     return false;
 }
 
+/* Returns which of the alternatives accept a byte. */
 static uint32_t find_way(qn_grammar_state *s, const alternatives *a, uint8_t byte)
 {
     const bool is_declared = a->declared[byte / 64] >> (byte % 64) & 1, has_strings = a->top > a->end && !is_declared;
@@ -191,6 +197,7 @@ static void walk_child(walker *w, uint32_t i, size_t begin, size_t end, size_t a
     w->s->n_frames = n_frames;
 }
 
+/* Returns the same, from `ways` if it is known; ways NULL: nothing is remembered. */
 static uint32_t look_up_way(qn_grammar_state *s, const alternatives *a, uint8_t byte, uint32_t ways[256])
 {
     if (!ways)
@@ -253,6 +260,7 @@ typedef struct dfa_walk {
     uint64_t needed_kinds;
 } dfa_walk;
 
+/* Whether the configurations after the text of a DFA accept a byte; remembered in d->exits. */
 static bool takes_exit(walker *w, dfa_walk *d, uint8_t byte)
 {
     if (d->exits[byte] == EXIT_UNKNOWN)

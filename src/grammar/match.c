@@ -60,6 +60,7 @@ static size_t find_triggers(const qn_grammar_match *m, const char *bytes, size_t
     return i;
 }
 
+/* Fills a trigger: its text, its borders, and the tokens that contain it. */
 static qn_status prepare_trigger(const qn_grammar_vocab *v, const qn_grammar_trigger_text *given, trigger *t)
 {
     t->token = given->token;
@@ -123,6 +124,7 @@ static qn_status does_not_fit(const qn_grammar_match *m)
                    rule_name(m));
 }
 
+/* Whether a configuration has as many open rules as may be. */
 static bool is_at_depth(const qn_grammar_state *s)
 {
     for (size_t i = 0; i < s->n_configs; i++)
@@ -195,6 +197,7 @@ static bool is_end(const qn_grammar_vocab *v, qn_token token)
     return false;
 }
 
+/* Whether a token is the opening token, at the beginning of the answer. */
 static bool is_opening(const qn_grammar_match *m, qn_token token)
 {
     return !m->n_seen && m->opening_token >= 0 && token == m->opening_token;
@@ -220,6 +223,7 @@ static bool advance(qn_grammar_match *m, const char *bytes, size_t length, uint6
     return true;
 }
 
+/* Reads the bytes of a token in free text; NULL: it has none. False as advance(). */
 static bool see_free(qn_grammar_match *m, const char *bytes, size_t length, uint64_t max_steps)
 {
     size_t phase = m->phase, matched = bytes ? m->n_matched : 0;
@@ -231,6 +235,7 @@ static bool see_free(qn_grammar_match *m, const char *bytes, size_t length, uint
     return true;
 }
 
+/* Begins the grammar again; without memory the match is broken. */
 static void begin_again(qn_grammar_match *m)
 {
     qn_grammar_state *state;
@@ -385,6 +390,7 @@ static bool is_empty(const uint32_t *mask, size_t n_words)
     return true;
 }
 
+/* Reads the answer. QN_ERR_UNSUPPORTED if it does not fit, or it is not known whether it does. */
 static qn_status see_answer(qn_grammar_match *m, const qn_token *answer, size_t n)
 {
     (void)see_all(m, answer, n, QN_GRAMMAR_TOKEN_STEPS);

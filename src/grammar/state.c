@@ -98,6 +98,7 @@ static key_rules find_key_rules(const qn_object_rule *o, const qn_frame *f)
     return rules;
 }
 
+/* Whether a property may come next. */
 static bool is_allowed(const key_rules *rules, uint32_t property)
 {
     return rules->allowed[property / 64] >> (property % 64) & 1;
@@ -213,6 +214,8 @@ static bool repeats(qn_grammar_state *s, work *w, uint32_t node, uint32_t frame)
     return false;
 }
 
+/* Puts what may come next in an array, from the number of its items: its end, a comma or the first item, or, with lo 2,
+ * the item itself, which is counted. */
 static void put_item(qn_grammar_state *s, work *w, const qn_node *n, uint32_t frame)
 {
     const qn_array_rule *array = &s->grammar->arrays[n->a];
@@ -235,6 +238,7 @@ static void put_item(qn_grammar_state *s, work *w, const qn_node *n, uint32_t fr
     put(s, w, array->items[which], add_frame(s, &f));
 }
 
+/* Puts what follows a QN_ONCE node, if its property, or with `hi` one of the first ones, may still come. */
 static void put_once(qn_grammar_state *s, work *w, const qn_node *n, uint32_t frame)
 {
     const qn_object_rule *o = &s->grammar->objects[n->a];
@@ -248,6 +252,7 @@ static void put_once(qn_grammar_state *s, work *w, const qn_node *n, uint32_t fr
         put(s, w, n->next, count_member(s, o, frame, n->lo));
 }
 
+/* Whether a text has its least length and its DFA accepts. */
 static bool text_may_end(const qn_grammar *g, const qn_node *n, const qn_config *c)
 {
     const qn_string_rule *rule = &g->strings[n->a];
@@ -339,7 +344,10 @@ size_t qn_state_follow(qn_grammar_state *s, size_t begin, size_t end, size_t at)
     return out;
 }
 
-/* ---- A byte ---- */
+/* ---- A byte ----
+ *
+ * Functions step_... add the configurations that follow `c`, at node n, after a byte to the set [begin, end), and
+ * return its new end: `end` itself if the byte may not follow. */
 
 static size_t step_string(qn_grammar_state *s, size_t begin, size_t end, qn_config c, const qn_node *n, uint8_t byte)
 {

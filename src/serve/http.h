@@ -1,6 +1,6 @@
 /* Inside the server: its state, connections and HTTP requests. All of it belongs to the I/O thread, unless a comment
- * names another. Here a request is an HTTP request; an answer submits scheduler requests. MHD: libmicrohttpd, which
- * calls its callbacks from MHD_run, on the I/O thread. */
+ * names another. Here a request is an HTTP request; an answer submits scheduler requests. MHD: libmicrohttpd,
+ * whose callbacks come from MHD_run and MHD_stop_daemon. */
 #ifndef QN_SERVE_HTTP_H
 #define QN_SERVE_HTTP_H
 

@@ -225,6 +225,7 @@ static bool check_key(qn_http_request *r, struct MHD_Connection *mhd)
            qn_request_refuse(r, 403, "permission_denied", "this path needs the API key named '" QN_KEY_OPERATORS "'");
 }
 
+/* Checks that the path has a route and the route the method. */
 static bool check_route(qn_http_request *r)
 {
     const bool is_post = !strcmp(r->method, "POST"), is_get = !strcmp(r->method, "GET") || !strcmp(r->method, "HEAD");
@@ -245,6 +246,7 @@ static bool is_json(const qn_http_request *r, struct MHD_Connection *mhd)
     return type ? qn_guard_json(type) : r->connection->is_loopback && !header(mhd, "Origin");
 }
 
+/* Checks what the headers say of a body that a protocol reads. */
 static bool check_body(qn_http_request *r, struct MHD_Connection *mhd)
 {
     const char *length = header(mhd, "Content-Length"), *encoding = header(mhd, "Content-Encoding");
