@@ -1,9 +1,9 @@
 /* Answers: their lifetime, the scheduler requests of an exchange, and the callbacks that fill the queue.
  *
  * The answer's lock and the outbox's lock are never held together: notify() is called after the answer's lock is
- * released. Functions of a protocol and of the scheduler's cancellation are called with the answer's lock, so they must
- * not call back into the answer. Static functions are called without the lock and take it where they need it, unless a
- * comment says otherwise. */
+ * released. A protocol's functions that write the answer, and the scheduler's cancellation, are called with the
+ * answer's lock, so they must not call back into the answer. Static functions are called without the lock and take it
+ * where they need it, unless a comment says otherwise. */
 #include "serve/answer.h"
 
 #include "base/append.h"

@@ -1,8 +1,8 @@
 /* The server's counters, and their text for Prometheus. Names begin with quern_; aliases with vLLM's names are exported
  * too, for gateways.
  *
- * Threads: any, at any time, without a lock. Each number is a counter that only grows, read and written in one piece;
- * two numbers of one text may be of different moments. Times are in seconds. */
+ * Threads: any, at any time, without a lock. Each number that is counted here only grows, and is read and written in
+ * one piece; two numbers of one text may be of different moments. Times are in seconds. */
 #ifndef QN_SERVE_METRICS_H
 #define QN_SERVE_METRICS_H
 

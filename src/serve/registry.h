@@ -50,7 +50,8 @@ typedef struct qn_registered {
 typedef struct qn_registry qn_registry;
 
 /* How models of files are loaded and freed. Called by the registry's thread, one at a time, except is_lost and scan.
- * All but is_lost are called without the registry's lock and may call the registry. */
+ * All but is_lost are called without the registry's lock and may call the registry; scan must not call
+ * qn_registry_scan. */
 typedef struct qn_registry_loader {
     /* Checks the file of a model before it is loaded, without its weights, so that no other model is freed for a broken
      * file. NULL: files are not checked. */
