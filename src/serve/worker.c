@@ -18,7 +18,8 @@ typedef struct lane {
 } lane;
 
 struct qn_workers {
-    pthread_mutex_t lock;   /* protects the members below, but threads and n_threads, and the links of queued answers */
+    /* Protects the members below except threads and n_threads; and the links of queued answers. */
+    pthread_mutex_t lock;
     pthread_cond_t changed; /* an answer was added, a thread has become idle, or the threads are to end */
     lane *lanes;            /* the next turn first */
     bool is_stopping;
