@@ -7,6 +7,10 @@
  * at most MAX_WAIT. A team is disturbed if one of DISTURBED jobs was. */
 #define GAIN 0.98
 enum { MIN_WAIT = 16, MAX_WAIT = 4096, DISTURBED = 4 };
+
+/* So many jobs of other kinds end a trial, or make their kind the one that is measured. */
+enum { MAX_OTHERS = 4 * QN_PACE_JOBS };
+
 enum { FEWER, MORE };
 
 void qn_pace_init(qn_pace *pace, int most)
@@ -35,50 +39,67 @@ static void begin_trial(qn_pace *pace, int change)
 {
     pace->before = median(pace->times);
     pace->change = change;
-    pace->n_times = 0;
+    pace->n_times = pace->n_others = 0;
 }
 
 /* What became faster is tried again soon, in the same direction; what did not, later, and with more change. */
-static void end_trial(qn_pace *pace)
+static void end_trial(qn_pace *pace, bool is_better)
 {
-    const bool is_better = median(pace->times) < GAIN * pace->before;
-    size_t *wait = &pace->wait[pace->change > 0 ? MORE : FEWER];
+    const int direction = pace->change > 0 ? MORE : FEWER;
+    size_t *wait = &pace->wait[direction];
     *wait = is_better ? MIN_WAIT : *wait * 2 < MAX_WAIT ? *wait * 2 : MAX_WAIT;
     if (is_better) {
         pace->n += pace->change;
         pace->fewer = 1;
-    } else if (pace->change < 0) {
+    } else if (direction == FEWER) {
         pace->fewer = 2 * pace->fewer < pace->n ? 2 * pace->fewer : 1;
     }
+    if (direction == FEWER)
+        pace->n_disturbed = 0;
+    pace->n_jobs[direction] = 0;
     pace->change = 0;
-    pace->n_times = pace->n_jobs = pace->n_disturbed = 0;
+    pace->n_times = pace->n_others = 0;
 }
 
 static void look_for_trial(qn_pace *pace)
 {
-    const bool is_disturbed = pace->n_disturbed * DISTURBED >= pace->n_jobs;
+    const bool is_disturbed = pace->n_disturbed * DISTURBED >= pace->n_jobs[FEWER];
     if (pace->n_times < QN_PACE_JOBS)
         return;
-    if (pace->n > pace->fewer && is_disturbed && pace->n_jobs >= pace->wait[FEWER])
+    if (pace->n > pace->fewer && is_disturbed && pace->n_jobs[FEWER] >= pace->wait[FEWER])
         begin_trial(pace, -pace->fewer);
-    else if (pace->n < pace->most && pace->n_jobs >= pace->wait[MORE])
+    else if (pace->n < pace->most && pace->n_jobs[MORE] >= pace->wait[MORE])
         begin_trial(pace, 1);
+}
+
+/* A job whose time cannot be compared. */
+static void note_other(qn_pace *pace, size_t kind)
+{
+    if (++pace->n_others < MAX_OTHERS)
+        return;
+    if (pace->change)
+        end_trial(pace, false);
+    pace->kind = kind;
+    pace->n_times = pace->n_others = 0;
 }
 
 void qn_pace_note(qn_pace *pace, size_t kind, double seconds, bool disturbed)
 {
-    if (kind != pace->kind) { /* the times cannot be compared */
-        pace->kind = kind;
-        pace->change = 0;
-        pace->n_times = 0;
-    }
-    pace->n_jobs++;
+    pace->n_jobs[FEWER]++;
+    pace->n_jobs[MORE]++;
     pace->n_disturbed += disturbed;
+    if (kind != pace->kind) {
+        note_other(pace, kind);
+        return;
+    }
     if (pace->n_times == QN_PACE_JOBS)
         memmove(pace->times, pace->times + 1, (--pace->n_times) * sizeof *pace->times);
     pace->times[pace->n_times++] = seconds;
-    if (!pace->change)
-        look_for_trial(pace);
-    else if (pace->n_times == QN_PACE_JOBS)
-        end_trial(pace);
+    if (pace->change) {
+        if (pace->n_times == QN_PACE_JOBS)
+            end_trial(pace, median(pace->times) < GAIN * pace->before);
+        return;
+    }
+    pace->n_others = 0;
+    look_for_trial(pace);
 }

@@ -8,6 +8,7 @@
 #include "base/ticks.h"
 #include "base/wait_value.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -29,14 +30,14 @@ struct eventcount {
 
 /* Pieces claimed of one kind: the number of the phase in the upper half, how many in the lower. A claim is a
  * compare-and-swap, so it fails if the phase is over: whoever succeeds has a piece that is not done, and until it is
- * done the phase cannot end. A thread that slept through 2^32 phases would take the number for its own. */
+ * done the phase cannot end. A thread that slept through 2^31 phases would take the number for its own. */
 typedef atomic_uint_fast64_t claims;
 
 /* What a thread has for itself, in cache lines of its own. Other threads only claim. */
 struct member {
     _Alignas(QN_ALIGN) claims own;
     _Alignas(QN_ALIGN) struct qn_team *team;
-    pthread_t thread;
+    pthread_t thread; /* of member 0: the last caller */
     int index;
     qn_preempted preempted; /* used by the thread alone */
 };
@@ -51,7 +52,8 @@ struct qn_team {
     _Alignas(QN_ALIGN) atomic_uint_fast64_t open;
     _Alignas(QN_ALIGN) claims shared;
     _Alignas(QN_ALIGN) atomic_uint done; /* pieces of the open phase */
-    int n_threads, n_started, spins;
+    _Alignas(QN_ALIGN) int n_threads;    /* not beside `done`, which all threads change */
+    int n_started, spins;
     atomic_bool quit;
     /* Written between phases by the thread that opens the next one, read by those that hold a piece of it. */
     const qn_team_job *job;
@@ -59,7 +61,7 @@ struct qn_team {
     uint32_t number; /* of the open phase, counted since the team was created */
     int n_of_job;    /* threads that the job's pieces are divided for */
     struct member *members;
-    bool adapts;
+    bool has_caller, adapts;
     qn_pace pace; /* used by the caller of a job */
 };
 
@@ -147,13 +149,14 @@ static void do_piece(const qn_team *team, int thread, size_t index)
     team->job->work(team->job->context, &piece);
 }
 
-/* Opens the next phase that has pieces, or ends the job. A phase of one piece is done here: nobody needs to hear of
- * it. */
+/* Opens the next phase that has pieces, or ends the job. A phase of one piece is done here: nobody needs to hear of it,
+ * nor of a job that had no others. */
 static void open_next(qn_team *team, int thread)
 {
     const qn_team_job *job = team->job;
     while (++team->phase < job->n_phases) {
         const qn_team_pieces pieces = job->pieces(job->context, team->phase, team->n_of_job);
+        assert(pieces.own <= QN_TEAM_MAX_OWN && pieces.shared <= QN_TEAM_MAX_SHARED);
         const size_t n_pieces = (size_t)team->n_of_job * pieces.own + pieces.shared;
         if (n_pieces == 1)
             do_piece(team, thread, 0);
@@ -163,7 +166,9 @@ static void open_next(qn_team *team, int thread)
         publish(team, pieces.own, pieces.shared);
         return;
     }
-    publish(team, 0, 0);
+    const struct phase last = open_phase(team);
+    if (count_pieces(&last))
+        publish(team, 0, 0);
 }
 
 /* ---- Pieces ---- */
@@ -171,6 +176,8 @@ static void open_next(qn_team *team, int thread)
 /* Claims one of `limit` pieces of the phase. */
 static bool claim(claims *of, uint32_t number, size_t limit, size_t *index)
 {
+    if (!limit)
+        return false;
     uint64_t seen = atomic_load_explicit(of, memory_order_relaxed);
     for (;;) {
         const int32_t behind = (int32_t)(number - (uint32_t)(seen >> 32));
@@ -246,22 +253,24 @@ static void pass(struct member *member, const struct phase *phase, unsigned seen
         eventcount_sleep(&team->opened, seen);
 }
 
+/* The counters are read before `quit`: who sees the counters that qn_team_free has advanced sees `quit` as well, and
+ * who does not, does not sleep. */
 static void *member_main(void *argument)
 {
     struct member *member = argument;
     qn_team *team = member->team;
     qn_preempted_begin(&member->preempted);
-    while (!atomic_load_explicit(&team->quit, memory_order_acquire)) {
-        const unsigned grown = atomic_load(&team->grown.value);
+    for (;;) {
+        const unsigned grown = atomic_load(&team->grown.value), seen = atomic_load(&team->opened.value);
+        if (atomic_load(&team->quit))
+            return NULL;
         if (member->index >= atomic_load(&team->n_used)) {
             eventcount_sleep(&team->grown, grown);
             continue;
         }
-        const unsigned seen = atomic_load_explicit(&team->opened.value, memory_order_acquire);
         const struct phase phase = open_phase(team);
         pass(member, &phase, seen);
     }
-    return NULL;
 }
 
 /* ---- Jobs ---- */
@@ -279,7 +288,11 @@ static void do_alone(qn_team *team)
 static void do_together(qn_team *team)
 {
     struct member *member = &team->members[0];
-    qn_preempted_begin(&member->preempted); /* another thread may call each time */
+    if (!team->has_caller || !pthread_equal(member->thread, pthread_self())) {
+        qn_preempted_begin(&member->preempted);
+        member->thread = pthread_self();
+        team->has_caller = true;
+    }
     team->phase = SIZE_MAX;
     open_next(team, 0);
     for (;;) {
@@ -324,6 +337,7 @@ void qn_team_do(qn_team *team, const qn_team_job *job)
 
 /* For each thread its part in OWN pieces, of which the last ones are shared. */
 enum { DIVIDE_OWN = 7, DIVIDE_SHARED = 1 };
+_Static_assert((int)QN_TEAM_MAX <= (int)QN_TEAM_MAX_SHARED, "a shared piece for each thread fits");
 
 struct division {
     size_t count, unit, n_pieces;
@@ -417,7 +431,7 @@ void qn_team_free(qn_team *team)
 {
     if (!team)
         return;
-    atomic_store_explicit(&team->quit, true, memory_order_release);
+    atomic_store(&team->quit, true);
     eventcount_advance(&team->opened);
     eventcount_advance(&team->grown);
     for (int i = 1; i < team->n_started; i++)

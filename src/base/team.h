@@ -2,7 +2,7 @@
  * thread may do any piece; a phase ends when all of its pieces are done, and only then does the next one begin.
  *
  * No phase waits for a thread, only for pieces. A thread that the system does not run, because another process has its
- * processor, delays at most the piece that it is in; the others do the rest.
+ * processor, delays at most the piece that it is in, or the opening of the next phase; the others do the rest.
  *
  * A waiting thread spins for some microseconds, then sleeps in the kernel: wake-up is fast between the phases of a
  * token, and an idle team uses no CPU time. If the team has more threads than the machine, it does not spin, since that
@@ -35,14 +35,15 @@ typedef struct qn_team_pieces {
 /* A piece, and the thread that does it. */
 typedef struct qn_team_piece {
     size_t phase, index;
-    int thread;    /* 0 to qn_team_size - 1: no other thread has this number at the same time */
+    int thread;    /* 0 to qn_team_size - 1, also above n_threads: no other thread has this number at the same time */
     int n_threads; /* of which the phase's pieces are counted; the same for all phases of a job */
 } qn_team_piece;
 
 /* A job. Both functions are called by any thread of the team.
  *
  *   pieces    returns the pieces of a phase; called once for each, when all earlier phases have ended
- *   work      does one piece. Writes of earlier phases are visible to it */
+ *   work      does one piece. Writes of earlier phases are visible to it. The text of an error (qn_fail) is that of the
+ *             thread, not of the caller */
 typedef struct qn_team_job {
     size_t n_phases;
     size_t kind; /* jobs of a kind have the same work, so that their times can be compared; 0: not compared */

@@ -163,7 +163,8 @@ static bool set_int(const qn_option *option, const char *name, const char *value
     errno = 0;
     const long long number = strtoll(value, &end, 10);
     if (!plain_number_start(value) || end == value || *end) {
-        qn_cli_error("%s: '%s' is not an integer", name, value);
+        qn_cli_error("%s: '%s' is not an integer%s", name, value,
+                     strchr(value, ',') ? ": one value at a time, so run the command for each" : "");
         return false;
     }
     if (errno == ERANGE || (double)number < option->min || (double)number > option->max) {
@@ -354,8 +355,9 @@ qn_args_result qn_args_parse(const qn_command *command, int argc, char **argv, q
     for (int i = 1; i < argc; i++) {
         if (options_end || argv[i][0] != '-' || !argv[i][1]) {
             if (args->n_operands == command->max_operands) {
-                qn_cli_error("%s: unexpected argument '%s' (see quern %s --help)", command->name, argv[i],
-                             command->name);
+                const bool counts = strspn(argv[i], "0123456789") == strlen(argv[i]) && find(command->id, "-t", 2);
+                qn_cli_error("%s: unexpected argument '%s'%s%s (see quern %s --help)", command->name, argv[i],
+                             counts ? "; for that many threads use -t " : "", counts ? argv[i] : "", command->name);
                 return QN_ARGS_BAD;
             }
             args->operands[args->n_operands++] = argv[i];

@@ -6,6 +6,10 @@
 
 /* ---- Commands ---- */
 
+#define STOPS_SERVE "Ctrl-C or SIGTERM ends quern serve"
+#define ANSWERS "a quern serve answers at /health, /v1/models and /metrics"
+
+/* Those of two words are found only if the second is no file. */
 static const qn_foreign_command foreign_commands[] = {
     { "ls", "list", NULL },
     { "show", "info", NULL },
@@ -13,9 +17,9 @@ static const qn_foreign_command foreign_commands[] = {
     { "download", "pull", NULL },
     { "remove", "rm", NULL },
     { "ps", NULL, "nothing runs in the background; a quern serve lists its models at /v1/models" },
-    { "stop", NULL, "nothing runs in the background; Ctrl-C or SIGTERM ends quern serve" },
+    { "stop", NULL, "nothing runs in the background; " STOPS_SERVE },
     { "load", NULL, "quern run, chat and serve load a model each time; use one of them with -m" },
-    { "unload", NULL, "nothing stays loaded after a command; Ctrl-C or SIGTERM ends quern serve" },
+    { "unload", NULL, "nothing stays loaded after a command; " STOPS_SERVE },
     { "create", NULL, "use quern convert or quern quantize; --system and --chat-template are what a Modelfile sets" },
     { "import", NULL, "GGUF files are used where they are; use -m FILE" },
     { "cp", NULL, "GGUF files are used where they are; quern serve --alias gives a model a name" },
@@ -25,12 +29,42 @@ static const qn_foreign_command foreign_commands[] = {
     { "server", NULL, "use quern serve" },
     { "start", NULL, "use quern serve" },
     { "status", NULL, "a quern serve answers at /health and /metrics" },
+    { "daemon", NULL, "nothing runs in the background; use quern serve" },
+    { "server stop", NULL, STOPS_SERVE },
+    { "serve stop", NULL, STOPS_SERVE },
+    { "server status", NULL, ANSWERS },
+    { "serve status", NULL, ANSWERS },
+    { "server start", NULL, "use quern serve -m MODEL, whose options are those of quern serve --help" },
+    { "serve start", NULL, "use quern serve -m MODEL; it has no other words before its options" },
     { "log", NULL, "quern serve logs on standard error, or to the file of --access-log" },
     { "complete", NULL, "use quern run" },
     { "generate", NULL, "use quern run" },
-    { "embed", NULL, "quern has no embeddings of texts; use quern run, chat or serve" },
+    { "embed", NULL, "use quern serve, which answers at /v1/embeddings" },
+    { "embedding", NULL, "use quern serve, which answers at /v1/embeddings" },
     { "run-batch", NULL, "use quern batch IN.jsonl OUT.jsonl" },
     { "benchmark", NULL, "use quern bench, or quern bench-serve for a server" },
+    { "bench serve", NULL, "use quern bench-serve URL" },
+    { "bench latency", NULL, "use quern bench -m MODEL -p N -n N" },
+    { "bench throughput", NULL, "use quern bench -m MODEL -p N -n N --parallel N" },
+    { "cli", NULL, "use quern run, or quern chat" },
+    { "launch", NULL, "use quern serve, and set the client's address to it (docs/agents.md)" },
+    { "signin", NULL, "quern has no accounts; HF_TOKEN is the token for the hub" },
+    { "signout", NULL, "quern has no accounts; HF_TOKEN is the token for the hub" },
+    { "collect-env", NULL, "quern version and quern kernels tell about the program and the GPU" },
+    { "llama-cli", NULL, "use quern run, or quern chat" },
+    { "llama-run", NULL, "use quern run, or quern chat" },
+    { "llama-simple", NULL, "use quern run" },
+    { "llama-server", NULL, "use quern serve" },
+    { "llama-bench", NULL, "use quern bench" },
+    { "llama-batched-bench", NULL, "use quern bench --parallel N" },
+    { "llama-perplexity", NULL, "use quern perplexity" },
+    { "llama-quantize", NULL, "use quern quantize" },
+    { "llama-tokenize", NULL, "use quern tokenize" },
+    { "llama-embedding", NULL, "use quern serve, which answers at /v1/embeddings" },
+    { "llama-gguf-split", NULL, "quern reads split files as they are; quern quantize writes one file" },
+    { "ollama", NULL, "leave the word out" },
+    { "vllm", NULL, "leave the word out" },
+    { "lms", NULL, "leave the word out" },
 };
 
 const qn_foreign_command *qn_foreign_command_find(const char *name)
@@ -45,6 +79,7 @@ const qn_foreign_command *qn_foreign_command_find(const char *name)
 
 #define ONE_DEVICE "quern runs a model whole on one device: use --device cuda, or --device cpu"
 #define ALWAYS_SO "quern always does so; leave it out"
+#define INFO_TELLS "quern info prints all that a file says; leave it out"
 #define NOT_THIS "quern has nothing like it; leave it out"
 
 /* Found only where quern has no option of that name. */
@@ -99,7 +134,8 @@ const qn_foreign_option qn_foreign_options[] = {
     { "--tokenizer", NULL, 0, "the tokeniser is in the GGUF file; leave it out" },
     { "--trust-remote-code", NULL, 0, "quern runs no code of models; leave it out" },
     { "--hf-config-path", NULL, 0, "the configuration is in the GGUF file; leave it out" },
-    { "--modelfile", NULL, 0, "use quern info" },
+    { "--modelfile", "--parameters", 0, INFO_TELLS },
+    { "--license", "--template", 0, INFO_TELLS },
     { "--lora", "--enable-lora", 0, "quern has no adapters: merge it into the checkpoint, then use quern convert" },
     { "-mm", "--mmproj", 0, NOT_THIS },
     { "-md", "--model-draft", 0, NOT_THIS },
@@ -146,7 +182,7 @@ const qn_foreign_option qn_foreign_options[] = {
     { "--enable-prefix-caching", "--cache-prompt", QN_CMD_SERVE, ALWAYS_SO },
     { "--enable-chunked-prefill", "--metrics", QN_CMD_SERVE, ALWAYS_SO },
     { "--props", NULL, QN_CMD_SERVE, ALWAYS_SO },
-    { "--slots", "--no-slots", 0, NOT_THIS },
+    { "--slots", NULL, QN_CMD_SERVE, ALWAYS_SO },
     { "--enable-auto-tool-choice", NULL, QN_CMD_SERVE, ALWAYS_SO },
     { "--no-enable-prefix-caching", "--no-cache-prompt", 0, "use --prefix-cache off" },
     { "--max-num-seqs", NULL, 0, "use --parallel" },
@@ -161,10 +197,34 @@ const qn_foreign_option qn_foreign_options[] = {
     { "--no-webui", "--webui", 0, "use --no-page; without it there is a page" },
     { "--path", "--api-prefix", 0, "paths are fixed; a proxy before the server can change them" },
     { "--threads-http", "--api-server-count", 0, NOT_THIS },
-    { "--embedding", "--embeddings", 0, "quern has no embeddings of texts; leave it out" },
+    { "--embedding", "--embeddings", QN_CMD_SERVE, "quern serve always answers at /v1/embeddings; leave it out" },
+    { "--task", "--runner", 0, "quern serve answers chats, completions and embeddings; leave it out" },
     { "--reranking", "--rerank", 0, NOT_THIS },
     { "--slot-save-path", NULL, 0, NOT_THIS },
     { "--generation-config", NULL, 0, "defaults of sampling are those of the GGUF file; use --temp and the like" },
+    { "--url", "--base-url", 0, "quern bench-serve measures a server; other commands load a model, use -m" },
+    { "--background", "--daemon", 0, "nothing runs in the background; use & of the shell, or a service manager" },
+    /* Measuring and files. */
+    { "--input-len", "--random-input-len", 0, "use -p N" },
+    { "--output-len", "--random-output-len", 0, "use -n N" },
+    { "--num-prompts", "--max-concurrency", 0, "quern bench-serve has --requests N and --parallel N" },
+    { "--request-rate", NULL, 0, "quern bench-serve has --rate R" },
+    { "--dataset-name", "--dataset-path", 0, "quern bench-serve has --lengths FILE, and prompts of random words" },
+    { "--num-iters", "--repetitions", 0, "use -r N" },
+    { "-o", "--output", 0, "use > FILE of the shell; quern bench has --format json" },
+    { "-oe", "-pg", 0, "use -p N and -n N, and -d N for the depth" },
+    { "--delay", "--progress", 0, NOT_THIS },
+    { "--chunks", "--ppl-output-type", 0, "use --limit-bytes N, which cuts the text" },
+    { "--ppl-stride", NULL, 0, "pieces do not overlap; leave it out" },
+    { "--kl-divergence-base", NULL, 0, "--save-logits FILE writes one, --kl-divergence FILE reads it" },
+    { "--hellaswag", "--winogrande", 0, "use lm-evaluation-harness with quern serve (docs/agents.md)" },
+    { "--multiple-choice", NULL, 0, "use lm-evaluation-harness with quern serve (docs/agents.md)" },
+    { "--imatrix", "--include-weights", 0, "quern quantises without statistics of activations; leave it out" },
+    { "--allow-requantize", "--pure", 0, "quern writes every matrix in TYPE, whatever type it has; leave it out" },
+    { "--leave-output-tensor", "--output-tensor-type", 0, "quern writes every matrix in TYPE; leave it out" },
+    { "--token-embedding-type", "--tensor-type", 0, "quern writes every matrix in TYPE; leave it out" },
+    { "--keep-split", "--dry-run", 0, NOT_THIS },
+    { "--outfile", "--outtype", 0, "use quern convert DIR OUT TYPE" },
     { "-y", "--yes", 0, "quern asks nothing; leave it out" },
 };
 const size_t qn_n_foreign_options = sizeof qn_foreign_options / sizeof *qn_foreign_options;

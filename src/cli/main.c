@@ -1,4 +1,5 @@
 /* The program: finds the command, parses its arguments and runs it. */
+#include "base/append.h"
 #include "cli/cli.h"
 #include "cli/signals.h"
 
@@ -7,6 +8,7 @@
 #include <langinfo.h>
 #include <locale.h>
 #include <string.h>
+#include <unistd.h>
 
 static void usage(FILE *stream)
 {
@@ -81,6 +83,15 @@ static int help(int argc, char **argv)
     return QN_EXIT_DONE;
 }
 
+/* Another program's command of two words, as "server stop"; NULL: it is none, or the second is a file. */
+static const qn_foreign_command *find_foreign_pair(int argc, char **argv)
+{
+    char words[64];
+    if (argc < 3 || !qn_print(words, sizeof words, "%s %s", argv[1], argv[2]) || access(argv[2], F_OK) == 0)
+        return NULL;
+    return qn_foreign_command_find(words);
+}
+
 static int dispatch(int argc, char **argv)
 {
     static const char *const version_names[] = { "version", "--version", "-v", "-V", NULL };
@@ -95,6 +106,11 @@ static int dispatch(int argc, char **argv)
     }
     if (is_one_of(argv[1], help_names))
         return help(argc - 1, argv + 1);
+    const qn_foreign_command *pair = find_foreign_pair(argc, argv);
+    if (pair) {
+        qn_cli_error("unknown command '%s': %s (see quern help)", pair->name, pair->answer);
+        return QN_EXIT_USAGE;
+    }
     const qn_command *command = qn_command_find(argv[1]);
     if (!command)
         return unknown_command(argv[1]);

@@ -12,12 +12,10 @@
 /* Returns the type's name as the library spells it. NULL: it cannot be written, an error line was printed. */
 static const char *writable_type(const char *name)
 {
-    const qn_type_info *info = qn_type_find_name(name);
-    if (info && info->from_float && info->type != QN_TYPE_F32)
+    const qn_type_info *info;
+    if (!qn_type_find_writable(name, false, &info))
         return info->name;
-    qn_cli_error(info ? "%s: quern cannot write this type (see quern quantize --help)"
-                      : "'%s' is not a weight type (see quern quantize --help)",
-                 name);
+    qn_cli_error("%s", qn_error_text());
     return NULL;
 }
 

@@ -190,7 +190,8 @@ static bool prompt_tokens(const qn_args *args, const qn_model *model, qn_session
     }
     if (*count == 0) {
         qn_free_tokens(*tokens);
-        qn_cli_error("the prompt is empty, and this model needs at least one token to begin with");
+        qn_cli_error(
+            "the prompt is empty, and this model needs at least one token to begin with: use -p, -f or quern chat");
         return false;
     }
     return true;

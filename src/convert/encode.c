@@ -50,6 +50,7 @@ struct pass {
     atomic_int failure, error;
     _Atomic uint64_t failed_row;
     qn_status write_status;
+    char write_error[QN_ERROR_TEXT_MAX]; /* a thread's own text of an error is not the caller's */
 };
 
 static uint64_t chunk_rows_of(const qn_target *t)
@@ -271,13 +272,21 @@ static void encode_chunk(struct pass *p, const struct scratch *scratch, uint64_t
     }
 }
 
+/* Writes what was encoded last, and keeps the error text: another thread reports it. */
+static void write_pending(struct pass *p)
+{
+    const qn_encoder *e = p->encoder;
+    p->write_status = qn_gguf_writer_data(p->writer, e->pieces[e->current ^ 1], e->pending);
+    if (p->write_status)
+        memcpy(p->write_error, qn_error_text(), sizeof p->write_error);
+}
+
 /* Does items of a pass, on a thread of the team: item 0 writes what was encoded last, the others are chunks. */
 static void work(void *context, size_t begin, size_t end, int thread)
 {
     struct pass *p = context;
     if (begin == 0 && p->writer)
-        p->write_status =
-            qn_gguf_writer_data(p->writer, p->encoder->pieces[p->encoder->current ^ 1], p->encoder->pending);
+        write_pending(p);
     for (size_t c = begin ? begin - 1 : 0; c < end - 1; c++) {
         const uint64_t at = c * p->stride, left = p->n_rows - at;
         if (atomic_load(&p->failure) || (!p->out && atomic_load(&p->kind) == QN_WEIGHTS_ORDINARY))
@@ -291,7 +300,8 @@ static qn_status run(struct pass *p)
 {
     const qn_target *t = p->target;
     qn_team_divide(p->encoder->team, 1 + p->n_chunks, 1, work, p);
-    QN_TRY(p->write_status);
+    if (p->write_status)
+        return qn_fail(p->write_status, "%s", p->write_error);
     switch ((enum failure)atomic_load(&p->failure)) {
     case READ_FAILURE:
         return qn_fail(QN_ERR_IO, "%s: tensor '%s', row %llu: %s", qn_safetensors_path(t->source->file),

@@ -11,8 +11,7 @@
 
 #include <string.h>
 
-_Static_assert((int)QN_KEY_BLOCK == (int)QN_AURA_BLOCK && (int)QN_PAGE == (int)QN_PAGE,
-               "fp16 and AURA caches have the same blocks and pages");
+_Static_assert((int)QN_KEY_BLOCK == (int)QN_AURA_BLOCK, "fp16 and AURA caches have the same blocks");
 
 static const qn_kv_view *cache_of(const qn_row *row)
 {
@@ -491,17 +490,19 @@ static size_t count_tiles(const qn_executor *ex, const qn_attention_shape *h)
     return n;
 }
 
-/* Many rows. Items: pairs of (tile of rows, KV head). */
+/* Many rows. Items: pairs of (tile of rows, KV head), the last ones first: later tiles attend to more keys, and what
+ * takes longest should not be begun last. */
 static void attend_unsplit(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
     const qn_attention_shape *h = &op->attention.shape;
     const size_t group = h->n_heads / h->n_kv_heads, tile_heads = group < QN_QUERY_TILE ? group : QN_QUERY_TILE;
     struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, range->thread), h->head_dim);
+    const size_t count = count_tiles(ex, h) * h->n_kv_heads, begin = count - range->end, end = count - range->begin;
     size_t item = 0;
-    for (size_t row = 0, n; row < ex->step->n_rows && item < range->end; row += n) {
+    for (size_t row = 0, n; row < ex->step->n_rows && item < end; row += n) {
         n = rows_of_tile(ex, h, row);
         for (size_t kv = 0; kv < h->n_kv_heads; kv++, item++) {
-            if (item < range->begin || item >= range->end)
+            if (item < begin || item >= end)
                 continue;
             for (size_t head = kv * group; head < (kv + 1) * group; head += tile_heads) {
                 const size_t left = (kv + 1) * group - head;
@@ -516,7 +517,8 @@ size_t qn_executor_attention(const qn_executor *ex, const qn_op *op, qn_cpu_work
 {
     const qn_attention_shape *h = &op->attention.shape;
     works[0] = ex->split_kv ? (qn_cpu_work){ .run = attend_split_kv,
-                                             .count = partial_base(ex, ex->step->n_rows) * h->n_kv_heads }
+                                             .count = partial_base(ex, ex->step->n_rows) * h->n_kv_heads,
+                                             .item_bytes = 2 * sizeof(uint16_t) * QN_KEY_BLOCK * h->head_dim }
                             : (qn_cpu_work){ .run = attend_unsplit,
                                              .count = count_tiles(ex, h) * h->n_kv_heads,
                                              .spread = QN_SPREAD_SINGLE };

@@ -63,7 +63,7 @@ static void divide(qn_cpu_work *work, size_t n_threads)
 {
     work->unit = work->unit ? work->unit : 1;
     const size_t units = (work->count + work->unit - 1) / work->unit;
-    if (work->spread == QN_SPREAD_SINGLE || !units) {
+    if (work->spread == QN_SPREAD_SINGLE || units <= 1) {
         divide_singly(work, units);
     } else if (work->item_bytes ? units >= SHARED_PART * n_threads : units >= MANY * n_threads) {
         divide_evenly(work, units, n_threads);

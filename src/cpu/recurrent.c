@@ -266,7 +266,8 @@ size_t qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, qn_cpu_wor
     /* items with the same keys stay together where there are enough of them */
     works[0] = (qn_cpu_work){ .run = advance_slices,
                               .count = count,
-                              .unit = count / rep >= 2 * (size_t)qn_team_size(ex->team) ? rep : 1 };
+                              .unit = count / rep >= 2 * (size_t)qn_team_size(ex->team) ? rep : 1,
+                              .item_bytes = shape->head_k * shape->head_v / head_slices(ex) * sizeof(float) };
     return 1;
 }
 

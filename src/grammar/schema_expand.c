@@ -12,6 +12,9 @@
 /* Longer lists are not read: schemas that need them are left out. */
 enum { MAX_LIST = 256 };
 
+/* What a name with requirements counts. */
+enum { DEPENDENCY_STEPS = 64 };
+
 static bool has(json_t *list, const char *name)
 {
     json_t *item;
@@ -121,9 +124,10 @@ static void expand_if(json_t *root, json_t *schema, json_t *beside, bool is_loos
 static void expand_not(json_t *root, json_t *schema, json_t *beside, uint64_t *steps, json_t *out, json_t **parts)
 {
     json_t *excluded = json_object_get(schema, "not"), *strings = qn_schema_excluded(schema);
+    const bool lists_strings = strings != NULL;
     bool is_whole;
     json_decref(strings);
-    if (!excluded || strings)
+    if (!excluded || lists_strings)
         return;
     json_t *known = list_known(schema, beside);
     json_t *others = qn_schema_negate(root, excluded, known, steps, &is_whole);
@@ -154,7 +158,8 @@ static json_t *without_name(const char *name)
     return json_pack("{s:{s:b}}", "properties", name, 0);
 }
 
-static void expand_dependencies(json_t *schema, json_t *beside, const char *keyword, json_t *out, json_t **parts)
+static void expand_dependencies(json_t *schema, json_t *beside, const char *keyword, uint64_t *steps, json_t *out,
+                                json_t **parts)
 {
     json_t *dependencies = json_object_get(schema, keyword), *needed;
     const char *name;
@@ -162,7 +167,8 @@ static void expand_dependencies(json_t *schema, json_t *beside, const char *keyw
     json_object_foreach(dependencies, name, needed) is_known &=
         json_is_object(needed) || json_is_boolean(needed) ||
         (json_is_array(needed) && json_array_size(needed) <= MAX_LIST);
-    if (!is_known)
+    json_object_foreach(dependencies, name, needed) *steps += DEPENDENCY_STEPS + json_array_size(needed);
+    if (!is_known || *steps > QN_SCHEMA_STEPS)
         return;
     json_object_del(out, keyword);
     json_object_foreach(dependencies, name, needed)
@@ -194,7 +200,7 @@ json_t *qn_schema_expand(json_t *root, json_t *schema, json_t *beside, bool is_l
         expand_not(root, schema, beside, steps, out, &parts);
     for (size_t i = 0; i < sizeof dependencies / sizeof *dependencies; i++)
         if (json_object_get(schema, dependencies[i]))
-            expand_dependencies(schema, beside, dependencies[i], out, &parts);
+            expand_dependencies(schema, beside, dependencies[i], steps, out, &parts);
     if (!parts)
         return out;
     /* The schema comes first, so that its properties keep their order. */

@@ -10,6 +10,10 @@
 /* Longer lists are not read, and deeper schemas not negated: the result is not whole. */
 enum { MAX_LIST = 256, MAX_DEPTH = 8, MAX_NUMBERS = 16, MAX_PAIRED = 12 };
 
+/* An alternative takes about a kilobyte. Each is counted as so many steps, so that all of a schema's together take less
+ * than 100 MB; and no negation has more than the compiler could use by far. */
+enum { ALTERNATIVE_STEPS = 64, MAX_ALTERNATIVES = 1024 };
+
 static const char *const type_names[] = { "null", "boolean", "number", "string", "array", "object" };
 enum { N_TYPES = sizeof type_names / sizeof *type_names };
 
@@ -41,11 +45,31 @@ static bool names_type(json_t *type, const char *name)
     return false;
 }
 
-/* Appends an alternative, whose reference is taken over; NULL: no memory. */
+static bool is_full(const negation *n)
+{
+    return *n->steps > QN_SCHEMA_STEPS || json_array_size(n->alternatives) >= MAX_ALTERNATIVES;
+}
+
+/* Appends an alternative, whose reference is taken over; NULL: no memory. It is left out, and the result is not whole,
+ * if there are too many. */
 static void add(negation *n, json_t *alternative)
 {
-    if (!alternative || json_array_append_new(n->alternatives, alternative))
+    *n->steps += ALTERNATIVE_STEPS;
+    if (is_full(n)) {
         n->is_whole = false;
+        json_decref(alternative);
+    } else if (!alternative || json_array_append_new(n->alternatives, alternative)) {
+        n->is_whole = false;
+    }
+}
+
+/* Appends all alternatives of a list, whose reference is taken over. */
+static void add_all(negation *n, json_t *alternatives)
+{
+    json_t *alternative;
+    size_t i;
+    json_array_foreach(alternatives, i, alternative) add(n, json_incref(alternative));
+    json_decref(alternatives);
 }
 
 static json_t *negate(json_t *root, json_t *schema, json_t *known, int depth, uint64_t *steps, bool *is_whole);
@@ -333,6 +357,11 @@ static void negate_dependencies(negation *n, json_t *dependencies, int depth)
     }
     json_object_foreach(dependencies, key, needed)
     {
+        *n->steps += ALTERNATIVE_STEPS * json_array_size(needed);
+        if (is_full(n)) {
+            n->is_whole = false;
+            break;
+        }
         json_t *others = json_is_array(needed) ? json_array() : negate_part(n, needed, NULL, depth);
         n->is_whole &= json_array_size(needed) <= MAX_LIST;
         if (json_array_size(needed) <= MAX_LIST)
@@ -353,10 +382,11 @@ static void negate_all_of(negation *n, json_t *parts, json_t *known, int depth)
     size_t i;
     json_array_foreach(parts, i, part)
     {
-        json_t *others = negate_part(n, part, known, depth);
-        if (json_array_extend(n->alternatives, others))
+        if (is_full(n)) {
             n->is_whole = false;
-        json_decref(others);
+            break;
+        }
+        add_all(n, negate_part(n, part, known, depth));
     }
 }
 
@@ -397,10 +427,7 @@ static void negate_reference(negation *n, const char *reference, json_t *known, 
         n->is_whole = false;
         return;
     }
-    json_t *others = negate_part(n, target, known, depth);
-    if (json_array_extend(n->alternatives, others))
-        n->is_whole = false;
-    json_decref(others);
+    add_all(n, negate_part(n, target, known, depth));
 }
 
 /* ---- Keywords ---- */

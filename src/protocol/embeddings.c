@@ -189,7 +189,13 @@ static bool bind_prompt(qn_embeddings_exchange *x, size_t i, qn_refusal *refusal
         return qn_refuse(refusal, 400, NULL, "input", "input %zu has no tokens, at least 1 is needed", i);
     if (prompt->n > x->served->n_ctx && !x->cuts)
         return qn_exchange_refuse_length(prompt->n, x->served, refusal);
-    prompt->n = prompt->n > x->served->n_ctx ? x->served->n_ctx : prompt->n;
+    if (prompt->n > x->served->n_ctx) {
+        /* The token that ends a text, which pooling of the last token reads, stays. */
+        const qn_token last = prompt->tokens[prompt->n - 1];
+        if (json_is_string(input) && qn_token_is_end(x->served->model, last))
+            prompt->tokens[x->served->n_ctx - 1] = last;
+        prompt->n = x->served->n_ctx;
+    }
     return true;
 }
 
@@ -241,15 +247,17 @@ bool qn_embeddings_bind(qn_exchange *exchange, const qn_served *served, qn_refus
 /* Returns the length of a vector in a norm, as llama-server's embd_normalize has them. */
 static double length_of(const qn_embedded *e, int norm)
 {
-    double sum = 0;
+    double sum = 0, largest = 0;
+    for (size_t i = 0; i < e->n; i++)
+        largest = fmax(largest, fabs((double)e->values[i]));
+    if (norm == 0 || largest == 0)
+        return largest / 32760;
     for (size_t i = 0; i < e->n; i++) {
         const double value = fabs((double)e->values[i]);
-        if (norm == 0)
-            sum = value > sum ? value : sum;
-        else
-            sum += norm == 1 ? value : norm == 2 ? value * value : pow(value, norm);
+        /* powers of parts of the largest value neither overflow nor vanish all together */
+        sum += norm == 1 ? value : norm == 2 ? value * value : pow(value / largest, norm);
     }
-    return norm == 0 ? sum / 32760 : norm == 1 ? sum : norm == 2 ? sqrt(sum) : pow(sum, 1.0 / norm);
+    return norm == 1 ? sum : norm == 2 ? sqrt(sum) : largest * pow(sum, 1.0 / norm);
 }
 
 static bool take_embedding(qn_embeddings_exchange *x, qn_embedded *e, const qn_exchange_event *event)

@@ -86,8 +86,8 @@ for ids in '' , 1, ,1 1,,2 1x -1 '1;2' 99999999999999999999 0x1 ' '; do
 done
 refuses 2 'too few arguments' info
 refuses 2 'too few arguments' quantize "$model" "$work/out.gguf"
-refuses 2 "'q9_9' is not a weight type" quantize "$model" "$work/out.gguf" q9_9
-refuses 2 'q5_k: quern cannot write' quantize "$model" "$work/out.gguf" q5_k
+refuses 2 "type 'q9_9': quern cannot quantise to it, expected one of f16 " quantize "$model" "$work/out.gguf" q9_9
+refuses 2 "type 'q5_k': quern cannot quantise to it" quantize "$model" "$work/out.gguf" q5_k
 refuses 1 "'blk.0.attn_q.weight' is nvfp4, which runs as it is" quantize "$golden/qwen3.nvfp4.gguf" "$work/out.gguf" q8_0
 quern
 { [ $status -eq 2 ] && grep -q '^usage:' "$work/err"; } || fail "quern without arguments"

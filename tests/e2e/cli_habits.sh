@@ -69,6 +69,11 @@ says 'OWNER/REPO' rm llama3.2
 says 'OWNER/REPO' serve llama3.2
 says 'OWNER/REPO.*-p' chat llama3.2
 
+says 'leave it out' show t/parrot --modelfile
+says 'quern run, or quern chat' llama-cli -m "$parrot"
+says 'quern serve' llama-server -m "$parrot" --port 8080
+says 'leave the word out' ollama run t/parrot
+
 # ---- LM Studio ----
 works get t/parrot
 works ls
@@ -77,6 +82,9 @@ says 'use one of them with -m' load t/parrot
 says 'Ctrl-C' unload --all
 says 'quern serve' server start --port 1234
 says '/health' status
+says '/health' server status
+says 'Ctrl-C' server stop
+says 'quern bench-serve' chat --url http://localhost:8000/v1
 says '-m FILE' import model.gguf
 works chat t/parrot -p "hi"
 says '-c' serve t/parrot --context-length 4096
@@ -108,6 +116,12 @@ works bench -m "$parrot" -p 8 -n 4 -r 1
 says '--device cuda' bench -m "$parrot" -p 8 -n 4 -r 1 -ngl 99
 works perplexity -m "$parrot" -f "$QN_SOURCE_DIR/README.md" -c 64 --limit-bytes 1000
 works quantize "$golden/qwen3.f16.gguf" "$work/q.gguf" Q8_0
+says 'use -t 4' quantize "$golden/qwen3.f16.gguf" "$work/q.gguf" Q8_0 4
+says 'expected one of f16 .* q4_0' quantize "$golden/qwen3.f16.gguf" "$work/q.gguf" Q4_K_M
+says 'leave it out' quantize --imatrix imatrix.dat "$golden/qwen3.f16.gguf" "$work/q.gguf" Q8_0
+says '--limit-bytes' perplexity -m "$parrot" -f "$QN_SOURCE_DIR/README.md" --chunks 2
+says 'one value at a time' bench -m "$parrot" -t 1,2
+says '--format json' bench -m "$parrot" -o md
 
 # ---- llama-server ----
 serves -m "$parrot" -c 100 -np 2 --host 127.0.0.1 -cb --metrics --jinja -t 2 -a mine
@@ -115,9 +129,9 @@ serves -hf t/parrot --no-ui --api-key key --seed -1
 says '--device cuda' serve -m "$parrot" --port 0 -ngl 99
 says 'leave it out' serve -m "$parrot" --port 0 -fa on
 says 'No such file' serve -m "$parrot" --port 0 --chat-template-file "$work/none.jinja"
-says 'no embeddings' serve -m "$parrot" --port 0 --embedding
+serves -m "$parrot" --embedding --slots
+says '--pooling' serve -m "$parrot" --port 0 --pooling max
 says '--no-page' serve -m "$parrot" --port 0 --no-webui
-says 'leave it out' serve -m "$parrot" --port 0 --slots
 says 'API key\|--api-key\|--allow-unauthenticated' serve -m "$parrot" --port 0 --host 0.0.0.0
 
 # ---- vLLM ----
@@ -136,6 +150,8 @@ says 'leave it out' serve t/parrot --trust-remote-code
 says 'leave it out' serve t/parrot --enforce-eager
 says 'quern batch IN' run-batch -i in.jsonl -o out.jsonl --model t/parrot
 says 'quern run' complete --quick hi
+says 'quern bench-serve' bench serve --model t/parrot --num-prompts 10
+says 'quern bench ' bench latency --model t/parrot --input-len 32
 [ $n_lines -ge 80 ] || fail "only $n_lines lines"
 
 # ---- A message for chat ----

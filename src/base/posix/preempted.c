@@ -21,10 +21,7 @@ static long count_taken(void)
 
 void qn_preempted_begin(qn_preempted *p)
 {
-    p->interval = qn_ticks_per_ms();
-    p->since = qn_ticks();
-    p->taken = count_taken();
-    p->looks = 0;
+    *p = (qn_preempted){ .interval = qn_ticks_per_ms(), .since = qn_ticks(), .taken = count_taken() };
 }
 
 bool qn_preempted_look(qn_preempted *p)

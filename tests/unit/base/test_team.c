@@ -194,6 +194,19 @@ TEST(teams_that_adapt)
     qn_team_free(team);
 }
 
+/* A team may end at once after a job, or before any. */
+TEST(teams_end)
+{
+    for (int i = 0; i < 300; i++) {
+        qn_team *team;
+        struct numbers n = { .least = QN_TEAM_MAX };
+        assert_ok(qn_team_create(2 + i % 4, &team));
+        if (i % 3)
+            qn_team_do(team, &(qn_team_job){ (size_t)(i % 3), 0, note_number, note_done, &n });
+        qn_team_free(team);
+    }
+}
+
 struct cover {
     atomic_uchar *seen;
     size_t count, unit;

@@ -404,7 +404,23 @@ TEST(test_many_constants)
 /* What a stranger may write to make the compiler work. A second is for sanitizers. */
 TEST(test_hostile)
 {
+    /* alternatives that multiply: 200 names in references to references, in which \u0023 is a number sign for itself */
+    char *const names = repeat("[", "\"n#\"~", "]", 200), *const again =
+                                                              repeat("[", "{\"$ref\":\"\\u0023/$defs/c\"}~", "]", 150);
+    char multiplied[2][16384];
+    for (size_t i = 0; i < COUNT(multiplied); i++) {
+        qn_text_buffer to = qn_append_to(multiplied[i], sizeof multiplied[i]);
+        qn_append(&to, "]},\"b\":{\"allOf\":%s},\"c\":{", again);
+        qn_append(&to, i ? "\"dependentRequired\":{\"a\":%s,\"b\":[\"c\"]}}}}" : "\"required\":%s}}}", names);
+        assert_false(to.is_cut);
+    }
+    free(names);
+    free(again);
     char *const cases[] = {
+        repeat("{\"type\":\"object\",\"not\":{\"$ref\":\"#/$defs/a\"},\"$defs\":{\"a\":{\"allOf\":[",
+               "{\"$ref\":\"\\u0023/$defs/b\"}~", multiplied[0], 150),
+        repeat("{\"if\":{\"$ref\":\"#/$defs/a\"},\"then\":{\"type\":\"object\"},\"$defs\":{\"a\":{\"allOf\":[",
+               "{\"$ref\":\"\\u0023/$defs/b\"}~", multiplied[1], 150),
         repeat("{\"dependentRequired\":{", "\"a#\":[\"b#\"]~", "}}", 250),
         repeat("{\"allOf\":[", "{\"not\":{\"required\":[\"a#\",\"b#\"]}}~", "]}", 200),
         repeat("{\"oneOf\":[", "{\"required\":[\"a#\"]}~", "]}", 150),
@@ -432,6 +448,7 @@ TEST(test_hostile)
             json_t *json = json_loads(cases[i], 0, NULL);
             const double begin = cpu_seconds();
             label("%.60s", cases[i]);
+            assert_true(i > 1 || json);
             const qn_status status =
                 json ? qn_grammar_from_schema(json, &(qn_grammar_options){ .strict = strict }, &grammar)
                      : QN_ERR_INVALID;
