@@ -33,7 +33,7 @@ struct qn_encoder {
 enum failure { NO_FAILURE, READ_FAILURE, NONFINITE_WEIGHT, LARGE_WEIGHT };
 
 /* One piece, or the chunks of a classification. All threads of the team read it during a pass; they write only the
- * atomic members, and thread-own parts of `out`. write_status is written by the thread of item 0. */
+ * atomic members, and thread-own parts of `out`. write_status and write_error are written by the thread of item 0. */
 struct pass {
     qn_encoder *encoder;
     const qn_target *target;
