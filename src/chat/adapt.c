@@ -77,7 +77,7 @@ static bool has_role(const json_t *message, const char *role)
     return of && !strcmp(of, role);
 }
 
-/* The arguments of a call, in its function or in the call itself. NULL: none. */
+/* Returns the arguments of a call, in its function or in the call itself. NULL: none. */
 static const json_t *arguments_of(const json_t *call)
 {
     const json_t *function = json_object_get(call, "function");
@@ -100,7 +100,7 @@ static bool has_calls_to_change(const qn_chat_traits *traits, const json_t *mess
     return false;
 }
 
-/* The JSON text of an object, as the filter tojson prints it. */
+/* Prints an object as JSON text, as the filter tojson does. *out: a new reference. */
 static qn_status text_of_object(json_t *object, json_t **out)
 {
     static const char source[] = "{{ x|tojson }}";
@@ -264,7 +264,7 @@ static qn_status add_behind(turns *t, size_t i, const char *text, size_t n)
     return QN_OK;
 }
 
-/* The content of a system message as text, since it is joined with other texts. */
+/* Finds the content of a system message as text, since it is joined with other texts. *out: a new reference. */
 static qn_status text_of_system(const json_t *message, size_t index, json_t **out)
 {
     json_t *content = json_object_get(message, "content");
@@ -405,7 +405,7 @@ static int level_of(const json_t *effort)
     return -1;
 }
 
-/* The nearest level of `known` from `least` to `most`, preferring higher ones; -1: none. */
+/* Returns the nearest level of `known` from `least` to `most`, preferring higher ones; -1: none. */
 static int nearest_level(unsigned known, int level, int least, int most)
 {
     for (int i = level; i <= most; i++)

@@ -166,7 +166,7 @@ const qn_chat_traits *qn_chat_template_traits(const qn_chat_template *chat)
 
 /* ---- Rendering ---- */
 
-/* The text of a special token of the vocabulary; NULL if there is none. */
+/* Returns the text of a special token of the vocabulary; NULL if there is none. */
 static json_t *token_text(const qn_tokenizer *tok, int32_t token)
 {
     const char *bytes;
@@ -192,7 +192,8 @@ static bool is_token_variable(const char *name)
     return n > suffix && !strcmp(name + n - suffix, "_token");
 }
 
-/* Later variables override earlier ones of the same name. */
+/* Makes the list of a template's variables, which borrows their values. Later variables override earlier ones of the
+ * same name. */
 static qn_status make_variables(const json_t *conversation, const qn_jinja_variable *standard, qn_jinja_variable **out,
                                 size_t *n)
 {

@@ -17,7 +17,7 @@ static json_t *last_message(const json_t *conversation)
     return json_array_get(messages, json_array_size(messages) - 1);
 }
 
-/* The last text of a content, which may be in parts; NULL if there is none. */
+/* Returns the last text of a content, which may be in parts; NULL if there is none. */
 static json_t *last_text(const json_t *content)
 {
     json_t *part = json_array_get(content, json_array_size(content) - 1);
@@ -50,7 +50,7 @@ qn_status qn_chat_continues(const json_t *conversation, bool *continues)
                : qn_fail(QN_ERR_INVALID, "continue_final_message: the last message has no text as its content");
 }
 
-/* A copy of the text with the mark. The text may contain zero bytes. */
+/* Returns a copy of the text with the mark. The text may contain zero bytes. */
 static json_t *marked_text(const json_t *text)
 {
     const size_t n = json_string_length(text);
@@ -64,7 +64,7 @@ static json_t *marked_text(const json_t *text)
     return marked;
 }
 
-/* A copy of the last message whose content ends with the mark; NULL without memory. */
+/* Returns a copy of the last message whose content ends with the mark; NULL without memory. */
 static json_t *marked_message(const json_t *message)
 {
     const json_t *content = json_object_get(message, "content");
@@ -100,7 +100,7 @@ qn_status qn_chat_mark_content(const json_t *conversation, json_t **marked)
     return qn_fail(QN_ERR_MEMORY, "no memory for a conversation");
 }
 
-/* The offset of the last mark in a text, or the text's length. */
+/* Returns the offset of the last mark in a text, or the text's length. */
 static size_t find_mark(const char *text, size_t length)
 {
     const size_t n = sizeof mark - 1;
@@ -110,7 +110,7 @@ static size_t find_mark(const char *text, size_t length)
     return length;
 }
 
-/* The part of a content that templates print: the text after its reasoning, without leading space. */
+/* Returns the part of a content that templates print: the text after its reasoning, without leading space. */
 static const char *printed_content(const json_t *content, const char *think_close, size_t *length)
 {
     const char *from = json_string_value(content), *end = from + json_string_length(content), *close;

@@ -3,7 +3,9 @@
  *
  * The parser handles one symbol at a time: a byte of valid UTF-8, or a mark, which is a byte that UTF-8 does not use
  * and stands for a delimiter that came as a token. `held` holds the symbols whose meaning is not decided. When a
- * mark leaves the parser, it becomes its delimiter's text. */
+ * mark leaves the parser, it becomes its delimiter's text.
+ *
+ * A parser is used by one thread at a time. */
 #ifndef QN_CHAT_OUTPUT_INTERNAL_H
 #define QN_CHAT_OUTPUT_INTERNAL_H
 

@@ -15,7 +15,7 @@ static void fail_here(qn_output_parser *p)
     qn_output_call_failed(p, p->held.n - 1);
 }
 
-/* In a doubtful place a call needs arguments. */
+/* Whether enough of a call is known to begin it. In a doubtful place it needs arguments, too. */
 static bool may_begin(const qn_output_parser *p)
 {
     const qn_json_call *json = &p->call.json;

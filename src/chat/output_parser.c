@@ -80,6 +80,7 @@ qn_match qn_output_match(const qn_output_parser *p, qn_delimiter which, const ch
 
 /* ---- Events ---- */
 
+/* Emits the text or arguments collected in p->out, if there are any. */
 static void flush(qn_output_parser *p)
 {
     if (!p->out.n || p->status != QN_OK)
@@ -91,6 +92,7 @@ static void flush(qn_output_parser *p)
     p->out.n = 0;
 }
 
+/* Collects symbols of an event of a kind; emits what was collected of another kind. */
 static void put(qn_output_parser *p, qn_output_event_kind kind, const char *symbols, size_t n)
 {
     if (p->out_kind != kind)
@@ -99,6 +101,7 @@ static void put(qn_output_parser *p, qn_output_event_kind kind, const char *symb
     qn_output_expand(p, &p->out, symbols, n);
 }
 
+/* Collects symbols as reasoning or content. */
 static void put_text(qn_output_parser *p, const char *symbols, size_t n)
 {
     if (!n)
@@ -126,11 +129,13 @@ static void begin_section(qn_output_parser *p, bool strip)
     p->held.n = p->candidate = 0;
 }
 
+/* Whether the candidate is at the beginning of a line of the text. */
 static bool at_line_start(const qn_output_parser *p)
 {
     return p->at_start || p->last == '\n' || (p->candidate && memchr(p->held.data, '\n', p->candidate));
 }
 
+/* Whether a delimiter may begin at the candidate. */
 static bool enabled(const qn_output_parser *p, qn_delimiter which)
 {
     const bool by_token = p->delimiters[which].token >= 0;
@@ -146,6 +151,7 @@ static bool enabled(const qn_output_parser *p, qn_delimiter which)
     }
 }
 
+/* Collects the space before the candidate as text, without newlines that belong to the format. */
 static void put_space(qn_output_parser *p)
 {
     size_t skip = 0;
@@ -154,7 +160,7 @@ static void put_space(qn_output_parser *p)
     put_text(p, p->held.data + skip, p->candidate - skip);
 }
 
-/* The candidate is no delimiter: its space and its first symbol are text, the rest is handled again. */
+/* Decides that the candidate is no delimiter: its space and its first symbol are text, the rest is handled again. */
 static void reject(qn_output_parser *p)
 {
     p->state = STATE_TEXT;
@@ -164,6 +170,7 @@ static void reject(qn_output_parser *p)
     p->held.n = p->candidate = 0;
 }
 
+/* Begins to parse a call, whose first symbols are the candidate. */
 static void open_call(qn_output_parser *p, qn_delimiter which)
 {
     const bool by_token = p->delimiters[which].token >= 0;
@@ -178,6 +185,7 @@ static void open_call(qn_output_parser *p, qn_delimiter which)
         p->call.json = (qn_json_call){ .state = which == BRACE ? JSON_FIRST_KEY : JSON_OPEN };
 }
 
+/* Handles a complete delimiter. */
 static void delimiter(qn_output_parser *p, qn_delimiter which)
 {
     flush(p);
@@ -194,6 +202,7 @@ static void delimiter(qn_output_parser *p, qn_delimiter which)
     }
 }
 
+/* Handles a symbol of text: collects it, or holds it as space or as part of a delimiter. */
 static void text_step(qn_output_parser *p)
 {
     const char c = p->held.data[p->held.n - 1];
@@ -242,6 +251,7 @@ void qn_output_begin_call(qn_output_parser *p)
     p->on_event(&event, p->user);
 }
 
+/* Ends a call that was begun, held[p->raw .. end). The symbols after it are handled again. */
 static void end_call(qn_output_parser *p, size_t end, qn_output_call_end how)
 {
     flush(p);
@@ -284,7 +294,7 @@ void qn_output_call_failed(qn_output_parser *p, size_t at)
     }
 }
 
-/* Space and call_close after a call belong to it. */
+/* Handles a symbol after a call: space and call_close belong to it. */
 static void after_call_step(qn_output_parser *p)
 {
     const char c = p->held.data[p->held.n - 1];
@@ -302,6 +312,7 @@ static void after_call_step(qn_output_parser *p)
     }
 }
 
+/* Handles a symbol of a call. One that is too long fails at the beginning of a character. */
 static void call_step(qn_output_parser *p)
 {
     const size_t n = p->held.n - p->raw;
@@ -314,6 +325,7 @@ static void call_step(qn_output_parser *p)
         qn_output_json_step(p);
 }
 
+/* Handles all symbols of the queue. */
 static void run(qn_output_parser *p)
 {
     while (p->queue_head < p->queue.n && p->status == QN_OK) {

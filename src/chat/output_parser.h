@@ -46,13 +46,15 @@ typedef struct qn_output_params {
 
     /* NULL: none. Their schemas type the values of the form xml. In doubtful places only their names tell calls from
      * text; without tools there are no calls there. */
-    const qn_output_tools *tools;
+    const qn_output_tools *tools; /* borrowed */
 
     /* Number of tokens of reasoning after which `reasoning_end`, the template's own words, ends it. */
     size_t reasoning_budget;   /* SIZE_MAX: no limit */
     const char *reasoning_end; /* required with a budget; copied */
 
     size_t max_call; /* limit of the bytes of a call, which bounds the memory; a longer call is broken */
+    /* Called by qn_output_feed, qn_output_finish and qn_output_cut, on their thread. It must not call the parser; the
+     * event and its texts are valid only during the call. */
     void (*on_event)(const qn_output_event *event, void *user);
     void *user;
 } qn_output_params;

@@ -54,7 +54,7 @@ static void add_type(struct walk *walk, qn_value_type type)
         walk->types->types[walk->types->n++] = type;
 }
 
-/* The schema that a reference points to, or NULL. */
+/* Returns the schema that a reference points to, or NULL. */
 static const json_t *resolve(struct walk *walk, const json_t *reference)
 {
     json_t *target;
@@ -96,7 +96,7 @@ static void add_named(struct walk *walk, const json_t *name, bool is_any_text)
 static const char *const parts[] = { "anyOf", "oneOf", "allOf", "if", "then", "else", "$ref" };
 enum { N_PARTS = sizeof parts / sizeof *parts, REFERENCE = N_PARTS - 1 };
 
-/* Part `i` of a keyword, or NULL. */
+/* Returns part `i` of a keyword, or NULL. */
 static const json_t *part_of(struct walk *walk, const json_t *schema, size_t keyword, size_t i)
 {
     const json_t *value = json_object_get(schema, parts[keyword]);

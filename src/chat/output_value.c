@@ -80,7 +80,7 @@ bool qn_output_may_be_other(const qn_value_types *types, const char *text, size_
     return may;
 }
 
-/* The JSON of a number that is an integer, or NULL: 1.0 is 1, but 1e3 is not converted. */
+/* Returns the JSON of a number that is an integer, or NULL: 1.0 is 1, but 1e3 is not converted. */
 static const char *integer(const char *text, size_t n, size_t *length)
 {
     char copy[64];
@@ -100,7 +100,8 @@ static const char *integer(const char *text, size_t n, size_t *length)
     return text;
 }
 
-/* The JSON of a value that is an instance of the type, or NULL. Templates of Qwen3.5 print Python's constants. */
+/* Returns the JSON of a value that is an instance of the type, or NULL. Templates of Qwen3.5 print Python's
+ * constants. */
 static const char *instance(qn_value_type type, const char *text, size_t n, size_t *length)
 {
     static const struct {
@@ -201,7 +202,7 @@ static bool write_literal(qn_output_parser *p, qn_symbols *to, const char *text,
     return p->status == QN_OK;
 }
 
-/* A value that is a list or a dictionary of Python, as JSON in p->literal, or NULL. */
+/* Returns a value that is a list or a dictionary of Python, as JSON in p->literal, or NULL. */
 static const char *literal(qn_output_parser *p, qn_value_type type, const char *text, size_t n, size_t *length)
 {
     const char first = type == VALUE_ARRAY ? '[' : type == VALUE_OBJECT ? '{' : '\0';

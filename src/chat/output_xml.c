@@ -81,7 +81,7 @@ static void end_function(qn_output_parser *p, size_t end)
     qn_output_call_complete(p, end);
 }
 
-/* Between arguments. A second </parameter> is skipped; </function> may be missing. */
+/* Handles a symbol between arguments. A second </parameter> is skipped; </function> may be missing. */
 static void body_step(qn_output_parser *p)
 {
     qn_xml_call *xml = &p->call.xml;
@@ -233,7 +233,8 @@ static void end_value(qn_output_parser *p, size_t length)
     begin_text(p, XML_BODY);
 }
 
-/* Inside a JSON string there are no tags, except after a line end, which such a string cannot contain. */
+/* Whether a symbol of a value begins no tag: inside a JSON string there are none, except after a line end, which such a
+ * string cannot contain. */
 static bool hides_tags(const qn_output_parser *p, char symbol)
 {
     return p->call.xml.is_scanned && symbol != '\n' && qn_json_scan_in_string(&p->call.xml.scan);

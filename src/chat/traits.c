@@ -62,7 +62,8 @@ static bool prints(const qn_jinja *jinja, const char *messages, const char *cons
 static const char *const probe[] = { PROBE, NULL }, *const both[] = { PROBE, OTHER, NULL };
 static const char *const in_quotes[] = { "'" PROBE, "\"" PROBE, NULL }, *const python[] = { "'" PROBE, NULL };
 
-/* A template without support for parts fails, prints nothing, or prints a Python list. */
+/* Whether the template reads contents in parts. One without support for them fails, prints nothing, or prints a Python
+ * list. */
 static bool reads_parts(const qn_jinja *jinja)
 {
     return prints(jinja, "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"" PROBE "\"}]}]", probe,
@@ -122,8 +123,8 @@ static bool refuses_null(const qn_jinja *jinja, bool as_text)
     return false;
 }
 
-/* If the template accepts both forms of arguments, objects are right, since tojson does not quote them, unless it
- * prints them in Python's syntax. */
+/* Finds the form of arguments. If the template accepts both, objects are right, since tojson does not quote them,
+ * unless it prints them in Python's syntax. */
 static void find_calls(const qn_jinja *jinja, qn_chat_traits *traits)
 {
     const bool reads_object = prints(jinja, CALL(OBJECT), probe, python);
@@ -201,8 +202,8 @@ static void add_efforts(const qn_jinja *jinja, bool thinks, struct efforts *foun
     free(invented);
 }
 
-/* A strict template refuses unknown levels; its levels are those that it accepts. Other templates distinguish the
- * levels for which they print something else than for an invented word. */
+/* Finds the levels of effort. A strict template refuses unknown levels; its levels are those that it accepts. Other
+ * templates distinguish the levels for which they print something else than for an invented word. */
 static void find_efforts(const qn_jinja *jinja, qn_chat_traits *traits)
 {
     struct efforts found = { 0 };

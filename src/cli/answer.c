@@ -154,7 +154,7 @@ static void show_content(struct stream *s, const char *text, size_t length)
     print(s, text, length);
 }
 
-/* Without tools, an answer has only reasoning and content. */
+/* Shows an event of an answer. Without tools it has only reasoning and content. */
 static bool on_event(void *user, const qn_output_event *event)
 {
     struct stream *s = user;

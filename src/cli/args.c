@@ -43,7 +43,7 @@ static const qn_foreign_option *find_foreign(const char *argument, size_t n)
 
 enum { LONGEST_NAME = 24 };
 
-/* Levenshtein distance with transpositions of neighbours; large for names longer than any of the tables. */
+/* Returns the Levenshtein distance with transpositions of neighbours; large for names longer than any of the tables. */
 static size_t distance(const char *a, size_t n_a, const char *b)
 {
     size_t rows[3][LONGEST_NAME + 1];
@@ -88,7 +88,7 @@ static void compare(struct nearest *best, const char *name)
     }
 }
 
-/* The command's option whose name is a typing mistake or a dash away, or NULL. */
+/* Returns the command's option whose name is a typing mistake or a dash away, or NULL. */
 static const char *nearest_option(unsigned command, const char *argument, size_t n)
 {
     const size_t dashes = strspn(argument, "-");
@@ -147,7 +147,7 @@ static void refuse_unknown(const qn_command *command, const char *argument, size
 
 /* ---- Values ---- */
 
-/* The whole text must be the number: strtoll would also accept " 3", "3x" and "". */
+/* Whether a text begins as a number. The whole text must be the number: strtoll would also accept " 3", "3x" and "". */
 static bool plain_number_start(const char *text)
 {
     return (*text >= '0' && *text <= '9') || *text == '-' || *text == '+' || *text == '.';
@@ -212,7 +212,7 @@ static bool set_seed(const qn_option *option, const char *name, const char *valu
     return true;
 }
 
-/* "8G", "1.5g", "512M", "1000000"; also "off" if min is 1. */
+/* Reads a number of bytes: "8G", "1.5g", "512M", "1000000"; also "off" if min is 1. */
 static bool set_bytes(const qn_option *option, const char *name, const char *value, uint64_t *out)
 {
     static const char units[] = "KMGT";
@@ -300,7 +300,8 @@ static bool set(const qn_option *option, const char *name, const char *value, qn
 
 /* ---- Arguments ---- */
 
-/* A short option with its value attached: "-n3". Not a long name with a missing dash: "-no-cnv", "-prompt". */
+/* Returns the option of an argument that is a short name with its value attached, "-n3"; NULL: it is none, or a long
+ * name with a missing dash: "-no-cnv", "-prompt". */
 static const qn_option *find_attached(const qn_command *command, const char *argument)
 {
     const qn_option *option = argument[1] != '-' && argument[2] ? find(command->id, argument, 2) : NULL;

@@ -30,8 +30,8 @@ typedef struct qn_batch {
     qn_batch_set seen, done_ids, done_lines;
     size_t n_answered_before; /* answers in the output of an earlier run */
 
-    pthread_mutex_t lock; /* protects the members below */
-    pthread_cond_t changed;
+    pthread_mutex_t lock;   /* protects the members below, and `out` while lines are written */
+    pthread_cond_t changed; /* n_in_flight has become less */
     size_t n_in_flight, n_lines, n_finished, n_answers, n_errors, n_skipped;
     uint64_t n_tokens;
     bool has_failed; /* the output cannot be written, there is no memory, or no request can be evaluated any more */
@@ -52,6 +52,7 @@ static const char *output_name(const qn_args *args)
     return is_stream(args->operands[1]) ? "standard output" : args->operands[1];
 }
 
+/* Ends the run with an error line, unless it has ended so. The caller holds the lock. */
 static void fail(qn_batch *b, const char *what)
 {
     if (!b->has_failed)
@@ -59,6 +60,7 @@ static void fail(qn_batch *b, const char *what)
     b->has_failed = true;
 }
 
+/* Writes a line to the output and frees it. The caller holds the lock. */
 static void write_line(qn_batch *b, char *line)
 {
     if (!b->has_failed && !qn_batch_write(b->out, line)) {
@@ -71,7 +73,8 @@ static void write_line(qn_batch *b, char *line)
 /* Stands for a line that was already answered: nothing is written for it. */
 static char skipped[] = "";
 
-/* Takes `line` over. The caller holds the lock. */
+/* Keeps the line of input line `number` until all lines before it have ended, then writes it. Takes `line` over. The
+ * caller holds the lock. */
 static void write_in_order(qn_batch *b, size_t number, char *line)
 {
     const size_t before = b->cap_waiting;
@@ -90,7 +93,7 @@ static void write_in_order(qn_batch *b, size_t number, char *line)
     }
 }
 
-/* Ends a line of the input. Takes `line` over; NULL: there was no memory for it. */
+/* Ends a line of the input. Takes `line` over; NULL: there was no memory for it. Takes the lock. */
 static void finish(qn_batch *b, size_t number, char *line)
 {
     pthread_mutex_lock(&b->lock);
@@ -114,6 +117,7 @@ static void finish_error(qn_batch *b, const qn_batch_job *job, const qn_batch_er
 
 /* ---- Callbacks ---- */
 
+/* Sets the error of a job, unless it has one. Takes the lock. */
 static void set_error(qn_batch *b, qn_batch_job *job, const char *code, const char *text)
 {
     pthread_mutex_lock(&b->lock);
@@ -122,6 +126,7 @@ static void set_error(qn_batch *b, qn_batch_job *job, const char *code, const ch
     pthread_mutex_unlock(&b->lock);
 }
 
+/* Writes the error of a job whose requests have all ended, or its answer unless it was cancelled. */
 static void finish_job(qn_batch *b, const qn_batch_job *job)
 {
     if (job->error.code) {
@@ -134,7 +139,7 @@ static void finish_job(qn_batch *b, const qn_batch_job *job)
     }
 }
 
-/* n requests have ended or were not submitted. After the last one the job is finished and freed. */
+/* Counts n requests that have ended or were not submitted. After the last one the job is finished and freed. */
 static void end_requests(qn_batch *b, qn_batch_job *job, size_t n)
 {
     pthread_mutex_lock(&b->lock);
@@ -152,6 +157,7 @@ static void end_requests(qn_batch *b, qn_batch_job *job, size_t n)
     pthread_mutex_unlock(&b->lock);
 }
 
+/* Hands an event to the protocol. Without the lock: the callbacks of a job come one at a time. */
 static bool pass(qn_batch_slot *slot, const qn_exchange_event *event)
 {
     qn_exchange *exchange = slot->job->exchange;
@@ -188,7 +194,7 @@ static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
     return go_on;
 }
 
-/* After a failure of the GPU or of the model's file every later request fails, too. */
+/* Whether every later request fails, too: after a failure of the GPU or of the model's file. */
 static bool fails_all(qn_status status)
 {
     return status == QN_ERR_DEVICE || status == QN_ERR_IO;
@@ -398,7 +404,7 @@ static void print_summary(qn_batch *b, double seconds)
             (unsigned long long)c.prompt_tokens);
 }
 
-/* A run without a single answer has failed: its lines are probably not requests. */
+/* Whether the run has an answer. One without a single answer has failed: its lines are probably not requests. */
 static bool has_answers(const qn_batch *b)
 {
     if (b->n_answers || b->n_answered_before || !(b->n_errors || b->n_skipped))

@@ -20,12 +20,13 @@ typedef struct qn_batch_slot {
     size_t index;
 } qn_batch_slot;
 
-/* A job: a line of the input, and the exchange that answers it. */
+/* A job: a line of the input, and the exchange that answers it. It belongs to the main thread until its requests are
+ * submitted, then to the callbacks, of which the last frees it. */
 typedef struct qn_batch_job {
     struct qn_batch *batch;
     size_t line;           /* number, from 1 */
     json_t *json;          /* the line; custom_id points into it. NULL: it is not JSON */
-    const char *custom_id; /* NULL: there is none */
+    const char *custom_id; /* borrowed from `json`; NULL: there is none */
     qn_exchange *exchange; /* its requests have an item of `slots` as user pointer */
     qn_batch_slot *slots;
     /* Protected by the batch's lock. */

@@ -44,7 +44,8 @@ static void sum(void *context, size_t begin, size_t end, int thread)
         reader->sums[thread] += sums[lane];
 }
 
-/* 1 GiB exceeds all current caches; on a small machine a quarter of the free memory must do. */
+/* Allocates the memory that is read: 1 GiB exceeds all current caches; on a small machine a quarter of the free memory
+ * must do. */
 static bool make_buffer(struct reader *reader)
 {
     const uint64_t free_bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -87,7 +88,8 @@ static double measure(struct reader *reader, int n_threads)
     return best;
 }
 
-/* Messages are smaller than a pipe's atomic size, so reads and writes are whole, and only signals interrupt them. */
+/* Reads a message. Messages are smaller than a pipe's atomic size, so reads and writes are whole, and only signals
+ * interrupt them. */
 static bool receive(int fd, void *message, size_t size)
 {
     ssize_t got;
@@ -106,7 +108,7 @@ static bool transmit(int fd, const void *message, size_t size)
     return put == (ssize_t)size;
 }
 
-/* The child: answers each number of threads with a rate, until the pipe is closed. */
+/* Runs the child: answers each number of threads with a rate, until the pipe is closed. */
 static void serve(int in, int out)
 {
     static struct reader reader;

@@ -270,7 +270,7 @@ int qn_bench_decode(const qn_bench *bench, uint64_t bytes_per_token)
 
 /* ---- --parallel ---- */
 
-/* Bytes per token that decoding one token of each sequence reads and writes. */
+/* Returns the bytes per token that decoding one token of each sequence reads and writes. */
 static uint64_t parallel_bytes(const struct run *run, qn_session *session)
 {
     const qn_model_info *info = &run->bench->info;

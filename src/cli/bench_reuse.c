@@ -86,7 +86,7 @@ static bool run_request(struct reuse *u, const char *scope, size_t n, size_t ind
     return idle && !r.is_wrong;
 }
 
-/* One repetition, in scopes of its own. */
+/* Runs one repetition, in scopes of its own. */
 static bool repeat(struct reuse *u, size_t repetition)
 {
     const uint32_t n_vocab = u->bench->info.n_vocab;

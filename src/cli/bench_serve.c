@@ -228,7 +228,7 @@ static bool measure_words(struct run *run)
     return true;
 }
 
-/* The operand is the server's URL, with or without /v1. */
+/* Sets the server's URLs from the operand, which is its URL, with or without /v1. */
 static bool set_target(struct run *run)
 {
     const qn_args *args = run->args;
@@ -280,7 +280,7 @@ static bool set_lengths(struct run *run)
     return true;
 }
 
-/* Each connection needs a descriptor, and shells allow 1024. */
+/* Raises the limit of descriptors: each connection needs one, and shells allow 1024. */
 static void raise_file_limit(void)
 {
     struct rlimit limit;

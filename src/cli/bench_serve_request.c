@@ -102,7 +102,7 @@ static void take_usage(qn_bench_serve_answer *a, const json_t *usage)
     a->n_generated = count_of(usage, "completion_tokens");
 }
 
-/* The text in {"error": {"message": TEXT}}, {"error": TEXT} or {"message": TEXT}. */
+/* Returns the text in {"error": {"message": TEXT}}, {"error": TEXT} or {"message": TEXT}. */
 static const char *error_text(const json_t *object)
 {
     const json_t *error = json_object_get(object, "error");
@@ -232,7 +232,7 @@ static char *make_body(const qn_bench_serve_target *t, const char *prompt, size_
     return text;
 }
 
-/* Options of all handles. Redirects are not followed: the key is only for the server that the user named. */
+/* Sets the options of all handles. Redirects are not followed: the key is only for the server that the user named. */
 static bool set_options(CURL *curl, const qn_bench_serve_target *target, const char *url, char *error)
 {
     const char *certificates = getenv("SSL_CERT_FILE");
@@ -291,7 +291,7 @@ void qn_bench_serve_request_free(qn_bench_serve_request *r)
 
 /* ---- The end ---- */
 
-/* The message of an error answer, or its beginning. */
+/* Sets the failure to the message of an error answer, or its beginning. */
 static void refuse(qn_bench_serve_request *r, const char *kind)
 {
     json_error_t error;

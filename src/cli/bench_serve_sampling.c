@@ -8,7 +8,7 @@
 
 enum { MAX_SCHEMA = 1 << 24 };
 
-/* The number as written, 0.8, although the nearest float is 0.800000012. */
+/* Returns a number as written, 0.8, although the nearest float is 0.800000012. A new reference. */
 static json_t *decimal(float value)
 {
     char text[32];

@@ -29,9 +29,9 @@ struct soak {
     qn_scheduler *scheduler;
     struct soak_request *requests; /* [n] */
     size_t n, longest;
-    qn_token *tokens; /* [longest + n]: the prompt of request i begins at i */
-    double *first, *gaps;
-    size_t n_first, n_gaps, cap_gaps; /* written by callbacks */
+    qn_token *tokens;                 /* [longest + n]: the prompt of request i begins at i */
+    double *first, *gaps;             /* seconds, to the first token and between tokens */
+    size_t n_first, n_gaps, cap_gaps; /* written by callbacks, which come one at a time */
     size_t n_tokens, n_failed, n_ended;
     pthread_mutex_t lock; /* protects `next` and n_ended */
     size_t next;          /* the request that the next free client sends */
@@ -71,7 +71,7 @@ static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
 
 static void submit(struct soak_request *r);
 
-/* The client sends its next request. */
+/* Counts the end of a request, and sends the next one of its client. */
 static void on_end(void *user, const qn_request_result *result)
 {
     struct soak_request *r = user;

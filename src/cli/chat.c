@@ -107,7 +107,7 @@ static qn_reasoning_view view_of(const qn_args *args)
     return strcmp(args->reasoning, "fold") == 0 ? QN_REASONING_FOLD : QN_REASONING_HIDE;
 }
 
-/* The model and its context, and what to do. */
+/* Prints the model and its context, and what to do. */
 static void greet(const qn_chat *chat)
 {
     const qn_model_info *info = qn_model_get_info(chat->model);
@@ -164,7 +164,7 @@ static int check_args(qn_args *args)
     return status ? status : qn_check_stops(args);
 }
 
-/* The session of --load, or an empty one for the messages of a file. */
+/* Opens the session of --load, or an empty one for the messages of a file. Returns as qn_load_model. */
 static int open_session(const qn_args *args, qn_model *model, qn_session **session)
 {
     qn_args own = *args;

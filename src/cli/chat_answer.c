@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 
-/* Tokens kept for an answer: a quarter of the context, or -n if that is less. */
+/* Returns the tokens kept for an answer: a quarter of the context, or -n if that is less. */
 static size_t reserve(const qn_chat *chat)
 {
     const size_t quarter = qn_session_capacity(chat->session) / 4;

@@ -80,7 +80,7 @@ static qn_chat_next run_regen(qn_chat *chat, const char *rest)
     return QN_CHAT_GO_ON;
 }
 
-/* The text that replaces the last message: `given`, or `old` after editing. NULL: an error line was printed. */
+/* Returns the text that replaces the last message: `given`, or `old` after editing. NULL: an error line was printed. */
 static char *edited_text(qn_chat *chat, const char *given, const char *old)
 {
     char *text = NULL;

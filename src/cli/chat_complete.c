@@ -32,7 +32,7 @@ static void complete_level(const char *typed, size_t n, qn_completions *out)
         add_if(qn_effort_levels[i], typed, n, "", out);
 }
 
-/* Names that would falsify the line are left out. */
+/* Whether a name can be offered: names that would falsify the line are left out. */
 static bool is_printable(const char *name)
 {
     const size_t length = strlen(name);
@@ -51,7 +51,7 @@ static bool is_folder(const char *folder, const char *name)
     return qn_print(path, sizeof path, "%s%s", folder, name) && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Files whose names begin with `typed`; hidden ones only after a dot. */
+/* Offers the files whose names begin with `typed`; hidden ones only after a dot. */
 static void complete_file(const char *folder, const char *typed, size_t n, qn_completions *out)
 {
     DIR *entries = opendir(*folder ? folder : ".");

@@ -84,7 +84,7 @@ static void show_turns(FILE *to, const json_t *messages)
     }
 }
 
-/* The last tokens of a session, special ones by name. */
+/* Prints the last tokens of a session, special ones by name. */
 static void show_tokens(FILE *to, const qn_model *model, const qn_session *session)
 {
     const uint32_t length = qn_session_length(session);

@@ -64,7 +64,7 @@ static void print_bash_choices(const qn_command *command, const qn_option *optio
     puts("' ;;");
 }
 
-/* Without candidates bash completes file names. */
+/* Prints the completion code of bash. Without candidates bash completes file names. */
 static void print_bash(void)
 {
     puts("_quern() {\n    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} "

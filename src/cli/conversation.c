@@ -43,7 +43,7 @@ void qn_conversation_reset(qn_conversation *c)
     c->first = 0;
 }
 
-/* A copy of a text with U+FFFD for bytes that are not UTF-8. */
+/* Copies a text with U+FFFD for bytes that are not UTF-8. The caller frees *text. */
 static qn_status valid_text(const char *bytes, char **text)
 {
     qn_utf8_stream stream = { 0 };
@@ -165,8 +165,8 @@ static qn_status encode(const qn_conversation *c, struct selection s, qn_token *
     return status;
 }
 
-/* The index in with[] of the end token that closes the stand-in's answer; n_with: there is none. It is the last end
- * token of before[], and is found by its number among the end tokens, as a template may print an answer differently
+/* Returns the index in with[] of the end token that closes the stand-in's answer; n_with: there is none. It is the last
+ * end token of before[], and is found by its number among the end tokens, as a template may print an answer differently
  * when a message follows it. */
 static size_t closing_end(const qn_model *model, const qn_token *before, size_t n_before, const qn_token *with,
                           size_t n_with)
@@ -319,7 +319,7 @@ void qn_cli_prompt_free(qn_cli_prompt *prompt)
 
 /* ---- Tokens of a session ---- */
 
-/* The text of tokens, special ones by name, up to and including the first that ends a turn. */
+/* Makes the text of tokens, special ones by name, up to and including the first that ends a turn. */
 static qn_status turn_text(const qn_model *model, const qn_token *tokens, size_t n, char **text)
 {
     size_t length = 0, capacity = 0;
@@ -344,7 +344,7 @@ static qn_status turn_text(const qn_model *model, const qn_token *tokens, size_t
     return QN_OK;
 }
 
-/* The first turn of a conversation with this system text. */
+/* Makes the text of the first turn of a conversation with this system text. */
 static qn_status system_turn_text(const qn_model *model, const char *system, char **text)
 {
     const qn_chat_message messages[] = { { "system", system }, { "user", "." } };

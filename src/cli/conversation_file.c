@@ -73,7 +73,7 @@ static qn_status read_file(const char *path, json_t **root)
     return status;
 }
 
-/* Values of another type are dropped: /think could not change them. */
+/* Reads the variables of thinking. Values of another type are dropped: /think could not change them. */
 static void take_thinking(qn_conversation *c, const json_t *root)
 {
     json_t *enabled = json_object_get(root, variables[0]), *effort = json_object_get(root, variables[1]);

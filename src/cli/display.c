@@ -64,7 +64,7 @@ static size_t columns_of(const struct walk *w)
     return w->cluster.columns ? w->cluster.columns : qn_is_control(first) || first >= 0x80;
 }
 
-/* The next cluster and its place; false at the end of the text, whose place is then set. */
+/* Goes on to the next cluster and its place; false at the end of the text, whose place is then set. */
 static bool step(struct walk *w)
 {
     if (w->at >= w->length) {
@@ -132,8 +132,8 @@ static void end_row(qn_display *d, size_t columns)
     f->rows[f->n_rows - 1].columns = columns;
 }
 
-/* A cluster about which terminals differ: what the last drawing left in its columns is erased, and what follows has its
- * place in any case. */
+/* Prints a cluster about which terminals differ: what the last drawing left in its columns is erased, and what follows
+ * has its place in any case. */
 static void put_unsure(qn_display *d, const struct walk *w, const char *bytes)
 {
     char sequence[32];
@@ -168,7 +168,7 @@ static void put_cluster(qn_display *d, const struct walk *w)
     }
 }
 
-/* The place of the cursor, and of the end. */
+/* Returns the place of the cursor. *end: that of the end of the text. */
 static struct place find(const qn_display *d, const char *text, size_t length, size_t cursor, struct place *end)
 {
     struct place found = { 0 };

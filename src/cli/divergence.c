@@ -91,7 +91,7 @@ static int load_model(const qn_args *args, const char *path, qn_model **model, c
     return status;
 }
 
-/* Models of another vocabulary are refused. */
+/* Refuses a model of another vocabulary. */
 static int check_vocab(const struct comparison *k, const qn_model *model, const char *path)
 {
     const size_t n_vocab = qn_model_get_info(model)->n_vocab;
@@ -119,7 +119,7 @@ static int load_models(const qn_args *args, struct comparison *k)
     return status == QN_EXIT_DONE ? check_vocab(k, k->base_model, base_path) : status;
 }
 
-/* The text's tokens: those of the file, or of -f. */
+/* Reads the text's tokens: those of the file, or of -f. */
 static int take_text(qn_args *args, struct comparison *k)
 {
     if (!k->base_is_file) {

@@ -75,7 +75,7 @@ size_t qn_edit_right(const qn_edit *e)
     return after(e, e->cursor);
 }
 
-/* Bytes of all other alphabets belong to words. */
+/* Whether a byte belongs to a word. Bytes of all other alphabets do. */
 static bool is_of_word(const qn_edit *e, size_t at)
 {
     const unsigned char c = (unsigned char)e->bytes[at];

@@ -92,7 +92,7 @@ static void show_entry(qn_editor *e, size_t entry)
         qn_edit_set(&e->edit, text, strlen(text));
 }
 
-/* One line up in the text, else one entry back. */
+/* Goes one line up in the text, else one entry back. */
 static void go_up(qn_editor *e)
 {
     const size_t begin = qn_edit_line_begin(&e->edit);
@@ -193,7 +193,7 @@ static int compare_words(const void *left, const void *right)
     return strcmp(*(char *const *)left, *(char *const *)right);
 }
 
-/* Bytes that all words begin with, up to the boundary of a character. */
+/* Returns the number of bytes that all words begin with, up to the boundary of a character. */
 static size_t common_bytes(const qn_completions *c)
 {
     size_t n = strlen(c->at[0]);
@@ -271,8 +271,8 @@ static void complete(qn_editor *e)
 
 /* ---- Pasted text ---- */
 
-/* A pasted newline, which terminals may send as "\r", becomes part of the text instead of ending it. Other control
- * characters except tab are dropped: they would be keys, or control a terminal that shows them. */
+/* Adds a byte of a paste. A newline, which terminals may send as "\r", becomes part of the text instead of ending it.
+ * Other control characters except tab are dropped: they would be keys, or control a terminal that shows them. */
 static void add_pasted(qn_editor *e, unsigned char byte)
 {
     const char c = byte == '\r' ? '\n' : (char)byte;
@@ -305,7 +305,7 @@ static void end_paste(qn_editor *e)
     p->length = p->cursor = 0;
 }
 
-/* True: the paste is complete. */
+/* Handles a byte of a paste. True: the paste is complete. */
 static bool paste(qn_editor *e, unsigned char byte)
 {
     if (byte == (unsigned char)PASTE_END[e->n_held]) {
@@ -324,7 +324,8 @@ static bool paste(qn_editor *e, unsigned char byte)
 
 /* ---- Keys ---- */
 
-/* A key of several bytes, by its sequence after ESC [ (xterm, "PC-Style Function Keys"; "Bracketed Paste Mode"). */
+/* Does what a key of several bytes means, by its sequence after ESC [ (xterm, "PC-Style Function Keys"; "Bracketed
+ * Paste Mode"). */
 static void do_sequence(qn_editor *e, const char *sequence)
 {
     qn_edit *edit = &e->edit;
@@ -421,7 +422,7 @@ static void insert_byte(qn_editor *e, unsigned char byte)
     e->n_character = 0;
 }
 
-/* Bytes after ESC. True: the key is complete. */
+/* Handles a byte after ESC. True: the key is complete. */
 static bool take_part(qn_editor *e, unsigned char byte)
 {
     if (e->part == AFTER_ESCAPE) {

@@ -33,7 +33,7 @@ static void create_folders(char *path)
     }
 }
 
-/* False: there is no home directory. */
+/* Finds the path of the file. False: there is no home directory. */
 static bool find_path(char path[PATH_MAX])
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -120,7 +120,8 @@ void qn_history_load(void (*remember)(void *user, const char *text), void *user)
 
 /* ---- Adding ---- */
 
-/* Each entry is one write to a file opened for appending, so that entries of several programs do not mix. */
+/* Appends an entry to the file, in one write to a descriptor opened for appending, so that entries of several programs
+ * do not mix. */
 static void append_line(const char *line, size_t length)
 {
     char path[PATH_MAX];

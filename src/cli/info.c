@@ -52,7 +52,7 @@ static size_t scalar_size(qn_gguf_type type)
     return 0;
 }
 
-/* Values are unaligned in the file and little-endian, as quern's machines are. */
+/* Prints a value of a key. Values are unaligned in the file and little-endian, as quern's machines are. */
 static void print_scalar(qn_gguf_type type, const uint8_t *data)
 {
     union {

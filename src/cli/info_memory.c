@@ -22,7 +22,7 @@ static uint64_t bytes_of(const qn_saved_layout *layout, uint32_t length)
     return qn_saved_kv_bytes(layout, &(qn_extent){ .length = length });
 }
 
-/* The KV cache's bytes at a length. */
+/* Returns the KV cache's bytes at a length. */
 static uint64_t kv_bytes(const qn_saved_layout *layout, uint64_t length)
 {
     if (length <= BLOCK)
@@ -32,7 +32,7 @@ static uint64_t kv_bytes(const qn_saved_layout *layout, uint64_t length)
            (length - rest) / BLOCK * (bytes_of(layout, 2 * BLOCK) - bytes_of(layout, BLOCK));
 }
 
-/* The greatest length, at most `most`, whose cache is no larger than `room`. */
+/* Returns the greatest length, at most `most`, whose cache is no larger than `room`. */
 static uint64_t longest(const qn_saved_layout *layout, uint64_t room, uint64_t most)
 {
     uint64_t fits = 0, exceeds = most + 1;
@@ -46,7 +46,7 @@ static uint64_t longest(const qn_saved_layout *layout, uint64_t room, uint64_t m
     return fits;
 }
 
-/* The context lengths of the table: 4K, 32K and all that the model was trained for. */
+/* Sets the context lengths of the table: 4K, 32K and all that the model was trained for. Returns their number. */
 static size_t find_lengths(uint64_t trained, uint64_t lengths[COLUMNS])
 {
     size_t n = 0;

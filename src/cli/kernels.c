@@ -66,7 +66,7 @@ static void print_built_in(const qn_backend_kernels *kernels)
     }
 }
 
-/* Without a device: lists the code in this program. */
+/* Lists the code in this program, without a device. */
 static int list_built_in(void)
 {
     const qn_backend *backend;
@@ -135,7 +135,8 @@ static int fail(const qn_device_name *name)
     return QN_EXIT_FAILED;
 }
 
-/* QN_ERR_UNSUPPORTED, and nothing printed, if the device is not there; else the exit status in *result. */
+/* Lists the kernels of a device. QN_ERR_UNSUPPORTED, and nothing printed, if it is not there; else the exit status in
+ * *result. */
 static qn_status list_if_present(const qn_device_name *name, int *result)
 {
     const qn_backend_kernels *of = name->backend->kernels;
@@ -148,7 +149,7 @@ static qn_status list_if_present(const qn_device_name *name, int *result)
     return QN_OK;
 }
 
-/* The first device that is there. */
+/* Lists the kernels of the first device that is there. */
 static int list_auto(const qn_device_name *name)
 {
     qn_device_name one = *name;

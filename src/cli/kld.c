@@ -88,7 +88,7 @@ static qn_estimate exp_of(qn_estimate mean)
     return (qn_estimate){ exp(mean.value), exp(mean.value) * mean.error };
 }
 
-/* The difference of two estimates whose errors have the given covariance. */
+/* Returns the difference of two estimates whose errors have the given covariance. */
 static qn_estimate difference_of(qn_estimate a, qn_estimate b, double covariance)
 {
     const double variance = a.error * a.error + b.error * b.error - 2 * covariance;

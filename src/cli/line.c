@@ -37,7 +37,8 @@ struct qn_line {
     size_t n_read, n_used; /* bytes read for the editor, and those that it has taken */
 };
 
-/* Bracketed paste is on only while a message is read: programs that run later may not support it. */
+/* Turns bracketed paste on or off. It is on only while a message is read: programs that run later may not support
+ * it. */
 static void set_paste(const qn_line *line, bool on)
 {
     if (line->can_paste)
@@ -103,7 +104,7 @@ static bool read_keys(qn_line *line)
     }
 }
 
-/* A message in memory of the caller. NULL: the end of input, or interrupted. */
+/* Reads a message with editing; free() it. NULL: the end of input, or interrupted. */
 static char *edited_line(qn_line *line, const char *initial, size_t *length)
 {
     qn_editor_result result = QN_EDITOR_MORE;
@@ -146,7 +147,7 @@ static bool wait_for_line(void)
     return wake == QN_WAKE_INPUT;
 }
 
-/* A line of standard input with its newline. On a terminal a paste is read to its end, without its marks. */
+/* Reads a line of standard input with its newline. On a terminal a paste is read to its end, without its marks. */
 static char *plain_line(qn_line *line, size_t *length)
 {
     if (line->terminal) {
@@ -229,7 +230,7 @@ bool qn_line_can_edit(const qn_line *line)
     return line->editor != NULL;
 }
 
-/* A line without its end. */
+/* Reads a line without its end. */
 static qn_line_result read_part(qn_line *line, const char *initial, char **text, size_t *length)
 {
     set_paste(line, true);

@@ -76,8 +76,9 @@ static int output_fail(const struct output *out)
     return QN_EXIT_FAILED;
 }
 
-/* An existing file may be replaced if it is empty or looks like logits: 32-bit floats of ordinary magnitude, unlike
- * text and other files. The file that standard output was redirected to (-o /dev/stdout) is the user's choice. */
+/* Whether an existing file may be replaced: if it is empty or looks like logits: 32-bit floats of ordinary magnitude,
+ * unlike text and other files. The file that standard output was redirected to (-o /dev/stdout) is the user's
+ * choice. */
 static bool may_be_logits(const char *path, const struct stat *status)
 {
     struct stat out;

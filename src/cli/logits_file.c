@@ -91,7 +91,7 @@ static qn_status read_bytes(qn_logits_reader *r, void *to, size_t bytes)
     return qn_fail(QN_ERR_FORMAT, "%s: the file ends early", r->path);
 }
 
-/* The head's numbers are bounded by the file's size before anything is allocated. */
+/* Checks the head's numbers by the file's size, before anything is allocated. */
 static qn_status check_size(const qn_logits_reader *r, uint64_t size)
 {
     size_t n_tokens, n_rows, n_values, rows_bytes, tokens_bytes, expected;

@@ -18,7 +18,7 @@ static void usage(FILE *stream)
     fprintf(stream, "\nquern help COMMAND lists a command's options; quern version prints the version.\n");
 }
 
-/* The first line is only the version, for scripts. */
+/* Prints the version. The first line is only that, for scripts. */
 static void print_version(void)
 {
     const qn_backend *backend;
@@ -125,7 +125,7 @@ static int dispatch(int argc, char **argv)
     return command->run(&args);
 }
 
-/* Line editing decodes characters by the locale. Text is always UTF-8; LC_NUMERIC stays "C". */
+/* Sets the locale, by which line editing decodes characters. Text is always UTF-8; LC_NUMERIC stays "C". */
 static void set_locale(void)
 {
     if (!setlocale(LC_CTYPE, "") || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)

@@ -133,7 +133,7 @@ static int measure(const qn_args *args, qn_model *model)
     return status;
 }
 
-/* Without a base: checks what only a comparison takes. */
+/* Checks, without a base, what only a comparison takes. */
 static int check_alone(const qn_args *args)
 {
     if (args->compare.count)

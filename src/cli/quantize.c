@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The type's name as the library spells it. NULL: it cannot be written, an error line was printed. */
+/* Returns the type's name as the library spells it. NULL: it cannot be written, an error line was printed. */
 static const char *writable_type(const char *name)
 {
     const qn_type_info *info;

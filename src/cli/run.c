@@ -81,8 +81,8 @@ static int check_args(qn_args *args)
     return status ? status : qn_check_stops(args);
 }
 
-/* The tokens to evaluate when a session continues without a new prompt: the pending token, or else the session's last
- * token again, for its logits. Recurrent layers may have to be rewound by a few more tokens. */
+/* Finds the tokens to evaluate when a session continues without a new prompt: the pending token, or else the session's
+ * last token again, for its logits. Recurrent layers may have to be rewound by a few more tokens. */
 static bool resume_tokens(qn_session *session, qn_token **tokens, size_t *count)
 {
     const uint32_t length = qn_session_length(session);
@@ -106,8 +106,8 @@ static bool resume_tokens(qn_session *session, qn_token **tokens, size_t *count)
     return false;
 }
 
-/* The tokens of a text after the session's tokens and the pending token; a pending end token is dropped, as the text
- * continues. */
+/* Makes the tokens of a text after the session's tokens and the pending token; a pending end token is dropped, as the
+ * text continues. */
 static qn_status text_tokens(qn_session *session, const qn_model *model, const char *text, size_t length,
                              qn_token **tokens, size_t *count)
 {
@@ -121,7 +121,7 @@ static qn_status text_tokens(qn_session *session, const qn_model *model, const c
     return qn_tokenize(model, text, length, true, begins, tokens, count);
 }
 
-/* The tokens of a user's turn after the session's tokens. */
+/* Makes the tokens of a user's turn after the session's tokens. */
 static qn_status turn_tokens(const qn_args *args, const qn_model *model, const qn_session *session, const char *text,
                              qn_token **tokens, size_t *count)
 {

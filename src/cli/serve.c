@@ -27,7 +27,7 @@ typedef struct serve {
     qn_serve_files *files; /* several models */
 } serve;
 
-/* Values that the command line does not set come from the model's file, or are the library's defaults. */
+/* Values that neither this nor the command line sets come from the model's file, or are the library's defaults. */
 void qn_serve_defaults(qn_args *args)
 {
     args->sampling.seed = QN_NO_SEED;
@@ -63,7 +63,7 @@ static void on_signal(int number)
     }
 }
 
-/* A signal that the parent process ignores stays ignored. */
+/* Sets the handler of a signal. One that the parent process ignores stays ignored. */
 static void catch (int number, void (*handler)(int))
 {
     struct sigaction before, action;
@@ -75,7 +75,8 @@ static void catch (int number, void (*handler)(int))
         sigaction(number, &action, NULL);
 }
 
-/* Until now Ctrl-C and SIGTERM have stopped loading. Returns whether one of them arrived. */
+/* Catches the signals that stop the server, from now on by its own handler: until now they have stopped loading.
+ * Returns whether one of them has arrived. */
 static bool catch_stops(const serve *s)
 {
     catch (SIGTERM, on_signal);
@@ -189,7 +190,7 @@ static int open_keys(serve *s)
     return status ? qn_cli_fail() : QN_EXIT_DONE;
 }
 
-/* Warns as for files of API keys. */
+/* Warns of a private key that all users can read, as for files of API keys. */
 static void check_key_mode(const char *path)
 {
     struct stat key;
@@ -303,7 +304,8 @@ static void greet(const serve *s)
     (void)qn_out_flush(); /* the server needs no terminal */
 }
 
-/* A signal ends loading soon; that is not a failure. */
+/* Stops the server after loading has failed. Returns the exit status: `status`, or QN_EXIT_DONE if a signal ended
+ * loading, which is not a failure. */
 static int end_early(const serve *s, int status)
 {
     const int end = catch_stops(s) ? QN_EXIT_DONE : status;

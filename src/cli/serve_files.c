@@ -26,8 +26,9 @@ struct qn_serve_files {
     bool has_scanned;    /* notes about files are printed once */
 };
 
-/* ---- Loading ---- */
+/* ---- Loading: members of qn_registry_loader, which says which threads call them ---- */
 
+/* Member on_progress of the model's params: false ends the loading when the server stops. */
 static bool goes_on(void *registry, size_t done, size_t total)
 {
     (void)done;
@@ -35,6 +36,7 @@ static bool goes_on(void *registry, size_t done, size_t total)
     return !qn_registry_is_stopping(registry);
 }
 
+/* Loads a model and creates its scheduler; free_model frees both. */
 static qn_status load(void *user, qn_registry *registry, const char *path, uint64_t memory, qn_registered *out)
 {
     const qn_serve_files *f = user;
@@ -85,6 +87,8 @@ static qn_status check(void *user, const char *path)
     return status;
 }
 
+/* Whether the file of a loaded model was truncated; prints a note. Called with the registry's lock: notes never
+ * block. */
 static bool is_lost(void *user, const qn_registered *model)
 {
     const qn_serve_files *f = user;
@@ -111,7 +115,7 @@ static uint64_t size_of(const char *path)
     return stat(path, &file) || !S_ISREG(file.st_mode) ? 0 : (uint64_t)file.st_size;
 }
 
-/* The size of a model file; of a split model, the size of all its files. */
+/* Returns the size of a model file; of a split model, the size of all its files. */
 static uint64_t size_of_all(const char *path)
 {
     uint32_t number, count;
@@ -175,6 +179,7 @@ static void remove_missing(qn_registry *registry)
     }
 }
 
+/* Tells the registry of all files that are there, and of those that have gone. One call at a time. */
 static void scan(void *user, qn_registry *registry)
 {
     qn_serve_files *f = user;
@@ -239,7 +244,7 @@ static int resolve(qn_args *args)
     return status;
 }
 
-/* The memory for all models together; 0: each takes its default. */
+/* Returns the memory for all models together; 0: each takes its default. */
 static uint64_t choose_memory(const qn_args *args, bool is_cpu)
 {
     const uint64_t available = is_cpu ? qn_available_memory() : UINT64_MAX;

@@ -39,7 +39,7 @@ static qn_status read_sampling(const char *path, qn_sampling *sampling)
     return is_valid ? QN_OK : QN_ERR_INVALID;
 }
 
-/* Sampling values: the options', else the file's if they are valid, else the defaults. */
+/* Returns the sampling values: the options', else the file's if they are valid, else the defaults. */
 static qn_sampling choose_sampling(const qn_args *args, const char *path)
 {
     qn_sampling sampling = QN_SAMPLING_INIT;

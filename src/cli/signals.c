@@ -1,4 +1,4 @@
-/* Signal handlers, and their state. */
+/* Signal handlers, and their state: what a handler shares with the program is volatile and written in one piece. */
 #include "cli/signals.h"
 
 #include "cli/terminal.h"
@@ -17,8 +17,8 @@
 static volatile sig_atomic_t caught;              /* the last signal, 0 for none */
 static volatile sig_atomic_t force_quit_disabled; /* a second signal does not end the program */
 static int wake[2] = { -1, -1 };                  /* the handler writes to it; qn_signals_wait_for_input polls it */
-static qn_session *volatile session;
-static volatile sig_atomic_t is_resized, has_returned;
+static qn_session *volatile session;              /* that on_signal cancels; NULL: none */
+static volatile sig_atomic_t is_resized, has_returned; /* set by handlers, cleared when they were seen */
 
 static void wake_reader(void)
 {
@@ -26,6 +26,7 @@ static void wake_reader(void)
     (void)woken; /* a full pipe wakes the reader as well */
 }
 
+/* Requests a stop; the second signal ends the program. */
 static void on_signal(int number)
 {
     const int saved_errno = errno;
@@ -46,7 +47,8 @@ static void on_signal(int number)
     errno = saved_errno;
 }
 
-/* A model's file was truncated while mapped: the missing part becomes zeros, and the library reports the file. */
+/* Handles SIGBUS: a model's file was truncated while mapped. The missing part becomes zeros, and the library reports
+ * the file. Runs on the thread that read it. */
 static void on_bus_error(int number, siginfo_t *info, void *context)
 {
     (void)context;
@@ -123,7 +125,7 @@ static void on_continue(int number)
     errno = saved_errno;
 }
 
-/* Stops the program by the signal's own action. */
+/* Stops the program by the signal's own action, with the terminal as it was found, and returns when it goes on. */
 static void on_suspend(int number)
 {
     const int saved_errno = errno;
@@ -145,6 +147,7 @@ static void on_suspend(int number)
     errno = saved_errno;
 }
 
+/* Leaves the terminal as it was found before a signal ends the program. */
 static void on_end(int number)
 {
     qn_terminal_leave();

@@ -15,7 +15,7 @@ void qn_signals_install(void);
  * qn_signals_wait_for_input. */
 void qn_signals_watch_terminal(void);
 
-/* qn_signals_session - set the session that a signal cancels; NULL: none. */
+/* qn_signals_session - set the session that a signal cancels; NULL: none. Set NULL before the session is freed. */
 void qn_signals_session(qn_session *session);
 
 /* qn_signals_stop_requested - whether a signal has requested a stop. */

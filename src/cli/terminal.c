@@ -14,6 +14,7 @@
 #define PASTE_ON "\033[?2004h"
 #define PASTE_OFF "\033[?2004l"
 
+/* Shared with signal handlers: written by the program in an order that lets a handler run between any two lines. */
 static struct termios found;  /* valid if is_found */
 static struct termios wanted; /* of the current mode; valid if is_changed */
 static volatile sig_atomic_t is_found, is_changed, pastes, has_keys;
@@ -30,7 +31,8 @@ static bool find(void)
     return is_found;
 }
 
-/* A signal between the two lines of either order leaves the terminal as found or as wanted, never half of both. */
+/* Sets the modes of the terminal, and notes whether they are to be taken back. A signal between the two lines of either
+ * order leaves the terminal as found or as wanted, never half of both. */
 static void apply(const struct termios *modes, bool changes)
 {
     is_changed = 0;

@@ -24,7 +24,7 @@ static int print_tokens(const qn_args *args, const qn_model *model, const qn_tok
     return QN_EXIT_DONE;
 }
 
-/* The time for templates that print the date: SOURCE_DATE_EPOCH, or -1 for now. */
+/* Returns the time for templates that print the date: SOURCE_DATE_EPOCH, or -1 for now. */
 static int64_t template_time(void)
 {
     const char *text = getenv("SOURCE_DATE_EPOCH");

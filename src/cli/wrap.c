@@ -88,8 +88,8 @@ static void end_line(qn_wrap *w)
     end_fence(w);
 }
 
-/* The columns that a line may use. The last one is left free where the cursor is moved by a number of columns, which
- * would be one too many in the state after the last column. */
+/* Returns the columns that a line may use. The last one is left free where the cursor is moved by a number of columns,
+ * which would be one too many in the state after the last column. */
 static size_t limit_of(const qn_wrap *w)
 {
     return w->has_unsure_line && w->columns > 1 ? w->columns - 1 : w->columns;
@@ -182,7 +182,8 @@ static void print_character(qn_wrap *w, uint32_t code, const char *bytes, size_t
     remember(w, bytes, n);
 }
 
-/* A line that is longer than a terminal which became narrower may now be two, or one that was cut. */
+/* Sets the width of the terminal. A line that is longer than a terminal which became narrower may now be two, or one
+ * that was cut. */
 static void set_columns(qn_wrap *w, size_t columns)
 {
     if (columns != w->columns && w->column > columns) {

@@ -21,7 +21,7 @@ static const struct class_row {
     { "Qwen3_5ForConditionalGeneration", "qwen35", QN_CONFIG_QWEN35, 248320, 4096, 12288, 16, 4, 256, 32768 },
 };
 
-/* The value of a key in the text model's part, else in the whole file. NULL if it is missing or null. */
+/* Returns the value of a key in the text model's part, else in the whole file. NULL if it is missing or null. */
 static const json_t *find(const qn_config *c, const char *key)
 {
     const json_t *value = json_object_get(c->text, key);
@@ -80,7 +80,7 @@ static qn_status find_class(qn_config *c, const struct class_row **row)
                    c->path, name);
 }
 
-/* A missing flag is false. */
+/* Reads a flag; a missing one is false. */
 static qn_status get_flag(const qn_config *c, const json_t *value, const char *key, bool *out)
 {
     char found[QN_JSON_FOUND_BYTES];
@@ -237,8 +237,8 @@ double qn_config_yarn_mscale(double factor, double multiplier)
     return factor > 1 ? 0.1 * multiplier * log(factor) + 1 : 1;
 }
 
-/* transformers' rules: an explicit attention factor wins; otherwise mscale and mscale_all_dim, if both are present
- * and not 0. Betas of 0 mean their defaults. */
+/* Reads YaRN's values by transformers' rules: an explicit attention factor wins; otherwise mscale and mscale_all_dim,
+ * if both are present and not 0. Betas of 0 mean their defaults. */
 static qn_status read_yarn(qn_config *c)
 {
     const json_t *rope = c->rope_json, *truncate = json_object_get(rope, "truncate");
@@ -427,7 +427,7 @@ static double llama3_factor(const qn_config *c, double wave)
     return wave > low ? c->rope_factor : 1 / ((1 - smooth) / c->rope_factor + smooth);
 }
 
-/* The (fractional) index of the pair that makes `turns` rotations over the training context. */
+/* Returns the (fractional) index of the pair that makes `turns` rotations over the training context. */
 static double yarn_pair(const qn_config *c, double turns)
 {
     const double two_pi = 2 * acos(-1);

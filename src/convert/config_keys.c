@@ -24,8 +24,8 @@ static qn_status add_f32(const qn_config *c, qn_gguf_writer *w, const char *name
     return qn_gguf_writer_add_f32(w, key_of(c, name, key), (float)value);
 }
 
-/* The attention factor in a file is relative to YaRN's own. llama.cpp reads this key for every architecture, but
- * yarn_attn_factor and yarn_log_multiplier only for a few. */
+/* Writes the attention factor, which in a file is relative to YaRN's own. llama.cpp reads this key for every
+ * architecture, but yarn_attn_factor and yarn_log_multiplier only for a few. */
 static qn_status write_attn_factor(const qn_config *c, qn_gguf_writer *w, double own)
 {
     return c->rope_attn_factor == own ? QN_OK : add_f32(c, w, "rope.scaling.attn_factor", c->rope_attn_factor / own);

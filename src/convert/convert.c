@@ -42,8 +42,8 @@ static void log_line(const struct conversion *c, const char *format, ...)
         c->params.on_log(c->params.user, line);
 }
 
-/* The type that stores weights of this kind exactly: the requested one if possible, else the smallest. TQ1_0 and
- * TQ2_0 have one scale for 256 weights, but groups have 128. */
+/* Returns the type that stores weights of this kind exactly: the requested one if possible, else the smallest. TQ1_0
+ * and TQ2_0 have one scale for 256 weights, but groups have 128. */
 static const qn_type_info *lossless_type(const qn_type_info *asked, qn_weight_kind kind)
 {
     static const qn_type smallest[] = {
@@ -149,7 +149,7 @@ static qn_status report(void *user, uint64_t bytes)
     return QN_OK;
 }
 
-/* *guessed_wrong: a tensor's sample was misleading; the file must be started again. */
+/* Writes the whole file. *guessed_wrong: a tensor's sample was misleading; the file must be started again. */
 static qn_status write_file(struct conversion *c, qn_gguf_writer *writer, bool *guessed_wrong)
 {
     c->difference = 0;

@@ -27,12 +27,13 @@ struct qn_encoder {
     uint8_t *memory;
     uint8_t *pieces[2];
     size_t pending; /* bytes of pieces[current ^ 1] still to be written */
-    int current;
+    int current;    /* the piece that is encoded; both change between passes, on the calling thread */
 };
 
 enum failure { NO_FAILURE, READ_FAILURE, NONFINITE_WEIGHT, LARGE_WEIGHT };
 
-/* One piece, or the chunks of a classification. */
+/* One piece, or the chunks of a classification. All threads of the team read it during a pass; they write only the
+ * atomic members, and thread-own parts of `out`. write_status and write_error are written by the thread of item 0. */
 struct pass {
     qn_encoder *encoder;
     const qn_target *target;
@@ -101,6 +102,7 @@ void qn_encoder_free(qn_encoder *e)
     qn_free(e);
 }
 
+/* Records the first failure of a pass; later ones are dropped. Any thread. */
 static void fail_at(struct pass *p, enum failure failure, int error, uint64_t row)
 {
     int none = NO_FAILURE;
@@ -110,6 +112,7 @@ static void fail_at(struct pass *p, enum failure failure, int error, uint64_t ro
     }
 }
 
+/* Raises a maximum. Any thread. */
 static void raise_to(atomic_uint *value, unsigned at_least)
 {
     unsigned old = atomic_load(value);
@@ -137,6 +140,7 @@ static bool read_rows(struct pass *p, uint64_t row, uint64_t n, uint8_t *raw)
     return true;
 }
 
+/* Copies rows with the target's order of columns. */
 static void order_columns(const qn_target *t, uint64_t n_rows, const uint8_t *raw, uint8_t *ordered)
 {
     const size_t size = t->from->block_bytes, row_bytes = (size_t)t->columns * size;
@@ -156,7 +160,8 @@ static void change_values(qn_target_change change, float *x, size_t n)
             x[i] = -expf(x[i]);
 }
 
-/* The order of floats' magnitudes is that of their bits, and integer loops are vectorised. */
+/* Returns a float's magnitude as an integer: the order of magnitudes is that of their bits, and integer loops are
+ * vectorised. */
 static int32_t magnitude(float x)
 {
     int32_t bits;
@@ -174,6 +179,7 @@ static bool is_f16(float x)
     return back == x;
 }
 
+/* Returns the kind of the values in a group of GROUP weights. */
 static qn_weight_kind kind_of_group(const float *x)
 {
     int32_t largest = 0;
@@ -208,7 +214,8 @@ static void classify_block(struct pass *p, const float *x, size_t n)
     raise_to(&p->kind, kind);
 }
 
-/* The bits of the largest difference between weights and their blocks, for a type without factors and offsets. */
+/* Returns the bits of the largest difference between weights and their blocks, for a type without factors and
+ * offsets. */
 static uint32_t largest_difference(const struct pass *p, const uint8_t *blocks, const float *x, size_t n)
 {
     uint8_t codes[BLOCK_WEIGHTS];
@@ -224,13 +231,14 @@ static void encode_block(struct pass *p, const float *x, size_t n, uint8_t *out)
         raise_to(&p->difference, largest_difference(p, out, x, n));
 }
 
-/* The place of weight i of a row in the output. */
+/* Returns the place of weight i of a row in the output. */
 static uint8_t *out_at(const struct pass *p, uint64_t row, size_t i)
 {
     const qn_target *t = p->target;
     return p->out + ((row - p->first_row) * t->columns + i) / t->to->block_weights * t->to->block_bytes;
 }
 
+/* Reads, reorders and encodes rows [row, row + n_rows) of a tensor, or finds the kinds of their groups. */
 static void encode_chunk(struct pass *p, const struct scratch *scratch, uint64_t row, uint64_t n_rows)
 {
     const qn_target *t = p->target;
@@ -264,6 +272,7 @@ static void encode_chunk(struct pass *p, const struct scratch *scratch, uint64_t
     }
 }
 
+/* Writes what was encoded last, and keeps the error text: another thread reports it. */
 static void write_pending(struct pass *p)
 {
     const qn_encoder *e = p->encoder;
@@ -272,7 +281,7 @@ static void write_pending(struct pass *p)
         memcpy(p->write_error, qn_error_text(), sizeof p->write_error);
 }
 
-/* Item 0 writes what was encoded last, the others are chunks. */
+/* Does items of a pass, on a thread of the team: item 0 writes what was encoded last, the others are chunks. */
 static void work(void *context, size_t begin, size_t end, int thread)
 {
     struct pass *p = context;
@@ -286,6 +295,7 @@ static void work(void *context, size_t begin, size_t end, int thread)
     }
 }
 
+/* Runs a pass on all threads of the team, and reports its first failure. */
 static qn_status run(struct pass *p)
 {
     const qn_target *t = p->target;
@@ -342,7 +352,8 @@ qn_status qn_encoder_classify(qn_encoder *e, const qn_target *t, bool whole, qn_
     return QN_OK;
 }
 
-/* The function that stores blocks of a lossless target directly, without conversion to f32; NULL if there is none. */
+/* Returns the function that stores blocks of a lossless target directly, without conversion to f32; NULL if there is
+ * none. */
 static qn_pack_fn *find_pack(const qn_encoder *e, const qn_target *t)
 {
     if (!t->lossless || t->change != QN_TARGET_KEEP || (t->from->type != QN_TYPE_BF16 && t->from->type != QN_TYPE_F16))

@@ -10,7 +10,7 @@
 
 enum { MAX_GENERATION_BYTES = 1 << 20 };
 
-/* Versions are not words: "v2", "v1.5". */
+/* Whether a word is a version, which is no word: "v2", "v1.5". */
 static bool is_version(const char *word, size_t n)
 {
     if (n < 2 || word[0] != 'v')
@@ -102,7 +102,7 @@ static qn_status write_sampling(const char *folder, qn_gguf_writer *w)
     return status;
 }
 
-/* The type of most weights, which llama.cpp shows as the file's. */
+/* Returns the type of most weights, which llama.cpp shows as the file's. */
 static const qn_type_info *most_used_type(const qn_targets *targets)
 {
     const qn_type_info *best = qn_type_find(QN_TYPE_F32);

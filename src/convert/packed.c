@@ -41,7 +41,7 @@ const char *qn_packed_name(const qn_packed *p)
 
 /* ---- Tensors ---- */
 
-/* The tensor of the matrix with another last part of its name, or NULL. */
+/* Returns the tensor of the matrix with another last part of its name, or NULL. */
 static qn_source *sibling(const qn_checkpoint *c, const char *name, const char *part)
 {
     static const char weight[] = "weight";
@@ -118,7 +118,7 @@ static uint64_t blocks_of(uint64_t n, uint64_t block)
 
 /* ---- Finding the parts ---- */
 
-/* One scale for the matrix, one for each row, or one for each block. */
+/* Finds the scales of FP8: one for the matrix, one for each row, or one for each block. */
 static qn_status find_fp8(qn_packed *p, const qn_checkpoint *c, const qn_packing *packing, const char *name)
 {
     const uint64_t block_rows = packing->block_rows ? packing->block_rows : 128,
@@ -151,7 +151,8 @@ static bool is_code_size(uint64_t bits)
     return bits >= 1 && bits <= 8 && bits != 7;
 }
 
-/* The number of bits and the size of groups follow from the shapes, which may differ from matrix to matrix. */
+/* Finds the parts of MLX's packing. The number of bits and the size of groups follow from the shapes, which may differ
+ * from matrix to matrix. */
 static qn_status find_mlx(qn_packed *p, const qn_checkpoint *c, const char *name)
 {
     p->kind = MLX;
@@ -312,7 +313,7 @@ static qn_status load_words(const qn_source *s, uint32_t **out)
     return read_whole(s, *out);
 }
 
-/* Code i of a stream whose words are `stride` apart. */
+/* Returns code i of a stream whose words are `stride` apart. */
 static uint32_t code_at(const uint32_t *words, size_t stride, size_t i, unsigned bits)
 {
     const size_t bit = i * bits, word = bit / 32;
@@ -323,7 +324,7 @@ static uint32_t code_at(const uint32_t *words, size_t stride, size_t i, unsigned
     return (uint32_t)(two >> shift) & ((1u << bits) - 1);
 }
 
-/* The place of row r among the eight of an AWQ word. */
+/* Returns the place of row r among the eight of an AWQ word. */
 static unsigned awq_place(uint64_t r)
 {
     static const unsigned char places[AWQ_CODES] = { 0, 4, 1, 5, 2, 6, 3, 7 };
@@ -400,7 +401,7 @@ void qn_packed_unload(qn_packed *p)
 
 /* ---- Weights ---- */
 
-/* E4M3: 4 bits of exponent with bias 7, 3 of mantissa; all ones are NaN, there is no infinity. */
+/* Converts E4M3: 4 bits of exponent with bias 7, 3 of mantissa; all ones are NaN, there is no infinity. */
 static float e4m3_to_f32(uint8_t code)
 {
     const unsigned exponent = code >> 3 & 15, mantissa = code & 7;

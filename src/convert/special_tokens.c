@@ -36,7 +36,7 @@ static const char *content_of(const json_t *token)
     return text ? text : json_string_value(json_object_get(token, "content"));
 }
 
-/* The special token at one end of a template, or NULL. */
+/* Returns the special token at one end of a template, or NULL. */
 static const char *token_at(const json_t *single, size_t i)
 {
     return json_string_value(json_object_get(json_object_get(json_array_get(single, i), "SpecialToken"), "id"));
@@ -95,7 +95,7 @@ static qn_status read_special(const qn_tokenizer_files *f, struct special *s)
     return QN_OK;
 }
 
-/* The id of an added token, or NULL. */
+/* Returns the id of an added token, or NULL. */
 static const json_t *find_added(const qn_tokenizer_files *f, const char *text)
 {
     const json_t *added = json_object_get(f->tokenizer, "added_tokens");
@@ -127,7 +127,7 @@ static qn_status check_id(const qn_tokenizer_files *f, const char *path, const c
     return QN_OK;
 }
 
-/* The value of a key in the whole configuration, else in the text model's. NULL if it is missing or null. */
+/* Returns the value of a key in the whole configuration, else in the text model's. NULL if it is missing or null. */
 static const json_t *find_configured(const qn_tokenizer_files *f, const char *name)
 {
     const json_t *id = json_object_get(f->config->json, name);
@@ -192,7 +192,7 @@ static qn_status write_ends(const qn_tokenizer_files *f, qn_gguf_writer *w, cons
 
 enum { MAX_KEY = 128 };
 
-/* The key of a named template; false for an entry without a name or text. */
+/* Makes the key of a named template; false for an entry without a name or text. */
 static bool template_key(const json_t *entry, char key[MAX_KEY])
 {
     const char *name = json_string_value(json_object_get(entry, "name"));

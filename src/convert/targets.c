@@ -31,7 +31,7 @@ static const qn_type_info *type_of(const qn_safetensor *t)
     return NULL;
 }
 
-/* A convolution's source has a dimension of 1 between channels and taps. */
+/* Whether a source has the shape of a target. A convolution's source has a dimension of 1 between channels and taps. */
 static bool has_shape(const qn_safetensor *t, const qn_target *target)
 {
     if (target->is_vector)
@@ -139,7 +139,8 @@ static qn_status add_norm(const struct list *l, const char *name, const char *so
     return QN_OK;
 }
 
-/* Llama's rope rotates adjacent elements in GGUF, but elements half a head apart in transformers. */
+/* Returns the order of rows of queries and keys: Llama's rope rotates adjacent elements in GGUF, but elements half a
+ * head apart in transformers. */
 static qn_reorder rope_order(const qn_config *c)
 {
     return c->kind == QN_CONFIG_LLAMA ? (qn_reorder){ 0, 2, c->head_dim / 2, 1 } : (qn_reorder){ 0 };
@@ -168,7 +169,7 @@ static qn_status add_attention(const struct list *l)
     return add_norm(l, "attn_k_norm.weight", "self_attn.k_norm.weight", c->head_dim);
 }
 
-/* Value heads are grouped by key head in transformers, and tiled in GGUF. */
+/* Returns the order of value heads, which are grouped by key head in transformers, and tiled in GGUF. */
 static qn_reorder value_order(const qn_config *c, uint32_t first, uint32_t unit)
 {
     if (c->n_k_heads == c->n_v_heads)
@@ -341,7 +342,7 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* Scales of what is computed with packed weights: activations and the KV cache. */
+/* Whether a tensor is a scale of what is computed with packed weights: of activations or the KV cache. */
 static bool is_activation_scale(const char *name)
 {
     static const char *const ends[] = { ".input_scale", ".input_scale_ub", ".output_scale", ".k_scale", ".v_scale" };

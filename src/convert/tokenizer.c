@@ -168,7 +168,7 @@ static qn_status check_id(const qn_tokenizer_files *f, const char *token, const 
     return QN_OK;
 }
 
-/* llama.cpp's rule for added tokens that are special but not marked so (does_token_look_special). */
+/* Whether an added token is special though not marked so, by llama.cpp's rule (does_token_look_special). */
 static bool looks_special(const char *token)
 {
     static const struct {
@@ -244,7 +244,7 @@ static qn_status add_settings_tokens(const qn_tokenizer_files *f, struct vocabul
     return QN_OK;
 }
 
-/* Ids without a token are named "[PADn]". */
+/* Names the ids without a token "[PADn]". */
 static qn_status name_unused(struct vocabulary *v)
 {
     enum { LENGTH = 24 };

@@ -15,6 +15,7 @@ struct qn_name_table {
     size_t mask;
 };
 
+/* An open file. Constant once qn_gguf_open has returned it. */
 struct qn_gguf {
     char *path;
     qn_mapping *mapping; /* NULL if the caller owns the bytes (qn_gguf_open_memory) */

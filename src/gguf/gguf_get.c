@@ -114,7 +114,7 @@ static bool load_float(qn_gguf_type type, const uint8_t *at, double *value)
     return true;
 }
 
-/* The entry of a key, or NULL if it is missing: *status is then QN_ERR_FORMAT if it is required, else QN_OK. */
+/* Returns the entry of a key, or NULL if it is missing: *status is then QN_ERR_FORMAT if it is required, else QN_OK. */
 static const qn_gguf_kv *find_key(const qn_gguf *file, const char *key, bool required, const char *expected,
                                   qn_status *status)
 {
@@ -211,7 +211,7 @@ qn_status qn_gguf_array_strings(const qn_gguf *file, const qn_gguf_kv *kv, qn_st
     return QN_OK;
 }
 
-/* The address of element i of a numeric array. */
+/* Finds the address of element i of a numeric array. */
 static qn_status element_at(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, const char *expected,
                             const uint8_t **at)
 {

@@ -12,7 +12,7 @@ static const qn_string *item_at(const struct qn_name_table *table, size_t index)
     return (const void *)((const char *)table->items + index * table->stride);
 }
 
-/* The slot of a name, or the empty slot where it would be inserted. At most half of the slots are in use. */
+/* Returns the slot of a name, or the empty slot where it would be inserted. At most half of the slots are in use. */
 static size_t *slot_of(const struct qn_name_table *table, const char *name, size_t length)
 {
     for (size_t i = (size_t)qn_keyed_hash(name, length);; i++) {

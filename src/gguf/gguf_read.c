@@ -489,7 +489,7 @@ qn_status qn_gguf_map(const char *path, qn_gguf **out)
 
 /* ---- Changes ---- */
 
-/* The error text names the file without its folders, since clients of a server read it. */
+/* Checks that the file was not cut. The error text names it without its folders, since clients of a server read it. */
 static qn_status check_whole(const qn_gguf *file)
 {
     const char *slash = strrchr(file->path, '/');

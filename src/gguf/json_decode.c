@@ -255,7 +255,7 @@ static size_t count_digits(const decoder *d, size_t at)
     return n;
 }
 
-/* The number of bytes of a number; 0 if it is not one. */
+/* Returns the number of bytes of a number; 0 if it is not one. */
 static size_t number_length(const decoder *d, bool *is_real)
 {
     size_t at = d->at + (d->text[d->at] == '-'), n = count_digits(d, at);
@@ -279,7 +279,7 @@ static size_t number_length(const decoder *d, bool *is_real)
     return at - d->at;
 }
 
-/* False if it has more than 64 bits. */
+/* Reads an integer. False if it has more than 64 bits. */
 static bool to_integer(const char *text, size_t length, int64_t *out)
 {
     const bool is_negative = *text == '-';
@@ -311,7 +311,7 @@ static bool put_real(decoder *d, size_t length)
     return take(d, NUMBER_COST) && put(d, json_real(value));
 }
 
-/* A reference to an integer that equal ones share; NULL without memory. */
+/* Returns a reference to an integer that equal ones share; NULL without memory. */
 static json_t *shared_integer(decoder *d, int64_t value)
 {
     json_t **kept = &d->shared[(uint64_t)value % SHARED_INTEGERS];
@@ -499,7 +499,7 @@ json_t *qn_json_decode(const char *text, size_t length, size_t flags, const qn_j
     return NULL;
 }
 
-/* The number of bytes of the characters that end within the first `most` bytes. */
+/* Returns the number of bytes of the characters that end within the first `most` bytes. */
 static size_t whole_characters(const char *text, size_t most)
 {
     size_t n = strnlen(text, most);

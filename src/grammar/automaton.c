@@ -206,6 +206,7 @@ static bool array_is_productive(const qn_grammar *g, const qn_array_rule *array)
     return array->min <= array->max;
 }
 
+/* Whether some text leads from a node to the end of its rule, from what is known of the nodes after it. */
 static bool is_productive(const qn_grammar *g, const qn_node *n)
 {
     switch ((qn_node_kind)n->kind) {
@@ -340,7 +341,7 @@ static qn_status find_left_calls(left_calls *l, uint64_t *steps)
     return QN_OK;
 }
 
-/* Depth-first search. A rule that is reached while it is open is left-recursive. */
+/* Refuses left recursion, by a depth-first search: a rule that is reached while it is open is left-recursive. */
 static qn_status refuse_cycles(left_calls *l, uint8_t *colors, uint32_t *next)
 {
     enum { NEW, OPEN, DONE };

@@ -1,5 +1,7 @@
-/* The automaton of a grammar, and its builder. A node may be a single byte, a whole DFA, a JSON string or a key of an
- * object.
+/* The automaton of a grammar, and its builder. A node may be a single byte, a whole DFA (deterministic finite
+ * automaton), a JSON string or a key of an object. Nodes, DFAs, rules and all other parts of a grammar are named by
+ * their indices in its arrays; indices stay valid, pointers only until the next part is added. A grammar is built by
+ * one thread; after qn_grammar_finish all of it is constant but the count of its references.
  *
  * A rule is entered by a call at its entry node. The call pushes a frame: the node to return to, and the counters of
  * the rule's object or array (properties seen, number of items). */
@@ -38,12 +40,12 @@ typedef enum qn_node_kind {
     QN_STRING, /* the rest of a JSON string of strings[a] and its quote, then next */
     QN_KEY,    /* the rest of a key of objects[a] and the byte after it */
     QN_REST,   /* next, for one more undeclared member of objects[a], if it may have one */
-    QN_TEXT,   /* a text with the lengths and the DFA of strings[a], then next. The node before it is a QN_DFA without
-                lengths */
-    QN_WORDS,  /* a word of lists[a], then next */
-    QN_ONCE,   /* next, if property lo of objects[a] may come, and then no more; hi: if one of the first lo + 1 may */
-    QN_SPLIT,  /* next or a */
-    QN_CALL,   /* rule `a` with its indentation lo levels deeper, then next */
+    QN_TEXT,  /* a text with the lengths and the DFA of strings[a], then next. The node before it, by index, is a QN_DFA
+               of the same texts without lengths, for masks */
+    QN_WORDS, /* a word of lists[a], then next */
+    QN_ONCE,  /* next, if property lo of objects[a] may come, and then no more; hi: if one of the first lo + 1 may */
+    QN_SPLIT, /* next or a */
+    QN_CALL,  /* rule `a` with its indentation lo levels deeper, then next */
     QN_RETURN, /* to the node of the frame */
     QN_MEMBER, /* in objects[a]: `}` or a key; lo: 1 before the first member */
     QN_ITEM,   /* in arrays[a]: lo 1: `]` or the first item; 0: `]` or a comma; 2: an item */
@@ -89,10 +91,10 @@ typedef struct qn_object_rule {
     uint32_t n_properties;
     qn_spelling *spellings; /* [n_spellings] ascending */
     uint32_t n_spellings;
-    uint32_t *values;      /* [n_properties] the node after the key's quote */
-    uint32_t *value_rules; /* [n_properties] the rule that this node calls */
-    uint64_t required[4], usable[4];
-    uint32_t n_required, min, max;
+    uint32_t *values;                /* [n_properties] the node after the key's quote */
+    uint32_t *value_rules;           /* [n_properties] the rule that this node calls */
+    uint64_t required[4], usable[4]; /* a bit for each property; usable: some text is a value of it */
+    uint32_t n_required, min, max;   /* min, max: members */
     bool additional;
     bool is_ordered;                      /* properties come in their order, then additional ones */
     uint8_t end;                          /* the byte after a key */
@@ -296,6 +298,7 @@ qn_status qn_grammar_add_expr(qn_grammar *g, qn_exprs *x, uint32_t expr, const c
 
 /* ---- Running ---- */
 
+/* Where the automaton is: at a node, in a frame. `sub` and `count` say how far the node was read; 0 for other kinds. */
 typedef struct qn_config {
     uint32_t node, frame;
     uint32_t sub; /* DFA: state. WORDS: first | end << 16 of the words that begin so. STRING: machine state | DFA state
@@ -303,6 +306,7 @@ typedef struct qn_config {
     uint32_t count; /* STRING, TEXT: characters, at most max, or min without max. KEY, WORDS: bytes read */
 } qn_config;
 
+/* An open call. Frames are shared by configurations, and are not changed once added. */
 typedef struct qn_frame {
     uint32_t node, parent;
     uint16_t depth, level; /* level: number of open objects and arrays, as QN_CALL counts them */

@@ -12,6 +12,7 @@ typedef struct call_compiler {
 
 /* ---- Nodes ---- */
 
+/* Adds the texts of a regular expression. Expressions of earlier calls are dropped. */
 static qn_status add_regex(qn_schema_compiler *c, const char *regex, uint32_t next, uint32_t *node)
 {
     uint32_t expr, dfa;
@@ -21,6 +22,7 @@ static qn_status add_regex(qn_schema_compiler *c, const char *regex, uint32_t ne
     return qn_schema_node(c, QN_DFA, dfa, next, node);
 }
 
+/* Adds a delimiter: the mark of its token, or its text. */
 static qn_status add_delimiter(qn_schema_compiler *c, const qn_output_delimiter *delimiter, int mark, uint32_t next,
                                uint32_t *node)
 {
@@ -41,7 +43,7 @@ static bool may_be_object(json_t *type)
     return !json_is_array(type) && (!json_is_string(type) || !strcmp(json_string_value(type), "object"));
 }
 
-/* The schema of the arguments, restricted to objects. Owned by the compiler. */
+/* Makes the schema of the arguments, restricted to objects. *schema: owned by the compiler. */
 static qn_status find_schema(qn_schema_compiler *c, const json_t *function, const char *what, json_t **schema)
 {
     const json_t *given = qn_output_tool_schema(function);
@@ -52,7 +54,7 @@ static qn_status find_schema(qn_schema_compiler *c, const json_t *function, cons
     return json_object_set_new(*schema, "type", json_string("object")) ? qn_schema_no_memory() : QN_OK;
 }
 
-/* From the name of a function to `next`, which follows the last brace or tag. */
+/* Adds a function, from its name to `next`, which follows the last brace or tag. */
 static qn_status add_function(call_compiler *k, const json_t *function, uint32_t next, uint32_t *entry)
 {
     qn_schema_compiler *c = &k->c;
@@ -86,7 +88,8 @@ static qn_status add_function(call_compiler *k, const json_t *function, uint32_t
     return status;
 }
 
-/* From after call_open to `next`, which follows call_close. */
+/* Adds a call, from after call_open to `next`, which follows call_close. Functions are alternatives in the order of the
+ * tools. */
 static qn_status add_call(call_compiler *k, uint32_t next, uint32_t *entry)
 {
     qn_schema_compiler *c = &k->c;
@@ -123,6 +126,8 @@ static qn_status add_call(call_compiler *k, uint32_t next, uint32_t *entry)
     return add_regex(c, "\\n?\\{ ?\"name\" ?: ?", functions, entry);
 }
 
+/* Adds the call of the form llama3, with or without call_open; if calls are lazy, also any text that does not begin as
+ * one. */
 static qn_status add_llama3(call_compiler *k, uint32_t *entry)
 {
     qn_schema_compiler *c = &k->c;
@@ -137,8 +142,8 @@ static qn_status add_llama3(call_compiler *k, uint32_t *entry)
     return qn_schema_or(c, node, entry);
 }
 
-/* Content instead of calls. Newlines may come first, as before calls, so a model that has written one can still
- * choose. */
+/* Adds content as an alternative to calls. Newlines may come first, as before calls, so a model that has written one
+ * can still choose. */
 static qn_status add_format(call_compiler *k, uint32_t *entry)
 {
     qn_schema_compiler *c = &k->c;
@@ -150,6 +155,8 @@ static qn_status add_format(call_compiler *k, uint32_t *entry)
     return qn_schema_or(c, node, entry);
 }
 
+/* Adds one call or several. `again`, after a call, splits to the next call_open or the end; its alternative is set
+ * last, when that node exists. */
 static qn_status add_calls(call_compiler *k, uint32_t *entry)
 {
     qn_schema_compiler *c = &k->c;

@@ -55,8 +55,8 @@ static qn_status add_unit(qn_nfa *m, uint32_t from, uint32_t to, qn_unit unit)
                          : add_edge(m, from, to, false, unit.lo, unit.hi);
 }
 
-/* The state that reads `n` units of any value, all digits or all bytes of UTF-8, and continues at `to`. All characters
- * share these states, which keeps DFAs small. */
+/* Finds or adds the state that reads `n` units of any value, all digits or all bytes of UTF-8, and continues at `to`.
+ * All characters share these states, which keeps DFAs small. */
 static qn_status add_tail(qn_nfa *m, uint32_t to, qn_unit any, size_t n, uint32_t *state)
 {
     const size_t first = any.is_digit ? QN_TAIL_BYTES : 0;
@@ -78,7 +78,7 @@ static bool is_any(qn_unit unit)
     return unit.is_digit ? !unit.lo && unit.hi == 15 : unit.lo == 0x80 && unit.hi == 0xbf;
 }
 
-/* How many units at the end have any value, all of one kind. */
+/* Returns how many units at the end have any value, all of one kind. */
 static size_t count_any(const qn_unit *units, size_t n)
 {
     size_t count = 0;
@@ -153,7 +153,7 @@ static qn_status add_utf8(qn_nfa *m, uint32_t from, uint32_t to, uint32_t lo, ui
     return add_units(m, from, to, units, n);
 }
 
-/* UTF-16 code units from lo to hi as \uXXXX, after the `n` units of a code unit before them. */
+/* Adds UTF-16 code units from lo to hi as \uXXXX, after the `n` units of a code unit before them. */
 static qn_status add_escape(qn_nfa *m, uint32_t from, uint32_t to, qn_unit *units, size_t n, uint32_t lo, uint32_t hi)
 {
     for (int i = 1; i < 4; i++) {
@@ -202,7 +202,7 @@ static qn_status add_high(qn_nfa *m, uint32_t from, uint32_t to, uint32_t high, 
     return add_escape(m, from, to, units, n, low, low_end);
 }
 
-/* Characters above U+FFFF, as two escapes. */
+/* Adds characters above U+FFFF, as two escapes. */
 static qn_status add_pairs(qn_nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
 {
     lo -= 0x10000;
@@ -219,7 +219,7 @@ static qn_status add_pairs(qn_nfa *m, uint32_t from, uint32_t to, uint32_t lo, u
     return QN_OK;
 }
 
-/* A range of characters as a JSON string spells them. */
+/* Adds a range of characters as a JSON string spells them. */
 static qn_status add_spelled(qn_nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
 {
     static const char codes[] = "\"\\/\b\f\n\r\t", letters[] = "\"\\/bfnrt";
@@ -247,7 +247,7 @@ static qn_status add_expr(qn_nfa *m, uint32_t id, uint32_t from, uint32_t to);
 static qn_status determinize(qn_subsets *b, uint32_t start);
 static void nfa_free(qn_nfa *m);
 
-/* The index of the look-ahead whose language is an expression. */
+/* Finds or adds the look-ahead whose language is an expression. *index: its place in m->looks. */
 static qn_status find_look(qn_nfa *m, uint32_t expr, uint32_t *index)
 {
     qn_nfa inner = { .x = m->x, .what = m->what, .steps = m->steps, .limit = m->limit };
@@ -281,7 +281,7 @@ static qn_status find_look(qn_nfa *m, uint32_t expr, uint32_t *index)
     return status == QN_ERR_INVALID ? QN_OK : status;
 }
 
-/* An empty edge that a text passes only where the assertion holds. */
+/* Adds an empty edge that a text passes only where the assertion holds. */
 static qn_status add_assertion(qn_nfa *m, const qn_expr *e, uint32_t from, uint32_t to)
 {
     uint32_t look = 0;
@@ -296,7 +296,8 @@ static qn_status add_assertion(qn_nfa *m, const qn_expr *e, uint32_t from, uint3
     return QN_OK;
 }
 
-/* All alternatives that end with any text share one state: a set with it needs no other. */
+/* Adds any text up to the end. All alternatives that end with any text share one state: a set with it needs no
+ * other. */
 static qn_status add_rest(qn_nfa *m, uint32_t from, uint32_t to)
 {
     if (!m->rest) {
@@ -431,7 +432,7 @@ static qn_status add_closure(qn_subsets *b, const uint32_t *states, size_t n, si
     return qn_nfa_count(m, *count + 1);
 }
 
-/* The DFA state of the closure of NFA states; 0 if the closure is empty. */
+/* Finds or adds the DFA state of the closure of NFA states; 0 if the closure is empty. */
 static qn_status intern(qn_subsets *b, const uint32_t *states, size_t n, uint32_t *state)
 {
     size_t count;
@@ -565,7 +566,7 @@ static qn_status add_symbols(qn_nfa *m, uint32_t from, uint32_t to, uint32_t lo,
     return m->in_string ? add_spelled(m, from, to, lo, hi) : add_utf8(m, from, to, lo, hi);
 }
 
-/* The NFA over bytes of a DFA over symbols. It has the same states, followed by `accept`. */
+/* Makes the NFA over bytes of a DFA over symbols. It has the same states, followed by `accept`. */
 static qn_status add_bytes(qn_nfa *m, const qn_subsets *b, uint32_t *accept)
 {
     const qn_dfa *d = &b->dfa;

@@ -1,5 +1,5 @@
-/* Between dfa.c, which makes the DFA of an expression, look.c, which does so if the expression has assertions, and
- * subsets.c, which keeps the DFA that is being made. */
+/* Between dfa.c, which makes the DFA of an expression from an NFA (nondeterministic finite automaton), look.c, which
+ * does so if the expression has assertions, and subsets.c, which keeps the DFA that is being made. */
 #ifndef QN_GRAMMAR_DFA_H
 #define QN_GRAMMAR_DFA_H
 

@@ -51,7 +51,7 @@ static uint8_t class_of_foreign(int byte)
     return byte == 0xf0 ? LEAD_F0 : byte < 0xf4 ? LEAD_4 : byte == 0xf4 ? LEAD_F4 : INVALID;
 }
 
-/* Transitions from between two characters to inside one. */
+/* Sets the transitions from between two characters to inside one. */
 static void set_leads(uint32_t *next)
 {
     static const uint8_t to[][2] = { { LEAD_2, NEED_1 },    { LEAD_E0, AFTER_E0 }, { LEAD_3, NEED_2 },
@@ -100,7 +100,8 @@ static void add_words(qn_dfa *d, const char *const *words, size_t n_words, uint8
     }
 }
 
-/* Aho and Corasick's links: where a word does not continue, the longest suffix of the text that begins a word does. */
+/* Sets Aho and Corasick's links: where a word does not continue, the longest suffix of the text that begins a word
+ * does. */
 static void link(qn_dfa *d, uint32_t *fallback, uint32_t *queue, uint8_t *is_word)
 {
     size_t n = 0;

@@ -28,7 +28,7 @@ static void spend(const qn_grammar_state *s, uint64_t *left)
     *left -= s->steps < *left ? s->steps : *left;
 }
 
-/* The only byte that may follow. -1: none or several may, the output may end, or it takes too many steps. */
+/* Returns the only byte that may follow. -1: none or several may, the output may end, or it takes too many steps. */
 static int find_forced_byte(qn_grammar_state *s, uint64_t *left)
 {
     int found = -1;
@@ -103,7 +103,7 @@ static qn_status cut(const qn_tokenizer *tokenizer, const char *text, size_t len
     return status;
 }
 
-/* The first token that begins at byte `begin`; p->n if none does. */
+/* Returns the first token that begins at byte `begin`; p->n if none does. */
 static size_t find_begin(const pieces *p, size_t begin)
 {
     for (size_t i = 0; i < p->n; i++)

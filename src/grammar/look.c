@@ -94,7 +94,7 @@ static qn_status grow_slots(search *s)
     return QN_OK;
 }
 
-/* The element of a state and debts, which are not among s->debts. */
+/* Finds or adds the element of a state and debts, which are not among s->debts. */
 static qn_status find_element(search *s, uint32_t state, const debt *debts, uint32_t n, uint32_t *id)
 {
     if (!s->slots || 2 * s->n > s->slot_mask)
@@ -192,7 +192,7 @@ static int compare_u32(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The DFA state of the closure of elements. */
+/* Finds or adds the DFA state of the closure of elements. */
 static qn_status intern(search *s, const uint32_t *seeds, size_t n_seeds, bool is_begin, bool is_after_word,
                         uint32_t *state)
 {

@@ -18,6 +18,7 @@ enum { MANY = 8 };
 /* Work that counts as one step: words of a mask that are merged, nodes of a trie walked by a table. */
 enum { JOINED = 16, WALKED = 4 };
 
+/* A mask that is made. It belongs to one thread; the vocabulary is not changed. */
 typedef struct walker {
     const qn_grammar_vocab *v;
     qn_grammar_state *s;
@@ -36,6 +37,7 @@ static void allow_group(const walker *w, int32_t group)
         qn_mask_set(w->allowed, closers->tokens[i]);
 }
 
+/* Allows the tokens that end at a node: `token` and those with equal bytes, or its group. -1: none. */
 static void allow(const walker *w, int32_t token)
 {
     if (w->closers && token >= 0) {
@@ -46,6 +48,7 @@ static void allow(const walker *w, int32_t token)
         qn_mask_set(w->allowed, (uint32_t)token);
 }
 
+/* Makes room for n configurations, which may move; sets `failed` without memory. */
 static qn_status reserve(qn_grammar_state *s, size_t n)
 {
     const qn_status status = qn_realloc_array(&s->configs, &s->config_capacity, n, sizeof *s->configs, "grammar state");
@@ -69,7 +72,8 @@ typedef struct alternatives {
  * all; or one (ONE + its index). */
 enum { UNKNOWN, NOTHING, DFAS, STRINGS, OTHERS, ALL, ONE };
 
-/* *string: the configuration in the string of an additional key. False if the key cannot be an additional one. */
+/* Sets *string to the configuration in the string of an additional key, or to `c` itself if it is in a string. False:
+ * it is in neither. */
 static bool take_as_string(walker *w, const qn_config *c, alternatives *a, qn_config *string)
 {
     qn_grammar_state *s = w->s;
@@ -84,6 +88,7 @@ static bool take_as_string(walker *w, const qn_config *c, alternatives *a, qn_co
     return true;
 }
 
+/* Whether a byte moves both of two configurations in JSON strings or none. */
 static bool go_on_alike(const qn_grammar *g, const qn_config *a, const qn_config *b)
 {
     const qn_string_rule *x = &g->strings[g->nodes[a->node].a], *y = &g->strings[g->nodes[b->node].a];
@@ -111,6 +116,8 @@ static void find_taken(qn_grammar_state *s, alternatives *a)
         qn_state_add_bytes(s, &s->configs[i], a->taken);
 }
 
+/* Sorts configurations [begin, end) by how they read a byte, which changes their order, and copies those in strings
+ * after them. */
 static alternatives find_alternatives(walker *w, size_t begin, size_t end)
 {
     qn_grammar_state *s = w->s;
@@ -150,6 +157,7 @@ static bool any_takes(qn_grammar_state *s, size_t begin, size_t end, uint8_t byt
     return false;
 }
 
+/* Returns which of the alternatives accept a byte. */
 static uint32_t find_way(qn_grammar_state *s, const alternatives *a, uint8_t byte)
 {
     const bool is_declared = a->declared[byte / 64] >> (byte % 64) & 1, has_strings = a->top > a->end && !is_declared;
@@ -189,6 +197,7 @@ static void walk_child(walker *w, uint32_t i, size_t begin, size_t end, size_t a
     w->s->n_frames = n_frames;
 }
 
+/* Returns the same, from `ways` if it is known; ways NULL: nothing is remembered. */
 static uint32_t look_up_way(qn_grammar_state *s, const alternatives *a, uint8_t byte, uint32_t ways[256])
 {
     if (!ways)
@@ -251,6 +260,7 @@ typedef struct dfa_walk {
     uint64_t needed_kinds;
 } dfa_walk;
 
+/* Whether the configurations after the text of a DFA accept a byte; remembered in d->exits. */
 static bool takes_exit(walker *w, dfa_walk *d, uint8_t byte)
 {
     if (d->exits[byte] == EXIT_UNKNOWN)
@@ -298,7 +308,7 @@ static void find_kind_classes(const qn_grammar_vocab *v, dfa_walk *d)
     d->class_begins[QN_TEXT_KINDS] = n;
 }
 
-/* *state: the state to which all bytes of a kind lead. False if they lead to several. */
+/* Sets *state to the state to which all bytes of a kind lead. False if they lead to several. */
 static bool take_kind(const dfa_walk *d, uint32_t before, int kind, uint32_t *state)
 {
     const uint32_t *row = d->dfa->next + (size_t)before * d->dfa->n_classes;
@@ -708,7 +718,7 @@ static unsigned prepare(walker *w, size_t config)
     }
 }
 
-/* The way of all bytes of a shape's kind with which tokens begin; OTHERS if they differ. */
+/* Returns the way of all bytes of a shape's kind with which tokens begin; OTHERS if they differ. */
 static uint32_t find_shape_way(walker *w, const qn_shapes *shapes, uint32_t i, const alternatives *a,
                                uint32_t ways[256])
 {
@@ -796,6 +806,7 @@ static void walk_closers(walker *w, const uint16_t *tries, size_t n, int form)
     w->closers = NULL;
 }
 
+/* Makes the mask of a state, without the cache and its lock. */
 static qn_status make_mask(const qn_grammar_vocab *v, qn_grammar_state *s, uint32_t *allowed)
 {
     walker w = { .v = v, .s = s, .allowed = allowed };
@@ -819,7 +830,8 @@ static qn_status make_mask(const qn_grammar_vocab *v, qn_grammar_state *s, uint3
 
 /* ---- The cache ---- */
 
-/* The cache entry of a state's mask; if it is not cached, the least recently used entry. */
+/* Returns the cache entry of a state's mask; if it is not cached, the least recently used entry of its set. The caller
+ * holds the vocabulary's lock. */
 static qn_cached_mask *find_cached(qn_grammar_vocab *v, qn_hash128 key, bool *is_found)
 {
     qn_cached_mask *set = v->cached + key.low % (v->n_cached / QN_CACHE_WAYS) * QN_CACHE_WAYS, *oldest = set;
@@ -834,8 +846,8 @@ static qn_cached_mask *find_cached(qn_grammar_vocab *v, qn_hash128 key, bool *is
     return oldest;
 }
 
-/* Masks are found by their hash alone. It contains the grammar's serial, and a grammar belongs to one scope, so
- * masks do too. */
+/* Masks are found by this hash alone. It contains the grammar's serial, and a grammar belongs to one scope, so masks do
+ * too. */
 qn_hash128 qn_state_hash(const qn_grammar_state *s)
 {
     const qn_hash128 frames = qn_keyed_hash128(s->frames, s->n_frames * sizeof *s->frames);

@@ -35,6 +35,7 @@ struct qn_grammar_match {
 
 /* ---- Triggers ---- */
 
+/* Returns how many bytes of a trigger are matched after one more byte, by Knuth, Morris and Pratt's borders. */
 static size_t match_byte(const trigger *t, size_t matched, char byte)
 {
     while (matched && t->text[matched] != byte)
@@ -59,6 +60,7 @@ static size_t find_triggers(const qn_grammar_match *m, const char *bytes, size_t
     return i;
 }
 
+/* Fills a trigger: its text, its borders, and the tokens that contain it. */
 static qn_status prepare_trigger(const qn_grammar_vocab *v, const qn_grammar_trigger_text *given, trigger *t)
 {
     t->token = given->token;
@@ -83,6 +85,7 @@ static qn_status prepare_trigger(const qn_grammar_vocab *v, const qn_grammar_tri
     return QN_OK;
 }
 
+/* Whether the next text is free: triggers are left. */
 static bool is_free(const qn_grammar_match *m)
 {
     return m->phase < m->n_triggers;
@@ -99,7 +102,7 @@ static bool accepts_free(const qn_grammar_match *m, qn_token token)
     return phase < m->n_triggers || qn_state_accepts(m->state, bytes + end, length - end);
 }
 
-/* The name of a rule that the state is in. */
+/* Returns the name of a rule that the state is in. */
 static const char *rule_name(const qn_grammar_match *m)
 {
     const qn_grammar_state *s = m->state;
@@ -121,6 +124,7 @@ static qn_status does_not_fit(const qn_grammar_match *m)
                    rule_name(m));
 }
 
+/* Whether a configuration has as many open rules as may be. */
 static bool is_at_depth(const qn_grammar_state *s)
 {
     for (size_t i = 0; i < s->n_configs; i++)
@@ -141,6 +145,7 @@ static qn_status nothing_follows(const qn_grammar_match *m)
                    rule_name(m));
 }
 
+/* Forbids a token in free text whose bytes after the last trigger do not fit. */
 static void check_free(const qn_grammar_match *m, qn_token token, uint32_t *allowed)
 {
     if (!accepts_free(m, token))
@@ -165,7 +170,8 @@ static void check_completing(const qn_grammar_match *m, const qn_trie *trie, siz
             check_free(m, t, allowed);
 }
 
-/* All tokens are allowed in free text, except that the grammar checks each one that contains a trigger and more. */
+/* Makes the mask in free text: all tokens are allowed, except that the grammar checks each one that contains a trigger
+ * and more. */
 static qn_status mask_free(const qn_grammar_match *m, uint32_t *allowed)
 {
     const trigger *t = &m->triggers[m->phase];
@@ -191,19 +197,21 @@ static bool is_end(const qn_grammar_vocab *v, qn_token token)
     return false;
 }
 
+/* Whether a token is the opening token, at the beginning of the answer. */
 static bool is_opening(const qn_grammar_match *m, qn_token token)
 {
     return !m->n_seen && m->opening_token >= 0 && token == m->opening_token;
 }
 
-/* Without the opening token there is no text before the first trigger. */
+/* Counts the first trigger as seen until the opening token comes: without it there is no text before that trigger. */
 static void skip_opening(qn_grammar_match *m)
 {
     if (!m->n_seen && m->opening_token >= 0)
         m->phase = 1;
 }
 
-/* False if it takes more than max_steps and a token is allowed more; nothing is changed then. */
+/* Reads bytes of the grammar. False, and nothing is changed: it takes more than max_steps, and a token is allowed more.
+ * Bytes that may not follow set is_broken. */
 static bool advance(qn_grammar_match *m, const char *bytes, size_t length, uint64_t max_steps)
 {
     if (m->is_broken || qn_state_advance(m->state, bytes, length, max_steps))
@@ -215,6 +223,7 @@ static bool advance(qn_grammar_match *m, const char *bytes, size_t length, uint6
     return true;
 }
 
+/* Reads the bytes of a token in free text; NULL: it has none. False as advance(). */
 static bool see_free(qn_grammar_match *m, const char *bytes, size_t length, uint64_t max_steps)
 {
     size_t phase = m->phase, matched = bytes ? m->n_matched : 0;
@@ -226,6 +235,7 @@ static bool see_free(qn_grammar_match *m, const char *bytes, size_t length, uint
     return true;
 }
 
+/* Begins the grammar again; without memory the match is broken. */
 static void begin_again(qn_grammar_match *m)
 {
     qn_grammar_state *state;
@@ -238,6 +248,7 @@ static void begin_again(qn_grammar_match *m)
     m->state = state;
 }
 
+/* Reads one token. False as advance(). */
 static bool see(qn_grammar_match *m, qn_token token, uint64_t max_steps)
 {
     size_t length;
@@ -259,7 +270,7 @@ static bool see(qn_grammar_match *m, qn_token token, uint64_t max_steps)
     return true;
 }
 
-/* The number of bytes that a token has in the answer's text. */
+/* Returns the number of bytes that a token has in the answer's text. */
 static size_t text_length(const qn_grammar_vocab *v, qn_token token)
 {
     size_t length;
@@ -267,6 +278,7 @@ static size_t text_length(const qn_grammar_vocab *v, qn_token token)
     return bytes && qn_is_mark(*bytes) ? v->mark_lengths[(uint8_t)*bytes - QN_MARK_CALL_OPEN] : length;
 }
 
+/* Reads the tokens of the answer that were not read yet; those that were must be its first. False as advance(). */
 static bool see_all(qn_grammar_match *m, const qn_token *answer, size_t n, uint64_t max_steps)
 {
     for (; m->n_seen < n; m->n_seen++) {
@@ -378,6 +390,7 @@ static bool is_empty(const uint32_t *mask, size_t n_words)
     return true;
 }
 
+/* Reads the answer. QN_ERR_UNSUPPORTED if it does not fit, or it is not known whether it does. */
 static qn_status see_answer(qn_grammar_match *m, const qn_token *answer, size_t n)
 {
     (void)see_all(m, answer, n, QN_GRAMMAR_TOKEN_STEPS);
@@ -443,7 +456,8 @@ bool qn_grammar_match_key(qn_grammar_match *m, const qn_token *answer, size_t n,
 
 /* ---- Forced text ---- */
 
-/* Nothing is forced in free text, nor at the beginning of an answer where the opening token may come first. */
+/* Finds the text that must follow. Nothing is forced in free text, nor at the beginning of an answer where the opening
+ * token may come first. The caller frees forced->after. */
 static qn_status find_forced(qn_grammar_match *m, const qn_token *answer, size_t n, qn_forced *forced)
 {
     *forced = (qn_forced){ .length = 0 };

@@ -12,7 +12,7 @@ static qn_status count_step(qn_grammar *g, const char *what)
     return ++g->steps > QN_GRAMMAR_STEPS ? qn_fail(QN_ERR_UNSUPPORTED, "%s: too large", what) : QN_OK;
 }
 
-/* The range of an expression that is one ASCII character, or NULL. */
+/* Returns the range of an expression that is one ASCII character, or NULL. */
 static const qn_range *find_byte(const qn_exprs *x, uint32_t expr)
 {
     const qn_expr *e = &x->items[expr];
@@ -64,7 +64,7 @@ qn_status qn_grammar_add_expr(qn_grammar *g, qn_exprs *x, uint32_t expr, const c
     return is_done ? QN_OK : add_parts(g, x, expr, what, next, entry);
 }
 
-/* A new expression with copies of the children. */
+/* Adds an expression with copies of the children, in their order. */
 static qn_status copy_children(qn_exprs *x, qn_expr_kind kind, const uint32_t *children, size_t n, uint32_t *id)
 {
     uint32_t last = 0, copy;
@@ -78,7 +78,7 @@ static qn_status copy_children(qn_exprs *x, qn_expr_kind kind, const uint32_t *c
     return QN_OK;
 }
 
-/* Adds a CAT from its end. Each run of children without calls becomes a DFA. */
+/* Adds a CAT, its last child first. Each run of children without calls becomes a DFA. */
 static qn_status add_cat(qn_grammar *g, qn_exprs *x, const uint32_t *children, size_t n, const char *what,
                          uint32_t next, uint32_t *entry)
 {
@@ -100,7 +100,7 @@ static qn_status add_cat(qn_grammar *g, qn_exprs *x, const uint32_t *children, s
     return QN_OK;
 }
 
-/* Adds an ALT. The alternatives without calls become one DFA. */
+/* Adds an ALT. The alternatives without calls become one DFA. Reorders `children`: the alternatives have no order. */
 static qn_status add_alt(qn_grammar *g, qn_exprs *x, uint32_t *children, size_t n, const char *what, uint32_t next,
                          uint32_t *entry)
 {
@@ -129,6 +129,8 @@ static qn_status add_alt(qn_grammar *g, qn_exprs *x, uint32_t *children, size_t 
     return QN_OK;
 }
 
+/* Adds a REPEAT: with a limit, a copy of the child for each time, of which those above the minimum may be left out;
+ * else a loop. */
 static qn_status add_repeat(qn_grammar *g, qn_exprs *x, const qn_expr *e, const char *what, uint32_t next,
                             uint32_t *entry)
 {
@@ -179,7 +181,8 @@ static qn_status add_parts(qn_grammar *g, qn_exprs *x, uint32_t expr, const char
 
 /* ---- One DFA ---- */
 
-/* Finishes a grammar whose root is one expression. Frees the expressions. */
+/* Finishes a grammar whose root is one expression. Takes over the grammar, and frees it after an error, and the
+ * expressions. */
 static qn_status finish(qn_status status, qn_grammar *g, qn_exprs *x, uint32_t expr, const char *what, qn_grammar **out)
 {
     uint32_t rule, id, end;

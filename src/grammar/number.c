@@ -46,7 +46,7 @@ static qn_status nothing(qn_exprs *x, uint32_t *id)
     return qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_ALT }, id);
 }
 
-/* The digits after the point, from `at` on. So far they equal those of the bounds; `lo` or `hi` is NULL once they
+/* Makes the digits after the point, from `at` on. So far they equal those of the bounds; `lo` or `hi` is NULL once they
  * differ from that bound's. `any_yet`: a digit was written. */
 static qn_status fraction(qn_exprs *x, const limit *lo, const limit *hi, size_t at, bool any_yet, uint32_t *id)
 {
@@ -106,7 +106,7 @@ static qn_status fraction(qn_exprs *x, const limit *lo, const limit *hi, size_t 
     return QN_OK;
 }
 
-/* The part after the integer part: nothing, or a fraction. */
+/* Makes the part after the integer part: nothing, or a fraction. */
 static qn_status tail(qn_exprs *x, bool integer, const limit *lo, const limit *hi, uint32_t *id)
 {
     const bool low_ok = !lo || (!*lo->fraction && !lo->exclusive), high_ok = !hi || *hi->fraction || !hi->exclusive;
@@ -121,7 +121,7 @@ static qn_status tail(qn_exprs *x, bool integer, const limit *lo, const limit *h
     return pair(x, QN_EXPR_ALT, none, part, id);
 }
 
-/* Integer parts with as many digits as the bounds, from digit `at` on, and their fractions. `n`: total number of
+/* Makes integer parts with as many digits as the bounds, from digit `at` on, and their fractions. `n`: total number of
  * digits. */
 static qn_status integers(qn_exprs *x, bool integer, const limit *lo, const limit *hi, size_t n, size_t at,
                           uint32_t *id)
@@ -161,7 +161,7 @@ static qn_status append_free(qn_exprs *x, bool integer, uint32_t n_min, uint32_t
     return QN_OK;
 }
 
-/* Magnitudes from lo to hi, without exponents. */
+/* Makes magnitudes from lo to hi, without exponents. */
 static qn_status magnitudes(qn_exprs *x, bool integer, const limit *lo, const limit *hi, uint32_t *id)
 {
     const uint32_t n_lo = lo->present ? (uint32_t)strlen(lo->integer) : 1;
@@ -210,7 +210,7 @@ static bool normalise(const limit *l, scientific *s)
     return true;
 }
 
-/* Exponents from lo to hi, with a sign, and with up to two leading zeros. */
+/* Makes exponents from lo to hi, with a sign, and with up to two leading zeros. */
 static qn_status exponents(qn_exprs *x, int lo, int hi, uint32_t *id)
 {
     uint32_t last = 0, part, prefix;
@@ -246,7 +246,8 @@ static qn_status append_scientific(qn_exprs *x, const limit *lo, const limit *hi
     return QN_OK;
 }
 
-/* Magnitudes from lo to hi except 0, with exponents. The mantissa is compared where the exponent equals a limit's. */
+/* Makes magnitudes from lo to hi except 0, with exponents. The mantissa is compared where the exponent equals a
+ * limit's. */
 static qn_status scientifics(qn_exprs *x, const limit *lo, const limit *hi, uint32_t *id)
 {
     scientific low = least, high = most;

@@ -105,7 +105,7 @@ static uint32_t find_empty_callee(const search *s, const uint8_t *is_open, const
     return UINT32_MAX;
 }
 
-/* Of the rules without texts that a rule needs, the first that needs no further such rule. */
+/* Returns, of the rules without texts that a rule needs, the first that needs no further such rule. */
 static uint32_t find_empty(const qn_grammar *g, uint32_t rule)
 {
     search s;

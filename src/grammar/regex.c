@@ -89,7 +89,7 @@ static qn_status add_ranges(reader *r, const qn_range *ranges, size_t n, bool ar
     return are_excluded && next <= LAST_CODE ? add_range(r, next, LAST_CODE) : QN_OK;
 }
 
-/* \d, \w, \s and their complements. *is_named: `letter` names one of them; it is added to the set. */
+/* Adds \d, \w, \s or its complement to the set. *is_named: `letter` names one of them. */
 static qn_status add_named(reader *r, char letter, bool *is_named)
 {
     static const qn_range digits[] = { { '0', '9' } },
@@ -111,7 +111,7 @@ static qn_status add_named(reader *r, char letter, bool *is_named)
     return QN_OK;
 }
 
-/* After \p or \P: the name of a property in braces, or of one letter. */
+/* Reads what follows \p or \P: the name of a property in braces, or of one letter. */
 static qn_status take_property(reader *r, bool is_negated)
 {
     char problem[100];
@@ -180,7 +180,7 @@ static qn_status take_unicode(reader *r, uint32_t *code)
     return QN_OK;
 }
 
-/* After a backslash: one character, or a named class, which is added to the set. */
+/* Reads what follows a backslash: one character, or a named class, which is added to the set. */
 static qn_status take_escape(reader *r, uint32_t *code, bool *is_named)
 {
     static const char letters[] = "nrtfv0", codes[] = "\n\r\t\f\v";
@@ -297,7 +297,7 @@ static qn_status take_quantifier(reader *r, uint32_t *id)
 
 static qn_status take_alternatives(reader *r, bool search, uint32_t *id);
 
-/* A text of the expression, then any text. */
+/* Makes a text of the expression, then any text. */
 static qn_status followed_by_any(reader *r, uint32_t expr, uint32_t *id)
 {
     uint32_t last = 0, any;
@@ -314,7 +314,7 @@ static qn_status add_assertion(reader *r, qn_expr_kind kind, bool is_negated, ui
     return qn_expr_add(r->x, (qn_expr){ .kind = (uint8_t)kind, .child = child, .a = is_negated }, id);
 }
 
-/* $: no character follows. */
+/* Adds $: no character follows. */
 static qn_status add_end(reader *r, uint32_t *id)
 {
     if (!r->end)

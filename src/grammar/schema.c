@@ -38,7 +38,8 @@ static void append_step(qn_text_buffer *path, const char *step)
             qn_append_bytes(path, c, 1);
 }
 
-/* Makes a new rule, named by its path, unless the schema has one in this form. */
+/* Finds the rule of a schema in a form, by the schema's address, or makes a new one, named by its path;
+ * qn_schema_compile compiles it later. */
 static qn_status add_rule(qn_schema_compiler *c, json_t *schema, qn_schema_form form, const char *path, uint32_t *rule)
 {
     size_t slot = (((uintptr_t)schema >> 4) + form) * UINT64_C(0x9e3779b97f4a7c15) >> 40 & (QN_SCHEMA_SLOTS - 1);
@@ -92,7 +93,7 @@ qn_status qn_schema_any_space(qn_schema_compiler *c, uint32_t next, uint32_t *id
     return c->options.style.space == QN_JSON_SPACE_ANY ? qn_schema_node(c, QN_DFA, c->space, next, id) : QN_OK;
 }
 
-/* One space; none in the style compact; in the style any, any white space. */
+/* Adds one space; none in the style compact; in the style any, any white space. */
 static qn_status add_one(qn_schema_compiler *c, uint32_t next, uint32_t *id)
 {
     if (c->options.style.space == QN_JSON_SPACE_COMPACT || c->options.style.space == QN_JSON_SPACE_ANY)
@@ -100,6 +101,7 @@ static qn_status add_one(qn_schema_compiler *c, uint32_t next, uint32_t *id)
     return qn_schema_byte(c, ' ', next, id);
 }
 
+/* Adds a line end and an indentation `levels` deeper than the rule's. */
 static qn_status add_line(qn_schema_compiler *c, uint8_t levels, uint32_t next, uint32_t *id)
 {
     return qn_grammar_add_node(c->grammar, (qn_node){ .kind = QN_INDENT, .lo = levels, .next = next }, id);
@@ -152,7 +154,7 @@ bool qn_schema_may_ignore(const qn_schema_compiler *c, qn_status status)
     return status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS;
 }
 
-/* Adds an alternative: *entry becomes a split of its old value and the node. */
+/* The first alternative needs no split. */
 qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry)
 {
     if (*entry == QN_NODE_NEVER) {
@@ -162,6 +164,7 @@ qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry)
     return qn_schema_node(c, QN_SPLIT, *entry, node, entry);
 }
 
+/* Adds a call of a rule, and the end of this rule, as an alternative. */
 static qn_status call_rule(qn_schema_compiler *c, uint32_t rule, uint32_t *entry)
 {
     uint32_t node;
@@ -169,12 +172,13 @@ static qn_status call_rule(qn_schema_compiler *c, uint32_t rule, uint32_t *entry
     return qn_schema_or(c, node, entry);
 }
 
-/* The form of the rule being compiled, which its parts have, too. */
+/* Returns the form of the rule being compiled, which its parts have, too. */
 static qn_schema_form form_here(const qn_schema_compiler *c)
 {
     return c->places[c->rule].form;
 }
 
+/* Adds a call of the rule of a schema, which stands under a key of a keyword, as an alternative. */
 static qn_status call(qn_schema_compiler *c, json_t *schema, const char *keyword, const char *key, uint32_t *entry)
 {
     uint32_t rule;
@@ -184,7 +188,7 @@ static qn_status call(qn_schema_compiler *c, json_t *schema, const char *keyword
 
 /* ---- Keywords ---- */
 
-/* Numbers are checked in every schema that is compiled, whatever its types. */
+/* Checks the keywords that have to be numbers, in every schema that is compiled, whatever its types. */
 static qn_status check_numbers(const qn_schema_compiler *c, json_t *schema)
 {
     static const char *const counts[] = { "minLength", "maxLength",     "minItems",
@@ -210,7 +214,7 @@ static bool is_exclusion(json_t *schema)
     return is;
 }
 
-/* Keywords that are not supported, but restrict nothing with this value. */
+/* Whether a keyword that is not supported restricts nothing with this value. */
 static bool is_without_effect(const char *key, json_t *value)
 {
     const bool is_any = json_is_true(value) || (json_is_object(value) && !json_object_size(value));
@@ -250,7 +254,8 @@ static bool has_constants(json_t *schema)
     return json_object_get(schema, "enum") || json_object_get(schema, "const");
 }
 
-/* A copy of the schema without a keyword and without annotations. *is_empty: nothing is left. */
+/* Returns a copy of the schema without a keyword and without annotations, a new reference. *is_empty: nothing is
+ * left. */
 static json_t *without(json_t *schema, const char *keyword, bool *is_empty)
 {
     json_t *rest = json_object(), *value;
@@ -270,7 +275,8 @@ qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status)
     return qn_fail(status, "%s: %s", qn_schema_path(c), text);
 }
 
-/* Joins a part of a keyword with the schema's other keywords. Owned by the compiler. */
+/* Joins a part of a keyword with `rest`, the schema's other keywords, in the order in which the schema has them.
+ * *joined is owned by the compiler. */
 static qn_status join(qn_schema_compiler *c, json_t *schema, const char *keyword, json_t *part, json_t *rest,
                       json_t **joined)
 {
@@ -280,7 +286,8 @@ static qn_status join(qn_schema_compiler *c, json_t *schema, const char *keyword
     return qn_schema_own(c, *joined);
 }
 
-/* A schema of what fits an alternative of oneOf, and none of the others. *out is owned by the compiler. */
+/* Makes the schema of what fits an alternative of oneOf and all of `others`, negations of other alternatives. *out is
+ * owned by the compiler. */
 static qn_status only(qn_schema_compiler *c, json_t *branch, json_t *others, json_t **out)
 {
     json_t *parts = json_array();
@@ -291,7 +298,8 @@ static qn_status only(qn_schema_compiler *c, json_t *branch, json_t *others, jso
     return QN_OK;
 }
 
-/* Appends the negation of an alternative to the list of what else has to hold for another one. */
+/* Appends the negation of alternative `excluded` to `others`, the list of what else has to hold for alternative
+ * `from`. */
 static qn_status exclude_branch(qn_schema_compiler *c, json_t *branches, size_t excluded, json_t *whole, size_t from,
                                 json_t *others)
 {
@@ -309,10 +317,10 @@ static qn_status exclude_branch(qn_schema_compiler *c, json_t *branches, size_t 
                               qn_schema_path(c), from < excluded ? from : excluded, from < excluded ? excluded : from);
 }
 
-/* A value of another type than those to which the keywords of an alternative apply fits it, and so fits the whole only
- * if it fits no other; and no such value is written, since an alternative without types has those that its keywords
- * imply. So only values need be considered whose type each alternative applies to: *rest gets these types, unless there
- * are types already. Owned by the compiler. */
+/* Gives *rest the types that each alternative of oneOf applies to, unless there are types already. A value of another
+ * type than those to which the keywords of an alternative apply fits it, and so fits the whole only if it fits no
+ * other; and no such value is written, since an alternative without types has those that its keywords imply. So only
+ * values need be considered whose type each alternative applies to. *rest is owned by the compiler. */
 static qn_status imply_types(qn_schema_compiler *c, json_t *branches, json_t **rest)
 {
     static const char *const names[] = { "string", "number", "array", "object" };
@@ -340,8 +348,9 @@ static qn_status imply_types(qn_schema_compiler *c, json_t *branches, json_t **r
     return json_object_set(*rest, "type", list) ? qn_schema_no_memory() : QN_OK;
 }
 
-/* In strict mode oneOf becomes a union of alternatives that exclude each other: two that are not shown to do so, each
- * joined with the schema's other keywords, get the negation of each other. *branches: a new list. */
+/* Makes oneOf, in strict mode, a union of alternatives that exclude each other: two that are not shown to do so, each
+ * joined with the schema's other keywords, get the negation of each other. *branches: a new list, in the same order,
+ * owned by the compiler. */
 static qn_status exclude_each_other(qn_schema_compiler *c, json_t **branches, json_t *rest)
 {
     json_t *whole = json_array(), *others = json_array(), *out = json_array(), *branch, *merged;
@@ -375,6 +384,7 @@ static qn_status exclude_each_other(qn_schema_compiler *c, json_t **branches, js
     return QN_OK;
 }
 
+/* Adds the alternatives of anyOf or oneOf, in their order. */
 static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const char *keyword, uint32_t *entry)
 {
     json_t *branches = json_object_get(schema, keyword), *branch;
@@ -403,6 +413,7 @@ static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const cha
     return QN_OK;
 }
 
+/* Adds the join of all parts of allOf, and of the schema's other keywords. */
 static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
 {
     json_t *parts = json_object_get(schema, "allOf"), *part;
@@ -427,7 +438,8 @@ static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t 
     return call(c, merged, "allOf", NULL, entry);
 }
 
-/* A referenced schema is named by the path of the reference. */
+/* Adds the schema that $ref names, joined with the keywords next to it. A rule of the referenced schema alone is named
+ * by the path of the reference. */
 static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
 {
     json_t *target;
@@ -454,7 +466,7 @@ static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32
 static const char *const type_names[] = { "null", "boolean", "integer", "number", "string", "array", "object" };
 enum { N_TYPES = sizeof type_names / sizeof *type_names };
 
-/* The JSON name of a type by its name in a programming language; NULL if it is none. */
+/* Returns the JSON name of a type by its name in a programming language; NULL if it is none. */
 static const char *meant_type(const char *name)
 {
     static const char *const names[][2] = {
@@ -509,6 +521,7 @@ qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned 
     return QN_OK;
 }
 
+/* Adds the values of each type of a schema without combinations, as alternatives. */
 static qn_status compile_types(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
 {
     const qn_schema_form form = form_here(c);
@@ -554,6 +567,7 @@ static qn_status compile_types(qn_schema_compiler *c, json_t *schema, uint32_t *
     return QN_OK;
 }
 
+/* Compiles a schema. *entry: the node at which its values begin. */
 static qn_status compile_rule(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
 {
     *entry = QN_NODE_NEVER;

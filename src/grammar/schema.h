@@ -1,4 +1,13 @@
-/* The compiler of JSON schemas, between schema.c (rules and combinations) and schema_types.c (types). */
+/* The compiler of JSON schemas, between schema.c (rules and combinations) and schema_types.c (types).
+ *
+ * Nodes are made from the end of a text to its beginning. So a function that adds nodes gets `next`, the node after the
+ * text that they read, and returns `node` or `entry`, the node before it. Where it says so, a function adds an
+ * alternative: *entry becomes a split of its old value and the new node (qn_schema_or); QN_NODE_NEVER is no alternative
+ * yet.
+ *
+ * JSON. A json_t that a function is given is borrowed; it is not changed unless the comment says so. "Owned by the
+ * compiler": a reference that qn_schema_own took, valid until qn_schema_end. "Borrowed": valid as long as the schema
+ * that it comes from. A compilation has one thread. */
 #ifndef QN_GRAMMAR_SCHEMA_H
 #define QN_GRAMMAR_SCHEMA_H
 
@@ -19,7 +28,7 @@ typedef uint16_t qn_schema_form;
 enum { QN_FORM_JSON = 0, QN_FORM_PARAMETERS = 1 << 8, QN_FORM_VALUE = 1 << 9, QN_FORM_READS = 255 };
 
 typedef struct qn_schema_compiler {
-    qn_grammar *grammar;
+    qn_grammar *grammar; /* that is made; owned until qn_schema_end */
     qn_grammar_options options;
     qn_exprs exprs; /* of the current rule */
     char what[81];  /* names the schema in errors */
@@ -29,9 +38,9 @@ typedef struct qn_schema_compiler {
         qn_schema_form form;
     } * places; /* [capacity] one for each rule */
     size_t capacity;
-    uint32_t *slots; /* rules by schema, + 1 */
-    uint32_t rule;   /* the rule being compiled */
-    uint32_t end, space;
+    uint32_t *slots;     /* rules by schema, + 1 */
+    uint32_t rule;       /* the rule being compiled */
+    uint32_t end, space; /* the node QN_RETURN; the DFA of white space */
     struct {
         uint64_t low, high; /* hash of the bounds, or of the pattern and the lengths */
         uint32_t dfa;       /* + 1; 0: none */
@@ -67,7 +76,8 @@ qn_status qn_schema_end(qn_schema_compiler *c, qn_status status, qn_grammar **ou
 /* The place being compiled, for errors: the schema's name and a JSON pointer, `schema: #/properties/a`. */
 const char *qn_schema_path(const qn_schema_compiler *c);
 
-/* qn_schema_own - gives the compiler the reference to a schema. QN_ERR_MEMORY for NULL. */
+/* qn_schema_own - gives the compiler the reference to a schema, which it drops in qn_schema_end; dropped at once after
+ * an error. QN_ERR_MEMORY for NULL. */
 qn_status qn_schema_own(qn_schema_compiler *c, json_t *schema);
 
 /* qn_schema_rule - the rule of a schema in a form. A new rule is queued and compiled later.
@@ -75,20 +85,25 @@ qn_status qn_schema_own(qn_schema_compiler *c, json_t *schema);
  *   keyword, key   where the schema stands: under this key of this keyword. NULL: it is the whole schema */
 qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, qn_schema_form form, const char *keyword,
                          const char *key, uint32_t *rule);
+/* Add a node of a kind; one that reads a byte; those that read a text. *id: the first. */
 qn_status qn_schema_node(qn_schema_compiler *c, qn_node_kind kind, uint32_t a, uint32_t next, uint32_t *id);
 qn_status qn_schema_byte(qn_schema_compiler *c, char byte, uint32_t next, uint32_t *id);
 qn_status qn_schema_literal(qn_schema_compiler *c, const char *text, uint32_t next, uint32_t *id);
 
-/* White space of the style, before `next`. any_space: only the style QN_JSON_SPACE_ANY has any there. */
+/* Add white space of the style, before `next`. any_space: only the style QN_JSON_SPACE_ANY has any there. */
 qn_status qn_schema_any_space(qn_schema_compiler *c, uint32_t next, uint32_t *id);
 qn_status qn_schema_after_colon(qn_schema_compiler *c, uint32_t next, uint32_t *id);
 qn_status qn_schema_after_comma(qn_schema_compiler *c, uint32_t next, uint32_t *id);
 qn_status qn_schema_after_open(qn_schema_compiler *c, uint32_t next, uint32_t *id);
 qn_status qn_schema_before_close(qn_schema_compiler *c, uint32_t next, uint32_t *id);
 
-/* qn_schema_inner - a call of the rule of a member or item, one level deeper. */
+/* qn_schema_inner - adds a call of the rule of a member or item, one level deeper. */
 qn_status qn_schema_inner(qn_schema_compiler *c, uint32_t rule, uint32_t next, uint32_t *id);
+
+/* qn_schema_dfa - adds the DFA of an expression of c->exprs, over UTF-8. *dfa: its index in the grammar. */
 qn_status qn_schema_dfa(qn_schema_compiler *c, uint32_t expr, uint32_t *dfa);
+
+/* qn_schema_or - adds an alternative: *entry becomes a split of its old value and the node. */
 qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry);
 
 /* qn_schema_charge - counts work other than nodes and automata; QN_ERR_UNSUPPORTED above QN_GRAMMAR_STEPS. */

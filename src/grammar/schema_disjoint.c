@@ -23,6 +23,7 @@ enum {
     IS_ALL = 127
 };
 
+/* Returns the bits of a type by its name; 0: it is none. */
 static unsigned named_type(json_t *name)
 {
     for (size_t i = 0; json_is_string(name) && i < sizeof type_names / sizeof *type_names; i++)
@@ -46,7 +47,7 @@ static unsigned type_of(json_t *value)
     return 0;
 }
 
-/* The number of values of enum or const. *first: the const, or NULL; a constant is a list of one. */
+/* Returns the number of values of enum or const. *first: the const, or NULL; it counts as a list of one. */
 static size_t constants(json_t *schema, json_t **first)
 {
     json_t *values = json_object_get(schema, "enum");
@@ -65,7 +66,7 @@ static bool has_constants(json_t *schema)
     return json_object_get(schema, "const") || json_is_array(json_object_get(schema, "enum"));
 }
 
-/* The types of the values that fit. IS_NUMBER stands for numbers with a fraction. */
+/* Returns the types of the values that fit, as bits. IS_NUMBER stands for numbers with a fraction. */
 static unsigned types_of(json_t *schema)
 {
     json_t *type = json_object_get(schema, "type"), *each, *first;
@@ -77,6 +78,7 @@ static unsigned types_of(json_t *schema)
     return has_constants(schema) ? named & of_constants : named;
 }
 
+/* Whether two schemas have a constant in common, or it takes too many steps to tell. */
 static bool share_constants(search *s, json_t *a, json_t *b)
 {
     json_t *first;
@@ -102,6 +104,7 @@ static bool is_below(json_t *a, const char *most, const char *exclusive_most, js
            json_number_value(high) <= json_number_value(low);
 }
 
+/* Whether the range of one schema is below that of the other. */
 static bool are_apart(json_t *a, json_t *b, const char *most, const char *exclusive_most, const char *least,
                       const char *exclusive_least)
 {
@@ -111,7 +114,7 @@ static bool are_apart(json_t *a, json_t *b, const char *most, const char *exclus
 
 static bool disjoint(search *s, json_t *a, json_t *b, int depth);
 
-/* The schema of a property; NULL: any value fits. */
+/* Returns the schema of a property, borrowed; NULL: any value fits. */
 static json_t *property(json_t *schema, const char *key)
 {
     json_t *named = json_object_get(json_object_get(schema, "properties"), key);
@@ -135,6 +138,7 @@ static bool have_discriminator(search *s, json_t *requiring, json_t *a, json_t *
     return false;
 }
 
+/* Whether types, constants, bounds or required properties show that no value fits both. */
 static bool plain_disjoint(search *s, json_t *a, json_t *b, int depth)
 {
     const unsigned both = types_of(a) & types_of(b);
@@ -173,7 +177,7 @@ static bool parts_disjoint(search *s, json_t *a, json_t *b, int depth)
     return false;
 }
 
-/* The total length of the lists that are read for each pair. */
+/* Returns the total length of the lists of a schema that are read for each pair. */
 static uint64_t lists_of(json_t *schema)
 {
     return json_array_size(json_object_get(schema, "enum")) + json_array_size(json_object_get(schema, "type")) +

@@ -29,7 +29,7 @@ static unsigned type_of(json_t *value)
 
 /* ---- Other keywords ---- */
 
-/* A copy of a value in which reals with integer values are integers, as schemas of integers have them. A new
+/* Returns a copy of a value in which reals with integer values are integers, as schemas of integers have them. A new
  * reference. */
 static json_t *with_integers(json_t *value)
 {
@@ -78,7 +78,7 @@ static qn_status check_value(qn_schema_compiler *c, const qn_grammar *grammar, j
     return status;
 }
 
-/* The schema without its constants; it applies to every type unless it names some. NULL: nothing is left. */
+/* Returns the schema without its constants; it applies to every type unless it names some. NULL: nothing is left. */
 static json_t *beside(json_t *schema)
 {
     static const char *const others[] = { "enum", "const", "type", "nullable", "not" };

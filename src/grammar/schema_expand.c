@@ -31,7 +31,7 @@ static bool is_object(json_t *schema)
     return type && !strcmp(type, "object");
 }
 
-/* Schemas of the same value, a new list. */
+/* Returns the schemas of the same value, a new reference to a list. */
 static json_t *list_known(json_t *schema, json_t *beside)
 {
     json_t *known = json_array();
@@ -41,7 +41,8 @@ static json_t *list_known(json_t *schema, json_t *beside)
     return known;
 }
 
-/* Adds a part that has to hold, too, to a list that is made when there is one. A reference to the part is taken. */
+/* Adds a part that has to hold, too, to a list that is made when there is one. The reference to the part is taken
+ * over. */
 static void add_part(json_t **parts, json_t *part)
 {
     if (!*parts)
@@ -49,6 +50,7 @@ static void add_part(json_t **parts, json_t *part)
     json_array_append_new(*parts, part);
 }
 
+/* Adds a part: that one of the alternatives holds. The reference to the list is taken over. */
 static void add_any_of(json_t **parts, json_t *alternatives)
 {
     add_part(parts, json_array_size(alternatives) ? json_pack("{s:O}", "anyOf", alternatives) : json_false());
@@ -57,8 +59,8 @@ static void add_any_of(json_t **parts, json_t *alternatives)
 
 /* ---- if ---- */
 
-/* A condition with its properties required, and typed, as the other schemas of the same value say: that helps to
- * show that alternatives are disjoint. */
+/* Returns a condition with its properties required, and typed, as the other schemas of the same value say, a new
+ * reference: that helps to show that alternatives are disjoint. */
 static json_t *require_those(json_t *condition, json_t *schema, json_t *beside)
 {
     json_t *out = json_copy(condition), *required = json_array(), *property;
@@ -82,6 +84,8 @@ static json_t *require_those(json_t *condition, json_t *schema, json_t *beside)
     return out;
 }
 
+/* Takes if, then and else out of `out`, the copy of the schema, and adds what they mean to the parts; so in the
+ * functions below. */
 static void expand_if(json_t *root, json_t *schema, json_t *beside, bool is_loose, uint64_t *steps, json_t *out,
                       json_t **parts)
 {
@@ -116,7 +120,7 @@ static void expand_if(json_t *root, json_t *schema, json_t *beside, bool is_loos
 
 /* ---- not ---- */
 
-/* What cannot be expressed stays a `not`, which the compiler refuses or ignores. */
+/* Rewrites `not` as its negation. What cannot be expressed stays a `not`, which the compiler refuses or ignores. */
 static void expand_not(json_t *root, json_t *schema, json_t *beside, uint64_t *steps, json_t *out, json_t **parts)
 {
     json_t *excluded = json_object_get(schema, "not"), *strings = qn_schema_excluded(schema);
@@ -138,7 +142,7 @@ static void expand_not(json_t *root, json_t *schema, json_t *beside, uint64_t *s
 
 /* ---- Dependencies ---- */
 
-/* What an object with a name needs: the name, and other names or a schema. */
+/* Returns the schema of what an object with a name needs: the name, and other names or a schema. A new reference. */
 static json_t *with_name(const char *name, json_t *needed)
 {
     if (!json_is_array(needed))
@@ -148,7 +152,7 @@ static json_t *with_name(const char *name, json_t *needed)
     return json_pack("{s:s,s:o}", "type", "object", "required", required);
 }
 
-/* Values that are no objects fit. */
+/* Returns the schema of objects without a name, a new reference. Values that are no objects fit. */
 static json_t *without_name(const char *name)
 {
     return json_pack("{s:{s:b}}", "properties", name, 0);

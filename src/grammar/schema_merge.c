@@ -15,8 +15,11 @@ qn_status qn_schema_no_memory(void)
     return qn_fail(QN_ERR_MEMORY, "schema: no memory");
 }
 
-/* Too many steps look like different values here; the merge refuses them in the end. */
+/* Static functions that join values borrow `a` and `b`, and return a new reference; NULL: they cannot be joined, or
+ * there is no memory. *steps is increased; above QN_SCHEMA_STEPS the result may be incomplete: the merge refuses it in
+ * the end. */
 
+/* Joins two schemas by an allOf, or by one of them where the other says nothing more. */
 static json_t *all_of(json_t *a, json_t *b, uint64_t *steps)
 {
     if (json_is_true(a) || qn_schema_is_equal(a, b, steps))
@@ -45,6 +48,7 @@ static bool has_type(json_t *types, const char *name)
     return false;
 }
 
+/* Joins two `type`: the types of both lists. An integer is a number, too. */
 static json_t *merge_types(json_t *a, json_t *b, uint64_t *steps)
 {
     static const char *const names[] = { "null", "boolean", "object", "array", "string", "number", "integer" };
@@ -62,6 +66,7 @@ static json_t *merge_types(json_t *a, json_t *b, uint64_t *steps)
     return both;
 }
 
+/* Joins two `enum`: the values of `a` that `b` has, in the order of `a`. */
 static json_t *intersect(json_t *a, json_t *b, uint64_t *steps)
 {
     json_t *both = json_array();
@@ -74,6 +79,7 @@ static json_t *intersect(json_t *a, json_t *b, uint64_t *steps)
     return both;
 }
 
+/* Joins two lists of which all parts have to hold: those of `a`, then those of `b`. */
 static json_t *unite(json_t *a, json_t *b, uint64_t *steps)
 {
     size_t i;
@@ -85,7 +91,8 @@ static json_t *unite(json_t *a, json_t *b, uint64_t *steps)
     return both;
 }
 
-/* The branches of a product: each pair that may have a value in common. */
+/* Joins two anyOf or oneOf by the branches of a product: an allOf of each pair that may have a value in common, for the
+ * first branch of `a` all of `b`, and so on; false if there is none. NULL: too many. */
 static json_t *cross(json_t *root, json_t *a, json_t *b, uint64_t *steps)
 {
     size_t i, k;
@@ -104,8 +111,9 @@ static json_t *cross(json_t *root, json_t *a, json_t *b, uint64_t *steps)
     return NULL;
 }
 
-/* Joins properties, or patterns of them. A property that only one schema names is joined with the other's schema of
- * additional properties. If one of the other's patterns would apply instead, the result is stricter, never looser. */
+/* Joins properties, or patterns of them: those of `a` first, then those that only `b` names. A property that only one
+ * schema names is joined with the other's schema of additional properties. If one of the other's patterns would apply
+ * instead, the result is stricter, never looser. */
 static json_t *merge_members(json_t *a, json_t *b, const char *keyword, uint64_t *steps)
 {
     json_t *in_a = json_object_get(a, keyword), *in_b = json_object_get(b, keyword);
@@ -126,7 +134,8 @@ static json_t *merge_members(json_t *a, json_t *b, const char *keyword, uint64_t
     return out;
 }
 
-/* Joins two `not`: what neither excludes. Constants become one list. */
+/* Joins two `not`: a schema of what either excludes. If each is only constants, one list of them, those of `a` first;
+ * else an anyOf of the two. */
 static json_t *exclude_both(json_t *a, json_t *b, uint64_t *steps)
 {
     json_t *of[] = { a, b }, *all = json_array();
@@ -145,7 +154,7 @@ static json_t *exclude_both(json_t *a, json_t *b, uint64_t *steps)
     return json_pack("{s:o}", "enum", all);
 }
 
-/* The multiple of both; NULL if one is no integer, or it is too large. */
+/* Joins two multipleOf: their least common multiple. NULL if one is no integer, or it is too large. */
 static json_t *common_multiple(json_t *a, json_t *b)
 {
     const double x = json_number_value(a), y = json_number_value(b);
@@ -160,7 +169,7 @@ static json_t *common_multiple(json_t *a, json_t *b)
     return json_integer((int64_t)x / m * (int64_t)y);
 }
 
-/* Formats that JSON Schema does not define restrict nothing. */
+/* Joins two different formats. Formats that JSON Schema does not define restrict nothing; NULL if both do. */
 static json_t *merge_formats(json_t *a, json_t *b)
 {
     if (!json_is_string(a) || !json_is_string(b))
@@ -180,7 +189,7 @@ static bool is_one_of(const char *key, const char *const *keys)
     return false;
 }
 
-/* The value of a keyword that both schemas have; NULL if the two cannot be joined. */
+/* Returns the value of a keyword that both schemas have, x in `a` and y in `b`; NULL if the two cannot be joined. */
 static json_t *merge_keyword(json_t *root, const char *key, json_t *x, json_t *y, uint64_t *steps)
 {
     static const char
@@ -268,8 +277,8 @@ static qn_status flatten(json_t *root, json_t *schema, bool is_loose, int depth,
     return qn_fail(QN_ERR_UNSUPPORTED, "a chain of more than %d references for one value", MAX_REFERENCES);
 }
 
-/* A copy of the schema without conditions and draft 4's bounds, and with a constant as a list if the other schema has a
- * list. A new reference. */
+/* Returns a copy of the schema without conditions and draft 4's bounds, and with a constant as a list if the other
+ * schema has a constant, too. A new reference; NULL without memory. */
 static json_t *modernise(json_t *root, json_t *schema, json_t *other, bool is_loose, uint64_t *steps)
 {
     json_t *plain = qn_schema_with_exclusive_bounds(schema), *constant;
@@ -283,7 +292,7 @@ static json_t *modernise(json_t *root, json_t *schema, json_t *other, bool is_lo
     return out;
 }
 
-/* If both have a pattern, that of `b` becomes one of further patterns. */
+/* If both have a pattern, moves that of `b` to its list of further patterns, which can be joined. Changes `b`. */
 static void move_pattern(json_t *a, json_t *b, uint64_t *steps)
 {
     json_t *pattern = json_object_get(b, "pattern");
@@ -296,6 +305,7 @@ static void move_pattern(json_t *a, json_t *b, uint64_t *steps)
     json_object_del(b, "pattern");
 }
 
+/* Joins two objects keyword by keyword. *out: a new reference, with the keywords of `a` first. */
 static qn_status merge_objects(json_t *root, json_t *a, json_t *b, uint64_t *steps, json_t **out)
 {
     json_t *merged = json_copy(a), *value;

@@ -7,7 +7,7 @@
 
 enum { MAX_PATTERNS = 16 };
 
-/* *is_none: the pattern matches no name, and there is no DFA. */
+/* Makes the DFA of names that match a pattern, which the caller frees. *is_none: there are none, and no DFA. */
 static qn_status compile(qn_schema_compiler *c, const char *pattern, bool in_string, qn_dfa *dfa, bool *is_none)
 {
     return qn_schema_compile_pattern(c, pattern, strlen(pattern), in_string, dfa, is_none);
@@ -22,7 +22,8 @@ static qn_status join(qn_schema_compiler *c, json_t **schema, json_t *other)
     return QN_OK;
 }
 
-/* The declared properties, and null for each required name that is not among them. */
+/* Lists the declared properties, and null for each required name that is not among them: an object, in this order,
+ * owned by the compiler. */
 static qn_status list_properties(qn_schema_compiler *c, json_t *required, json_t *properties, json_t **out)
 {
     json_t *name;
@@ -82,8 +83,8 @@ qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *schema, json
 
 enum { MAX_REFERENCES = 32 };
 
-/* *list: the constants of a schema of names, owned by the compiler; NULL if it is another schema. *is_any: any name
- * fits. */
+/* Finds the constants of a schema of names. *list: owned by the compiler; NULL if it is another schema. *is_any: any
+ * name fits. */
 static qn_status find_listed(qn_schema_compiler *c, json_t *names, json_t **list, bool *is_any)
 {
     const char *key, *reference;
@@ -107,7 +108,8 @@ static qn_status find_listed(qn_schema_compiler *c, json_t *names, json_t **list
     return *list ? qn_schema_own(c, *list) : QN_OK;
 }
 
-/* Gives listed names without a schema the schema `rest`, and removes the schemas of names that are not listed. */
+/* Gives names of `list` without a schema the schema `rest`, and those that are not listed the schema false. Changes
+ * `properties`. */
 static qn_status keep_listed(qn_schema_compiler *c, json_t *list, json_t *rest, json_t *properties)
 {
     json_t *listed = json_object(), *name, *value;
@@ -153,8 +155,8 @@ qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema)
                : QN_OK;
 }
 
-/* *plain: a schema of names in which no other is referred to or joined, owned by the compiler; NULL if it may be
- * ignored. */
+/* Finds the schema of names with all references and parts joined. *plain: owned by the compiler; NULL if it has other
+ * keywords than those of strings and may be ignored. */
 static qn_status find_plain(qn_schema_compiler *c, json_t *names, json_t **plain)
 {
     static const char *const of_strings[] = { "type",    "enum", "const",  "minLength",    "maxLength",
@@ -282,6 +284,8 @@ static qn_status split(qn_schema_compiler *c, const qn_dfa *pattern, json_t *sch
     return status == QN_ERR_INVALID ? QN_OK : status;
 }
 
+/* Splits the sets by all patterns: sets [QN_SCHEMA_NAMES], of which *n are used, one at first. Some may become
+ * empty. */
 static qn_status split_all(qn_schema_compiler *c, json_t *patterns, bool in_string, name_set *sets, size_t *n)
 {
     const char *pattern;

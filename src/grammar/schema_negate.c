@@ -17,11 +17,12 @@ enum { ALTERNATIVE_STEPS = 64, MAX_ALTERNATIVES = 1024 };
 static const char *const type_names[] = { "null", "boolean", "number", "string", "array", "object" };
 enum { N_TYPES = sizeof type_names / sizeof *type_names };
 
+/* A negation that is made. `known` in the functions below: a list of schemas of the same value, borrowed, or NULL. */
 typedef struct negation {
-    json_t *root;
+    json_t *root; /* borrowed: references are resolved in it */
     uint64_t *steps;
-    json_t *alternatives;
-    bool is_whole;
+    json_t *alternatives; /* so far, in the order of the schema's keywords; owned */
+    bool is_whole;        /* the alternatives accept all values that do not fit */
 } negation;
 
 /* ---- Lists ---- */
@@ -49,7 +50,8 @@ static bool is_full(const negation *n)
     return *n->steps > QN_SCHEMA_STEPS || json_array_size(n->alternatives) >= MAX_ALTERNATIVES;
 }
 
-/* Adds an alternative, which is taken; it is left out if there are too many. */
+/* Appends an alternative, whose reference is taken over; NULL: no memory. It is left out, and the result is not whole,
+ * if there are too many. */
 static void add(negation *n, json_t *alternative)
 {
     *n->steps += ALTERNATIVE_STEPS;
@@ -61,7 +63,7 @@ static void add(negation *n, json_t *alternative)
     }
 }
 
-/* Adds all alternatives of a list, which is taken. */
+/* Appends all alternatives of a list, whose reference is taken over. */
 static void add_all(negation *n, json_t *alternatives)
 {
     json_t *alternative;
@@ -72,13 +74,13 @@ static void add_all(negation *n, json_t *alternatives)
 
 static json_t *negate(json_t *root, json_t *schema, json_t *known, int depth, uint64_t *steps, bool *is_whole);
 
-/* The negation of a part; the whole is whole only if each part is. */
+/* Returns the negation of a part, a new reference to a list. The whole is whole only if each part is. */
 static json_t *negate_part(negation *n, json_t *schema, json_t *known, int depth)
 {
     return negate(n->root, schema, known, depth + 1, n->steps, &n->is_whole);
 }
 
-/* A schema of all of some alternatives; the alternatives are taken. */
+/* Returns a schema of all of some alternatives, a new reference; the reference to the list is taken over. */
 static json_t *any_of(json_t *alternatives)
 {
     if (!json_array_size(alternatives)) {
@@ -108,7 +110,7 @@ static bool has_no_fractions(json_t *known)
     return false;
 }
 
-/* All types but these. The numbers that are no integers are a type of their own that no schema names. */
+/* Adds all types but these. The numbers that are no integers are a type of their own that no schema names. */
 static void negate_type(negation *n, json_t *type, json_t *known)
 {
     json_t *left = json_array();
@@ -152,7 +154,7 @@ static int compare_numbers(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The numbers between and beyond some numbers. */
+/* Adds the numbers between and beyond some numbers, which it sorts. */
 static void add_gaps(negation *n, json_t **numbers, size_t count)
 {
     qsort(numbers, count, sizeof *numbers, compare_numbers);
@@ -166,7 +168,7 @@ static void add_gaps(negation *n, json_t **numbers, size_t count)
     }
 }
 
-/* The values of the types of constants, other than these. */
+/* Adds the values of the types of constants, other than these. */
 static void add_other_values(negation *n, json_t *constants)
 {
     json_t *strings = json_array(), *value, *numbers[MAX_NUMBERS];
@@ -192,8 +194,7 @@ static void add_other_values(negation *n, json_t *constants)
     json_decref(strings);
 }
 
-/* The values that schemas of the same value list; NULL if none does. Borrowed, but for the new reference to a list of
- * booleans. */
+/* Returns the values that schemas of the same value list, a new reference; NULL if none does. */
 static json_t *find_listed(json_t *known)
 {
     json_t *schema, *type;
@@ -250,7 +251,7 @@ static void negate_bound(negation *n, const char *key, json_t *value)
     n->is_whole &= json_is_number(value);
 }
 
-/* True if the keyword is a count. */
+/* Negates a keyword that is a count. False: it is none. */
 static bool negate_count(negation *n, const char *key, json_t *value)
 {
     static const struct {
@@ -275,6 +276,7 @@ static bool negate_count(negation *n, const char *key, json_t *value)
 
 /* ---- Objects and arrays ---- */
 
+/* Returns the schemas of a property in schemas of the same value, a new reference to a list. */
 static json_t *known_properties(negation *n, json_t *known, const char *key)
 {
     json_t *out = json_array(), *schema, *property;
@@ -321,8 +323,8 @@ static void negate_required(negation *n, json_t *required)
             add(n, json_pack("{s:s,s:{s:b}}", "type", "object", "properties", json_string_value(name), 0));
 }
 
-/* An object has a name that is not declared. Only if another schema lets it have no names but its own can that be said:
- * it has one of those. */
+/* Negates additionalProperties false: an object has a name that is not declared. That can be said only if another
+ * schema lets it have no names but its own: it has one of those. */
 static void negate_closed(negation *n, json_t *schema, json_t *known)
 {
     json_t *of_schema = json_object_get(schema, "properties"), *other, *properties = NULL, *value;
@@ -343,7 +345,7 @@ static void negate_closed(negation *n, json_t *schema, json_t *known)
         add(n, json_pack("{s:s,s:[s]}", "type", "object", "required", key));
 }
 
-/* An object with the name breaks what it requires: other names, or a schema. */
+/* Negates dependencies: an object with the name breaks what it requires: other names, or a schema. */
 static void negate_dependencies(negation *n, json_t *dependencies, int depth)
 {
     json_t *needed, *name;
@@ -388,7 +390,7 @@ static void negate_all_of(negation *n, json_t *parts, json_t *known, int depth)
     }
 }
 
-/* No part fits; of oneOf also: two do. */
+/* Negates anyOf and oneOf: no part fits; of oneOf also: two do. */
 static void negate_union(negation *n, json_t *parts, bool is_one_of, json_t *known, int depth)
 {
     json_t *part, *all = json_array();
@@ -406,7 +408,7 @@ static void negate_union(negation *n, json_t *parts, bool is_one_of, json_t *kno
         }
 }
 
-/* `if` holds and `then` does not, or `if` does not hold, nor does `else`. */
+/* Negates a condition: `if` holds and `then` does not, or `if` does not hold, nor does `else`. */
 static void negate_if(negation *n, json_t *schema, json_t *known, int depth)
 {
     json_t *condition = json_object_get(schema, "if"), *then = json_object_get(schema, "then"),
@@ -438,7 +440,7 @@ static bool is_one_of(const char *key, const char *const *keys)
     return false;
 }
 
-/* Keywords of values or of schemas that any value fits. */
+/* Whether a keyword needs no negation: it is read with another one, or any value fits it. */
 static bool is_trivial(const char *key, json_t *value)
 {
     static const char *const parts[] = { "then", "else", "$defs", "definitions", "additionalItems", NULL },

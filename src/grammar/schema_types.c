@@ -29,7 +29,7 @@ qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const cha
 
 /* ---- Numbers ---- */
 
-/* The shortest digits that give a magnitude. */
+/* Sets a decimal to the shortest digits that give a magnitude. */
 static void set_decimal(double number, qn_decimal *decimal)
 {
     char text[40], digits[40];
@@ -70,8 +70,8 @@ static void shorten(qn_decimal *decimal, bool up)
         decimal->fraction[k] = 0;
 }
 
-/* A number with a fraction or an exponent is read to a double, so many decimals equal a bound. With an exclusive
- * bound, the numbers allowed begin at the shortest digits of the next double. 0 is exact. */
+/* Sets a bound of numbers. A number with a fraction or an exponent is read to a double, so many decimals equal a bound.
+ * With an exclusive bound, the numbers allowed begin at the shortest digits of the next double. 0 is exact. */
 static void set_bound(json_t *value, bool exclusive, bool is_min, bool integer, qn_bound *bound)
 {
     const double number = json_number_value(value), infinite = is_min ? HUGE_VAL : -HUGE_VAL;
@@ -99,7 +99,7 @@ static void set_bound(json_t *value, bool exclusive, bool is_min, bool integer, 
         set_decimal(fabs(number), &bound->plain);
 }
 
-/* The stricter of the inclusive and the exclusive bound; the latter may be draft 4's boolean. */
+/* Reads the stricter of the inclusive and the exclusive bound; the latter may be draft 4's boolean. */
 static void get_bound(json_t *schema, bool is_min, bool integer, qn_bound *bound)
 {
     const char *key = is_min ? "minimum" : "maximum", *exclusive_key = is_min ? "exclusiveMinimum" : "exclusiveMaximum";
@@ -116,8 +116,8 @@ static void get_bound(json_t *schema, bool is_min, bool integer, qn_bound *bound
         set_bound(value, json_is_true(exclusive), is_min, integer, bound);
 }
 
-/* The divisor of multipleOf; 1 without one. A divisor that is no integer is unsupported: whether a double is a multiple
- * of it depends on how the reader rounds. */
+/* Reads the divisor of multipleOf; 1 without one. A divisor that is no integer is unsupported: whether a double is a
+ * multiple of it depends on how the reader rounds. */
 static qn_status get_divisor(const qn_schema_compiler *c, json_t *schema, uint32_t *divisor)
 {
     json_t *value = json_object_get(schema, "multipleOf");
@@ -135,7 +135,7 @@ static qn_status get_divisor(const qn_schema_compiler *c, json_t *schema, uint32
                    qn_schema_path(c), number, QN_MULTIPLE);
 }
 
-/* The DFA of numbers. *is_none: there are none. */
+/* Adds the DFA of numbers to the grammar. *is_none: there are none. */
 static qn_status add_number(qn_schema_compiler *c, const qn_bound bounds[2], bool integer, uint32_t divisor,
                             uint32_t *id, bool *is_none)
 {
@@ -184,6 +184,7 @@ qn_status qn_schema_number(qn_schema_compiler *c, json_t *schema, bool integer, 
 
 /* ---- Arrays ---- */
 
+/* Adds item i of an array: the call of its rule, after which `next` follows. */
 static qn_status add_item(qn_schema_compiler *c, const char *keyword, json_t *schema, size_t i, uint32_t next,
                           qn_array_rule *array)
 {
@@ -310,7 +311,7 @@ void qn_schema_sort_spellings(qn_object_rule *o)
         qsort(o->spellings, o->n_spellings, sizeof *o->spellings, compare_spellings);
 }
 
-/* From after the quote of a key to after its value. */
+/* Adds a member from after the quote of its key to `after`, the node after its value. */
 static qn_status add_member(qn_schema_compiler *c, uint32_t rule, uint32_t after, uint32_t *node)
 {
     QN_TRY(qn_schema_inner(c, rule, after, node));

@@ -7,6 +7,7 @@
 
 enum { MAX_REFERENCES = 32, MAX_RANGE = QN_GRAMMAR_PROPERTIES };
 
+/* Replaces a schema by the one that its $ref names. */
 static qn_status resolve(qn_schema_compiler *c, json_t **schema)
 {
     const char *reference;
@@ -40,7 +41,7 @@ static bool append_type(json_t *values, json_t *schema, const char *type)
     return true;
 }
 
-/* *values: all values of a schema of items, owned by the compiler; NULL if they are too many. */
+/* Lists all values of a schema of items. *values: owned by the compiler; NULL if they are too many. */
 static qn_status list_values(qn_schema_compiler *c, json_t *items, json_t **values)
 {
     json_t *type, *each, *listed, *copy;
@@ -70,7 +71,8 @@ static qn_status list_values(qn_schema_compiler *c, json_t *items, json_t **valu
     return qn_schema_constants(c, copy, QN_IS_ANY | QN_IS_INTEGER, values);
 }
 
-/* The strings of a list, then its other scalars, each value once. NULL if it has arrays or objects, or too many. */
+/* Sorts values: the strings of a list, then its other scalars, each value once and in its order. *sorted: owned by the
+ * compiler; NULL if it has arrays or objects, or too many. */
 static qn_status sort_values(qn_schema_compiler *c, json_t *values, json_t **sorted, size_t *n_strings)
 {
     json_t *value;
@@ -98,7 +100,8 @@ static qn_status sort_values(qn_schema_compiler *c, json_t *values, json_t **sor
     return QN_OK;
 }
 
-/* The node at which an item begins: a constant that has not come yet. */
+/* Adds the constants that have not come yet. *entry: the node at which an item begins. Property i of the object is
+ * value i; the strings, first, are its keys. */
 static qn_status add_items(qn_schema_compiler *c, uint32_t object, json_t *values, size_t n_strings, uint32_t after,
                            uint32_t *entry)
 {
@@ -128,6 +131,7 @@ static qn_status add_items(qn_schema_compiler *c, uint32_t object, json_t *value
     return QN_OK;
 }
 
+/* Adds the array as an object whose properties are the values. */
 static qn_status add_array(qn_schema_compiler *c, json_t *schema, json_t *items, json_t *values, size_t n_strings,
                            uint32_t *entry)
 {

@@ -19,13 +19,13 @@
 /* Limit of the total length of all tools' parameter names; above it, a text may contain no parameter tag at all. */
 enum { MAX_NAMES = 4096 };
 
-/* Undeclared names: ASCII, as authors of tools choose them. */
+/* Undeclared names: 1 to 64 printable ASCII characters but < and >, as authors of tools choose them. */
 static const char any_name[] = "[ -;=?-~]{1,64}";
 
 /* ---- Texts ---- */
 
-/* The words that a text must not contain: its end tag, and the tags of parameters, which end a text if its end tag
- * is missing. A reference to a list. */
+/* Returns the words that a text must not contain: its end tag, and the tags of parameters, which end a text if its end
+ * tag is missing. They are the keys of a new reference to an object. */
 static json_t *find_words(const qn_schema_compiler *c)
 {
     json_t *words = json_object();
@@ -50,6 +50,7 @@ static json_t *find_words(const qn_schema_compiler *c)
     return words;
 }
 
+/* Adds the DFA of texts that contain none of these words. */
 static qn_status add_words(qn_schema_compiler *c, uint32_t *id)
 {
     json_t *found = find_words(c), *value;
@@ -90,8 +91,8 @@ static void print_readings(qn_text_buffer *to, unsigned reads)
     qn_append(to, ")[ \\t\\r\\n]*");
 }
 
-/* Finds the DFA of texts that the parser does not read as JSON of the types. Arrays and objects are recognised by
- * their bracket. */
+/* Finds the DFA of texts without these words that the parser does not read as JSON of the types; `reads` 0: of all
+ * texts without them. Made once for each set of types. Arrays and objects are recognised by their bracket. */
 static qn_status find_texts(qn_schema_compiler *c, unsigned reads, uint32_t *id)
 {
     char regex[400];
@@ -150,7 +151,7 @@ static qn_status compile_patterns(qn_schema_compiler *c, const qn_schema_pattern
     return qn_grammar_add_dfa(c->grammar, &matching, id);
 }
 
-/* Equal patterns share a DFA. */
+/* Finds the DFA of patterns and lengths; equal ones share it. *is_none: no text fits, and *id is not set. */
 static qn_status add_patterns(qn_schema_compiler *c, const qn_schema_patterns *patterns, const qn_string_rule *rule,
                               uint32_t *id, bool *is_none)
 {
@@ -170,7 +171,9 @@ static qn_status add_patterns(qn_schema_compiler *c, const qn_schema_patterns *p
     return QN_OK;
 }
 
-/* Texts with length limits: a node that counts characters, after one that does not. */
+/* Adds the nodes of texts with length limits. *node is the QN_TEXT, which counts characters. The node directly before
+ * it in the array, a QN_DFA of the same texts, does not count: nothing leads to it, but where no token can exceed the
+ * limits masks use it instead (stop_counting in mask.c). So nothing may be added between the two. */
 static qn_status add_counted(qn_schema_compiler *c, qn_string_rule rule, uint32_t next, uint32_t *node)
 {
     uint32_t id;
@@ -179,6 +182,8 @@ static qn_status add_counted(qn_schema_compiler *c, qn_string_rule rule, uint32_
     return qn_schema_node(c, QN_TEXT, id, next, node);
 }
 
+/* Adds the texts of strings that fit a schema and are not read as one of the types `reads`, as an alternative; none if
+ * no text fits. */
 static qn_status add_strings(qn_schema_compiler *c, json_t *schema, unsigned reads, uint32_t next, uint32_t *entry)
 {
     qn_string_rule rule = { .form = QN_STRING_VALUE };
@@ -218,7 +223,7 @@ static qn_status add_strings(qn_schema_compiler *c, json_t *schema, unsigned rea
 
 /* ---- Values ---- */
 
-/* JSON that fits a schema. The compiler takes the schema. */
+/* Adds JSON that fits a schema, as an alternative. The compiler takes the reference to the schema. */
 static qn_status add_json(qn_schema_compiler *c, json_t *schema, uint32_t next, uint32_t *entry)
 {
     uint32_t rule, node;
@@ -228,6 +233,7 @@ static qn_status add_json(qn_schema_compiler *c, json_t *schema, uint32_t next, 
     return qn_schema_or(c, node, entry);
 }
 
+/* Whether the text of a constant, as JSON, is read as one of the types. Strings have texts of their own. */
 static bool is_read(unsigned reads, json_t *value)
 {
     switch (json_typeof(value)) {
@@ -243,7 +249,7 @@ static bool is_read(unsigned reads, json_t *value)
     return false;
 }
 
-/* Adds the texts of constants as one DFA. */
+/* Adds the texts of constants, which are strings, as one DFA before `next`. */
 static qn_status add_texts(qn_schema_compiler *c, json_t *constants, uint32_t next, uint32_t *node)
 {
     uint32_t strings, last = 0, part;
@@ -260,7 +266,8 @@ static qn_status add_texts(qn_schema_compiler *c, json_t *constants, uint32_t ne
 }
 
 /* Adds the texts of many constants as a list of words, each with the line end after it, so that none begins another.
- * *is_done: false if one has a line end itself. */
+ * The line end is that of `next`, so the list leads to the node after `next`. *is_done: false, and nothing is added, if
+ * they are few, `next` reads no line end, or a text has a line end or U+0000. */
 static qn_status add_many(qn_schema_compiler *c, json_t *constants, uint32_t next, uint32_t *node, bool *is_done)
 {
     const size_t n = json_array_size(constants);
@@ -293,6 +300,7 @@ static qn_status add_many(qn_schema_compiler *c, json_t *constants, uint32_t nex
     return qn_schema_node(c, QN_WORDS, list, end.next, node);
 }
 
+/* Adds the constants of a schema, as alternatives: strings by their texts first, then all others as JSON. */
 static qn_status add_constants(qn_schema_compiler *c, json_t *schema, unsigned types, unsigned reads, uint32_t next,
                                uint32_t *entry)
 {
@@ -322,7 +330,9 @@ static qn_status add_constants(qn_schema_compiler *c, json_t *schema, unsigned t
     return json_array_size(others) ? add_json(c, json_pack("{s:O}", "enum", others), next, entry) : QN_OK;
 }
 
-/* Values other than strings. Templates print constants in Python's spelling, too. */
+/* Adds values other than strings, as alternatives: Python's spellings of null and the booleans, which templates print,
+ * in the order of `others`; then one rule of JSON for all types that are allowed and that the parser reads as such. The
+ * order of alternatives has no meaning: all of them may follow. */
 static qn_status add_others(qn_schema_compiler *c, json_t *schema, unsigned types, unsigned reads, uint32_t next,
                             uint32_t *entry)
 {
@@ -391,7 +401,7 @@ bool qn_schema_is_tag_name(const char *name)
     return *name && strlen(name) <= QN_OUTPUT_MAX_NAME;
 }
 
-/* The form of a parameter's value. */
+/* Returns the form of a parameter's value, with the types that the parser tries before the string. */
 static qn_schema_form value_form(const qn_schema_compiler *c, const char *key)
 {
     static const unsigned bits[N_VALUE_TYPES] = {
@@ -406,7 +416,8 @@ static qn_schema_form value_form(const qn_schema_compiler *c, const char *key)
     return (qn_schema_form)(QN_FORM_VALUE | reads);
 }
 
-/* From after the tag of a parameter to after the line of its end tag. */
+/* Adds a parameter from after its tag to `between`, the node after the line of its end tag: a line end, a call of the
+ * value's rule, a line end. */
 static qn_status add_line(qn_schema_compiler *c, uint32_t rule, uint32_t between, uint32_t *node)
 {
     QN_TRY(qn_schema_byte(c, '\n', between, node));
@@ -414,6 +425,8 @@ static qn_status add_line(qn_schema_compiler *c, uint32_t rule, uint32_t between
     return qn_schema_byte(c, '\n', *node, node);
 }
 
+/* Adds a declared parameter to an object: its name, and the nodes of its value. There is room for it in the object's
+ * arrays. */
 static qn_status add_parameter(qn_schema_compiler *c, uint32_t object, const char *key, json_t *schema,
                                uint32_t between)
 {
@@ -430,6 +443,7 @@ static qn_status add_parameter(qn_schema_compiler *c, uint32_t object, const cha
     return add_line(c, o->value_rules[property], between, &o->values[property]);
 }
 
+/* Appends a name to an expression of alternatives; does nothing for an empty one. */
 static qn_status add_name(qn_schema_compiler *c, const char *name, size_t length, uint32_t names, uint32_t *last)
 {
     uint32_t part;
@@ -440,7 +454,7 @@ static qn_status add_name(qn_schema_compiler *c, const char *name, size_t length
     return QN_OK;
 }
 
-/* The DFA of names that neither the tool nor the object declares. */
+/* Makes the DFA of names that neither the tool nor the object declares. The caller frees it. */
 static qn_status find_other_names(qn_schema_compiler *c, const qn_object_rule *o, qn_dfa *out)
 {
     uint64_t *steps = &c->grammar->steps;
@@ -468,7 +482,8 @@ static qn_status find_other_names(qn_schema_compiler *c, const qn_object_rule *o
     return status;
 }
 
-/* Adds undeclared parameters. */
+/* Adds undeclared parameters: o->others, a node that reads a name and continues with its value. None if no name
+ * fits. */
 static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema, json_t *rest, uint32_t between)
 {
     json_t *patterns = json_object_get(schema, "patternProperties");
@@ -500,7 +515,7 @@ static int compare_spellings(const void *a, const void *b)
     return strcmp(((const qn_spelling *)a)->text, ((const qn_spelling *)b)->text);
 }
 
-/* Marks the required parameters. Those without a schema get that of the rest. */
+/* Marks the required parameters. Those without a schema get that of the rest, and are added after all others. */
 static qn_status add_required(qn_schema_compiler *c, uint32_t object, json_t *required, json_t *rest, uint32_t between)
 {
     qn_object_rule *o = &c->grammar->objects[object];
@@ -525,6 +540,8 @@ static qn_status add_required(qn_schema_compiler *c, uint32_t object, json_t *re
     return QN_OK;
 }
 
+/* Adds the parameters of an object, in the order of `properties`; spellings are sorted in the end. `between`: the node
+ * between two parameters. */
 static qn_status add_parameters(qn_schema_compiler *c, uint32_t object, json_t *schema, uint32_t between)
 {
     json_t *properties, *required, *rest, *value;
@@ -546,6 +563,8 @@ static qn_status add_parameters(qn_schema_compiler *c, uint32_t object, json_t *
                : add_rest(c, object, schema, rest, between);
 }
 
+/* Adds the parameters of an object's schema, as an alternative. Nodes: `first` or `between` choose among o->first or
+ * o->more, which open a parameter, and o->close. */
 static qn_status add_object(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
 {
     uint32_t id, between, first, node;

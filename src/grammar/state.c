@@ -14,6 +14,8 @@ enum { COMPARED = 4, COMPARED_FRAMES = 8 };
 
 /* ---- Frames ---- */
 
+/* Returns the index of a frame equal to this one, added if there is none; 0 after a failure. Indices stay valid until
+ * n_frames is reset. */
 static uint32_t add_frame(qn_grammar_state *s, const qn_frame *frame)
 {
     for (size_t i = s->n_frames; i-- > 0;)
@@ -56,8 +58,8 @@ typedef struct key_rules {
     bool additional, any, may_close;
 } key_rules;
 
-/* Properties in order: allows those up to the first required one that is missing, except any after which too few are
- * left for the minimum. */
+/* Restricts the rules to properties in order: allows those up to the first required one that is missing, except any
+ * after which too few are left for the minimum. */
 static void keep_order(const qn_object_rule *o, const qn_frame *f, key_rules *rules)
 {
     uint32_t behind = 0;
@@ -78,6 +80,7 @@ static void keep_order(const qn_object_rule *o, const qn_frame *f, key_rules *ru
     }
 }
 
+/* Returns which members may come next in an object, from those that have come. */
 static key_rules find_key_rules(const qn_object_rule *o, const qn_frame *f)
 {
     key_rules rules = { .additional = o->additional };
@@ -95,6 +98,7 @@ static key_rules find_key_rules(const qn_object_rule *o, const qn_frame *f)
     return rules;
 }
 
+/* Whether a property may come next. */
 static bool is_allowed(const key_rules *rules, uint32_t property)
 {
     return rules->allowed[property / 64] >> (property % 64) & 1;
@@ -117,8 +121,8 @@ void qn_state_declared_bytes(qn_grammar_state *s, const qn_config *c, uint64_t b
     }
 }
 
-/* The frame after one more member. property -1: an additional one. If properties are in order, those before it count
- * as seen. */
+/* Returns the frame after one more member. property -1: an additional one. If properties are in order, those before it
+ * count as seen. */
 static uint32_t count_member(qn_grammar_state *s, const qn_object_rule *o, uint32_t frame, int property)
 {
     qn_frame f = s->frames[frame];
@@ -149,6 +153,8 @@ static void begin_set(qn_grammar_state *s)
     memset(s->met, 0, sizeof s->met);
 }
 
+/* Adds a configuration to the set [begin, end), unless it has an equal one. Returns the new end. Configurations beyond
+ * QN_GRAMMAR_THREADS are dropped. */
 static size_t add_config(qn_grammar_state *s, size_t begin, size_t end, const qn_config *c)
 {
     const uint64_t key =
@@ -179,6 +185,7 @@ typedef struct work {
     size_t n, n_splits;
 } work;
 
+/* Puts a node on the stack of nodes to be visited, if some text leads on from it. */
 static void put(qn_grammar_state *s, work *w, uint32_t node, uint32_t frame)
 {
     if (!s->grammar->nodes[node].productive)
@@ -207,6 +214,8 @@ static bool repeats(qn_grammar_state *s, work *w, uint32_t node, uint32_t frame)
     return false;
 }
 
+/* Puts what may come next in an array, from the number of its items: its end, a comma or the first item, or, with lo 2,
+ * the item itself, which is counted. */
 static void put_item(qn_grammar_state *s, work *w, const qn_node *n, uint32_t frame)
 {
     const qn_array_rule *array = &s->grammar->arrays[n->a];
@@ -229,6 +238,7 @@ static void put_item(qn_grammar_state *s, work *w, const qn_node *n, uint32_t fr
     put(s, w, array->items[which], add_frame(s, &f));
 }
 
+/* Puts what follows a QN_ONCE node, if its property, or with `hi` one of the first ones, may still come. */
 static void put_once(qn_grammar_state *s, work *w, const qn_node *n, uint32_t frame)
 {
     const qn_object_rule *o = &s->grammar->objects[n->a];
@@ -242,6 +252,7 @@ static void put_once(qn_grammar_state *s, work *w, const qn_node *n, uint32_t fr
         put(s, w, n->next, count_member(s, o, frame, n->lo));
 }
 
+/* Whether a text has its least length and its DFA accepts. */
 static bool text_may_end(const qn_grammar *g, const qn_node *n, const qn_config *c)
 {
     const qn_string_rule *rule = &g->strings[n->a];
@@ -333,7 +344,10 @@ size_t qn_state_follow(qn_grammar_state *s, size_t begin, size_t end, size_t at)
     return out;
 }
 
-/* ---- A byte ---- */
+/* ---- A byte ----
+ *
+ * Functions step_... add the configurations that follow `c`, at node n, after a byte to the set [begin, end), and
+ * return its new end: `end` itself if the byte may not follow. */
 
 static size_t step_string(qn_grammar_state *s, size_t begin, size_t end, qn_config c, const qn_node *n, uint8_t byte)
 {
@@ -358,8 +372,8 @@ static size_t step_string(qn_grammar_state *s, size_t begin, size_t end, qn_conf
     return add_config(s, begin, end, &c);
 }
 
-/* The state of a text after a byte; 0: the byte may not follow. The state of a text at its maximum length may be one
- * that does not accept: its DFA refuses some short texts, such as `null`, but no text that continues one. */
+/* Returns the state of a text after a byte; 0: the byte may not follow. The state of a text at its maximum length may
+ * be one that does not accept: its DFA refuses some short texts, such as `null`, but no text that continues one. */
 static uint32_t next_of_text(const qn_grammar *g, const qn_node *n, const qn_config *c, uint8_t byte)
 {
     const qn_string_rule *rule = &g->strings[n->a];
@@ -431,7 +445,7 @@ static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config 
     return add_config(s, begin, end, &c);
 }
 
-/* The first of the words [first, end) whose byte at `at` is `byte` or above. */
+/* Returns the first of the words [first, end) whose byte at `at` is `byte` or above. */
 static uint32_t find_word(const qn_word_list *list, uint32_t first, uint32_t end, uint32_t at, int byte)
 {
     while (first < end) {
@@ -477,7 +491,8 @@ static void add_word_bytes(qn_grammar_state *s, const qn_config *c, const qn_nod
     }
 }
 
-/* A line end, then two spaces for each level. */
+/* Whether a byte continues an indentation: a line end, then two spaces for each level. *ends: the indentation was
+ * complete before it. */
 static bool indent_takes(const qn_grammar_state *s, const qn_node *n, const qn_config *c, uint8_t byte, bool *ends)
 {
     *ends = c->sub == 2u * (s->frames[c->frame].level + n->lo);

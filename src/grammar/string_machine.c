@@ -44,7 +44,7 @@ static void fill(uint8_t *row, int lo, int hi, uint8_t next)
     memset(row + lo, next, (size_t)(hi - lo + 1));
 }
 
-/* The hexadecimal digits lo to hi, from 0 to 15. */
+/* Sets the transitions of the hexadecimal digits lo to hi, from 0 to 15. */
 static void fill_hex(uint8_t *row, int lo, int hi, bool upper, uint8_t next)
 {
     for (int digit = lo; digit <= hi; digit++) {
@@ -54,7 +54,7 @@ static void fill_hex(uint8_t *row, int lo, int hi, bool upper, uint8_t next)
     }
 }
 
-/* UTF-8 characters outside ASCII, from BODY of one mode to BODY of another. */
+/* Adds UTF-8 characters outside ASCII, from BODY of one mode to BODY of another. */
 static void add_raw(uint8_t (*from)[256], uint8_t (*t)[256], int base)
 {
     const uint8_t to = (uint8_t)base;
@@ -74,7 +74,7 @@ static void add_raw(uint8_t (*from)[256], uint8_t (*t)[256], int base)
     fill(t[AFTER_F4], 0x80, 0x8f, to + NEED_2);
 }
 
-/* Escapes of characters outside ASCII; if not `is_key`, of all characters. Modes as in add_raw. */
+/* Adds escapes of characters outside ASCII; if not `is_key`, of all characters. Modes as in add_raw. */
 static void add_escaped(uint8_t (*from)[256], uint8_t (*t)[256], int base, bool is_key, bool upper)
 {
     const uint8_t to = (uint8_t)base;
@@ -95,7 +95,7 @@ static void add_escaped(uint8_t (*from)[256], uint8_t (*t)[256], int base, bool 
     fill_hex(t[PAIR_LOW], 12, 15, upper, to + HEX_2);
 }
 
-/* The ASCII characters of a mode. In a key, each has one spelling: itself, its short escape, or \u with lower-case
+/* Adds the ASCII characters of a mode. In a key, each has one spelling: itself, its short escape, or \u with lower-case
  * digits. */
 static void add_ascii(uint8_t (*t)[256], int base, bool is_key)
 {

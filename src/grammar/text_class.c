@@ -156,7 +156,7 @@ static void add_range(level *l, int from, int lo, int hi, int to)
     }
 }
 
-/* All ASCII characters of a class except the space that may only begin a text. */
+/* Adds all ASCII characters of a class except the space that may only begin a text. */
 static void add_ascii(level *l, qn_text_class kind)
 {
     if (kind == QN_TEXT_LINE) {
@@ -172,7 +172,7 @@ static void add_ascii(level *l, qn_text_class kind)
     }
 }
 
-/* All characters outside ASCII that a class may contain. */
+/* Adds all characters outside ASCII that a class may contain. */
 static void add_foreign(level *l)
 {
     static const struct {
@@ -231,7 +231,7 @@ static void begin_character(level *l)
     l->lives = l->ends = false;
 }
 
-/* The state to which every character leads from `state`; 0 if some are refused or they lead to several. */
+/* Returns the state to which every character leads from `state`; 0 if some are refused or they lead to several. */
 static uint32_t move_alike(const level *l, uint32_t state)
 {
     uint32_t at[PLACES] = { 0 };

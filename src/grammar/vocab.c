@@ -229,7 +229,7 @@ static qn_status make_shapes(qn_grammar_vocab *v)
 
 /* ---- The vocabulary ---- */
 
-/* The mark that stands for a token in grammars; 0 if there is none. */
+/* Returns the mark that stands for a token in grammars; 0 if there is none. */
 static int find_mark(const qn_output_params *output, size_t token)
 {
     if (!output)

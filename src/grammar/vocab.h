@@ -114,7 +114,8 @@ struct qn_grammar_vocab {
     uint8_t kind_bytes[256];             /* all bytes, ascending by kind */
     uint16_t kind_begins[QN_TEXT_KINDS + 1];
     uint64_t foreign_kinds, inner_kinds; /* of bytes outside ASCII, and of those that do not begin a character */
-    /* The cache: sets of QN_CACHE_WAYS masks. The least recently used of a set is replaced. */
+    /* The cache: sets of QN_CACHE_WAYS masks. The least recently used of a set is replaced. `lock` protects it; all
+     * other members are constant after qn_grammar_vocab_create. */
     pthread_mutex_t lock;
     qn_cached_mask *cached;
     uint32_t *cached_masks; /* [n_cached, n_words] */

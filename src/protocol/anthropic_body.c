@@ -120,8 +120,8 @@ static bool take_result(qn_turns *turns, const json_t *block, const char *where,
     return add_texts(turns, qn_field(block, "content"), where, &result_texts, refusal);
 }
 
-/* Results come first, as nothing may separate them from their calls. Reminders next to results are added to the last
- * result: as user texts they would make templates drop the reasoning before them. */
+/* Adds the blocks of a user message. Results come first, as nothing may separate them from their calls. Reminders next
+ * to results are added to the last result: as user texts they would make templates drop the reasoning before them. */
 static bool take_user(qn_turns *turns, const json_t *content, const char *where, qn_refusal *refusal)
 {
     bool has_results = false, has_texts = false;
@@ -226,7 +226,8 @@ static bool take_messages(qn_turns *turns, const json_t *body, qn_reading *readi
 
 /* ---- Tools ---- */
 
-/* A tool without a schema is run by Anthropic's servers, or only Anthropic's models know its schema. */
+/* Appends a tool of the body to `tools`, in OpenAI's form. One without a schema is skipped: it is run by Anthropic's
+ * servers, or only Anthropic's models know its schema. */
 static bool take_tool(const json_t *tool, size_t index, json_t *tools, qn_refusal *refusal)
 {
     static const char *const fields[] = { "name", "description", "input_schema", "strict" }, *const names[] = {
@@ -249,7 +250,8 @@ static bool take_tool(const json_t *tool, size_t index, json_t *tools, qn_refusa
     return done;
 }
 
-/* is_skipped: the body has tools, but none that the model could call. */
+/* Sets base.tools: which tools may or must be called, with a reference of its own to `tools`. is_skipped: the body has
+ * tools, but none that the model could call. */
 static bool take_tool_choice(qn_anthropic *x, const json_t *choice, json_t *tools, bool is_skipped, qn_refusal *refusal)
 {
     const json_t *type = json_object_get(choice, "type");
@@ -290,7 +292,8 @@ static bool take_tools(qn_anthropic *x, const json_t *body, qn_reading *reading,
 
 /* ---- Thinking, effort, format ---- */
 
-/* As on Anthropic's servers: at least LEAST_BUDGET, and less than max_tokens. Token counts have no max_tokens. */
+/* Reads the budget of thinking, in tokens. As on Anthropic's servers: at least LEAST_BUDGET, and less than max_tokens.
+ * Token counts have no max_tokens. */
 static bool take_budget(qn_anthropic *x, const json_t *thinking, qn_refusal *refusal)
 {
     static const char field[] = "thinking.budget_tokens";
@@ -307,7 +310,7 @@ static bool take_budget(qn_anthropic *x, const json_t *thinking, qn_refusal *ref
                      (long long)*budget, (long long)most);
 }
 
-/* A body that does not ask for thinking gets none. */
+/* Reads whether the answer has thinking and shows it. A body that does not ask for thinking gets none. */
 static bool take_thinking_mode(qn_anthropic *x, const json_t *given, bool *thinks, qn_refusal *refusal)
 {
     const json_t *type = json_object_get(given, "type"), *display = qn_field(given, "display");
@@ -320,7 +323,7 @@ static bool take_thinking_mode(qn_anthropic *x, const json_t *given, bool *think
     return !is_enabled || take_budget(x, given, refusal);
 }
 
-/* `output_format` is the older name. */
+/* Reads the schema of the answer. `output_format` is the older name. */
 static bool take_format(qn_anthropic *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *older = qn_field(body, "output_format"), *newer = qn_field(qn_field(body, "output_config"), "format"),
@@ -358,7 +361,7 @@ static bool take_output(qn_anthropic *x, const json_t *body, qn_reading *reading
 
 /* ---- All of it ---- */
 
-/* A thread is stored on the server: a request that continues one has no conversation. */
+/* Refuses a request that continues a thread: threads are stored on the server, so it has no conversation. */
 static bool check_thread(const json_t *body, qn_refusal *refusal)
 {
     return !qn_field(body, "thread") ||

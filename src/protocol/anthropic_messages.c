@@ -30,7 +30,8 @@ void qn_anthropic_free(qn_exchange *exchange)
     qn_text_exchange_free(exchange);
 }
 
-/* A stream begins with the length of the prompt. The scheduler refuses a prompt without tokens. */
+/* Member `bind`. Counts the prompt of a stream, which begins with its length. The scheduler refuses a prompt without
+ * tokens. */
 static bool bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
     qn_anthropic *x = (qn_anthropic *)exchange;
@@ -319,7 +320,7 @@ static void complete_input(qn_bytes *arguments)
     qn_bytes_add(arguments, end ? "}" : "{}", end ? 1 : 2);
 }
 
-/* A call that does not parse becomes text, as in a stream that had not begun it. */
+/* Collects a call without a stream. One that does not parse becomes text, as in a stream that had not begun it. */
 static void collect_call(qn_anthropic *x, const qn_output_event *event, qn_bytes *out)
 {
     qn_choice *choice = &x->base.choices[0];

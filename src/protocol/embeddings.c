@@ -154,7 +154,7 @@ static bool tokenize(qn_embeddings_exchange *x, const json_t *text, qn_prompt *p
            qn_refuse_over(x->base.account, refusal);
 }
 
-/* Texts between ids are pieces of one text, without its beginning and end. */
+/* Appends ids and texts between them to one input. The texts are pieces of one text, without its beginning and end. */
 static bool join(qn_embeddings_exchange *x, const json_t *items, qn_prompt *prompt, qn_refusal *refusal)
 {
     for (size_t i = 0; i < json_array_size(items); i++) {
@@ -244,7 +244,7 @@ bool qn_embeddings_bind(qn_exchange *exchange, const qn_served *served, qn_refus
 
 /* ---- Vectors ---- */
 
-/* llama-server's embd_normalize. */
+/* Returns the length of a vector in a norm, as llama-server's embd_normalize has them. */
 static double length_of(const qn_embedded *e, int norm)
 {
     double sum = 0, largest = 0;
@@ -423,7 +423,7 @@ static qn_exchange *parse_llama(json_t *body, qn_reading *reading, qn_refusal *r
     return NULL;
 }
 
-/* A vector is a list of one vector: without pooling llama-server has one for each token. */
+/* Writes the answer. A vector is a list of one vector: without pooling llama-server has one for each token. */
 static int end_llama(qn_exchange *exchange, qn_bytes *out)
 {
     qn_embeddings_exchange *x = (qn_embeddings_exchange *)exchange;

@@ -58,8 +58,8 @@ void qn_exchange_answer_id(const qn_exchange *exchange, size_t request, char id[
     snprintf(id, QN_ANSWER_ID_BYTES, "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
 }
 
-/* The ids of all calls differ, also those of different exchanges, as calls of several may become parts of one
- * conversation. */
+/* Makes the id number `index` of a request. The ids of all calls differ, also those of different exchanges, as calls of
+ * several may become parts of one conversation. */
 static void make_id(const qn_exchange *exchange, const char *prefix, size_t request, size_t index,
                     char id[QN_CALL_ID_BYTES])
 {

@@ -96,7 +96,7 @@ static bool append_name(list *l, const json_t *name, const char *otherwise)
            append_text(l, "\n", 1);
 }
 
-/* The texts of other files; where the model has tokens for it, with names, for which clients that send none get
+/* Appends the texts of other files; where the model has tokens for it, with names, for which clients that send none get
  * llama-server's. */
 static bool append_files(list *l, const qn_infill_tokens *t, const json_t *files)
 {
@@ -121,8 +121,8 @@ typedef struct cut {
     size_t files, prefix, suffix;
 } cut;
 
-/* The answer gets what it asks for, up to half of the context, or a quarter. The prefix gets three quarters of the
- * rest, or more if the suffix is short; files get what is left. */
+/* Returns how many tokens of each part stay. The answer gets what it asks for, up to half of the context, or a quarter.
+ * The prefix gets three quarters of the rest, or more if the suffix is short; files get what is left. */
 static cut cut_to(const qn_text_exchange *x, cut n, size_t n_fixed)
 {
     const size_t n_ctx = x->served->n_ctx;

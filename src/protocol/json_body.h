@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-/* qn_field - returns a member of an object; NULL: missing or null. */
+/* qn_field - returns a member of an object, borrowed from it; NULL: missing or null. */
 json_t *qn_field(const json_t *object, const char *name);
 
 /* qn_json_is - whether a value is a given string. */
@@ -56,8 +56,8 @@ bool qn_reading_refuse(const qn_reading *reading, qn_refusal *refusal);
  * reserved. */
 size_t qn_reading_end(qn_reading *reading);
 
-/* qn_reading_decode - parse a JSON text that is a string of the body; its values count as values of the body. NULL: it
- * is not JSON, or is_over is set. */
+/* qn_reading_decode - parse a JSON text that is a string of the body; its values count as values of the body. Returns a
+ * new reference; NULL: it is not JSON, or is_over is set. */
 json_t *qn_reading_decode(qn_reading *reading, const char *text, size_t length);
 
 /* qn_json_dump - append a value as JSON, with a zero byte after the last. */

@@ -51,7 +51,7 @@ static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal
     return NULL;
 }
 
-/* The text before the gap is input_prefix and, where the cursor is, `prompt`. */
+/* Sets `prompt` of the body to the text before the gap: input_prefix and, where the cursor is, `prompt`. */
 static bool join_prefix(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
     const json_t *prefix = qn_field(body, "input_prefix"), *prompt = qn_field(body, "prompt");
@@ -87,7 +87,7 @@ static void write_number(const char *key, double value, qn_bytes *out)
     qn_json_number(out, value);
 }
 
-/* End tokens that are ignored have the bias null, which stands for -inf. */
+/* Writes the biases. End tokens that are ignored have the bias null, which stands for -inf. */
 static void write_biases(const qn_text_exchange *x, qn_bytes *out)
 {
     const uint32_t n_vocab = x->params.ignore_end ? qn_model_get_info(x->served->model)->n_vocab : 0;
@@ -168,7 +168,7 @@ static void write_settings(const qn_text_exchange *x, size_t index, qn_bytes *ou
     qn_bytes_add(out, x->settings.data, x->settings.length);
 }
 
-/* The end of a written value that begins at `at`. */
+/* Returns the end of a written value that begins at `at`. */
 static size_t end_of_value(const char *text, size_t length, size_t at)
 {
     size_t depth = 0;
@@ -246,7 +246,7 @@ static const char *stop_type(const qn_choice *choice)
     return choice->result.is_stop_string ? "word" : "eos";
 }
 
-/* A text of the stream, or, with `progress`, none. */
+/* Sends a text of the stream, or, with `progress`, none. */
 static void send_text(const qn_text_exchange *x, size_t index, const char *text, size_t length,
                       const qn_prompt_progress *progress, qn_bytes *out)
 {
@@ -423,7 +423,7 @@ static void write_timing(const qn_text_exchange *x, size_t index, const char *pa
     qn_bytes_free(&timings);
 }
 
-/* The path "a/b" is the member b of a. */
+/* Writes the member that a path names: "a/b" is the member b of a. */
 static void write_field(const qn_text_exchange *x, size_t index, const qn_llama_field *field, qn_bytes *out)
 {
     const char *const path = field->path;

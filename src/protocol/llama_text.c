@@ -28,7 +28,8 @@ static void free_text(qn_exchange *exchange)
     free(x);
 }
 
-/* `model` is not a field of llama-server's: it names one of several models. */
+/* Creates an exchange, with references of its own to `given` and the model's name; free_text frees it. `model` is not a
+ * field of llama-server's: it names one of several models. */
 static direct_exchange *create(const json_t *body, json_t *given, qn_account *account, qn_refusal *refusal)
 {
     direct_exchange *x = calloc(1, sizeof *x);
@@ -65,7 +66,7 @@ static bool refuse_long(size_t most, qn_refusal *refusal)
     return qn_refuse(refusal, 413, "answer_too_large", NULL, "the answer is longer than %zu bytes", most);
 }
 
-/* Ends an answer. False: refused. */
+/* Ends an answer, and frees bind's input. False: refused. */
 static bool close_answer(qn_exchange *exchange, size_t most, qn_refusal *refusal)
 {
     direct_exchange *x = (direct_exchange *)exchange;
@@ -103,7 +104,7 @@ static qn_exchange *parse_tokenize(json_t *body, qn_reading *reading, qn_refusal
     return &x->base;
 }
 
-/* A piece that is not valid text is written as a list of its bytes. */
+/* Writes the piece of a token. One that is not valid text is written as a list of its bytes. */
 static void write_piece(const qn_model *model, qn_token token, qn_bytes *out)
 {
     const char *bytes = "";

@@ -1,5 +1,8 @@
 /* Bodies of Ollama's /api/chat and /api/generate, rewritten as bodies of chats and completions. Fields that say how a
- * model is loaded are ignored, such as num_ctx and keep_alive: the server has loaded it. */
+ * model is loaded are ignored, such as num_ctx and keep_alive: the server has loaded it.
+ *
+ * `to` is the rewritten body, which takes references to the values of the given one. Messages and tools are changed in
+ * place. */
 #include "protocol/ollama.h"
 
 #include <string.h>
@@ -7,16 +10,19 @@
 /* Memory of the values that a rewritten body or message has in addition. */
 enum { BODY_BYTES = 4096, MESSAGE_BYTES = 1024 };
 
+/* Sets a member, with a reference of its own; NULL: does nothing. */
 static bool set(json_t *object, const char *key, json_t *value, qn_refusal *refusal)
 {
     return !value || json_object_set(object, key, value) == 0 || qn_refuse_memory(refusal);
 }
 
+/* Sets a member, whose reference is taken over. */
 static bool set_new(json_t *object, const char *key, json_t *value, qn_refusal *refusal)
 {
     return json_object_set_new(object, key, value) == 0 || qn_refuse_memory(refusal);
 }
 
+/* Sets a member of `to` to that of the same name, if there is one. */
 static bool copy(const json_t *from, const char *name, json_t *to, qn_refusal *refusal)
 {
     return set(to, name, qn_field(from, name), refusal);
@@ -38,8 +44,8 @@ bool qn_ollama_take_model(const json_t *body, json_t **model, qn_refusal *refusa
     return *model || qn_refuse_memory(refusal);
 }
 
-/* The options of sampling and lengths. Of the others, some belong to loading (num_ctx, num_gpu), others change no
- * answer. */
+/* Copies the options of sampling and lengths. Of the others, some belong to loading (num_ctx, num_gpu), others change
+ * no answer. */
 static bool take_options(const json_t *body, json_t *to, qn_refusal *refusal)
 {
     static const char *const names[] = { "seed",
@@ -111,7 +117,7 @@ static bool take_shared(const json_t *body, json_t *to, qn_refusal *refusal)
 
 /* ---- Chats ---- */
 
-/* Calls have no type; arguments are an object. */
+/* Completes the calls of a message: they have no type. Their arguments are an object. */
 static bool take_calls(json_t *message, qn_refusal *refusal)
 {
     json_t *calls = qn_field(message, "tool_calls");
@@ -139,7 +145,7 @@ static bool take_message(json_t *message, qn_reading *reading, qn_refusal *refus
     return qn_field(message, "content") || set_new(message, "content", json_string(""), refusal);
 }
 
-/* Tools may lack a type. */
+/* Completes and copies the tools, which may lack a type. */
 static bool take_tools(const json_t *body, json_t *to, qn_refusal *refusal)
 {
     json_t *tools = qn_field(body, "tools");
@@ -166,7 +172,8 @@ static bool take_chat(const json_t *body, json_t *to, qn_reading *reading, qn_re
 
 /* ---- Texts ---- */
 
-/* `context` was the tokens of earlier answers, which this server does not send. */
+/* Refuses fields that are not supported. `context` was the tokens of earlier answers, which this server does not
+ * send. */
 static bool check_unsupported(const json_t *body, qn_refusal *refusal)
 {
     static const char *const names[] = { "template", "context" };
@@ -209,7 +216,7 @@ static bool take_text(const json_t *body, json_t *to, bool *is_completion, qn_re
 
 /* ---- Both ---- */
 
-/* Completions have one number, where chats have `logprobs` and `top_logprobs`. */
+/* Rewrites `logprobs` and `top_logprobs`, which chats have, as the one number of completions. */
 static bool take_logprobs(json_t *to, qn_refusal *refusal)
 {
     const json_t *given = json_object_get(to, "logprobs");
@@ -230,7 +237,7 @@ static bool is_empty(bool is_chat, const json_t *body)
                    : !json_string_length(qn_field(body, "prompt")) && !qn_field(body, "suffix");
 }
 
-/* The values of the rewritten body become those of the exchange. */
+/* Reads the rewritten body: its values become those of the exchange. */
 static bool take_body(qn_ollama_exchange *x, const json_t *body, bool is_completion, qn_reading *reading,
                       qn_refusal *refusal)
 {
@@ -255,7 +262,7 @@ static qn_ollama_exchange *create(bool is_chat, bool is_completion, qn_reading *
     return x;
 }
 
-/* Nothing is to be answered: Ollama loads the model, and answers that it has. */
+/* Reads a body with nothing to answer: Ollama loads the model, and answers that it has. */
 static bool take_load(qn_ollama_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     x->is_load = true;

@@ -139,7 +139,7 @@ const qn_protocol qn_ollama_show = { .paths = show_paths,
 
 /* ---- Embeddings ---- */
 
-/* The model's name is as in other bodies of this API. */
+/* Sets the model's name, as other bodies of this API have it. Takes over x, which may be NULL; NULL: refused. */
 static qn_exchange *take_name(qn_embeddings_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     json_t *model = NULL;
@@ -169,7 +169,7 @@ static qn_exchange *parse_embed(json_t *body, qn_reading *reading, qn_refusal *r
     return take_name(x, body, refusal);
 }
 
-/* The older form: one text, whose vector is not normalised. */
+/* Member `parse` of the older form: one text, whose vector is not normalised. */
 static qn_exchange *parse_embeddings(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
     static const char *const fields[] = { "prompt", NULL };

@@ -1,6 +1,11 @@
 /* The protocols of OpenAI and llama-server, and the exchange that all protocols of generated text share: the values of
  * a body, choices that collect output, and parts of answers. Anthropic's Messages and OpenAI's Responses begin with it,
- * too. */
+ * too.
+ *
+ * Functions that take a value of a body (qn_..._take_...) read it into the exchange or the conversation. Their JSON
+ * arguments belong to the caller: where a function keeps a value it takes a reference of its own, and none releases the
+ * caller's. A field that is missing leaves the exchange as it is. False: refused. One thread at a time uses an
+ * exchange, with all its choices. */
 #ifndef QN_PROTOCOL_OPENAI_H
 #define QN_PROTOCOL_OPENAI_H
 
@@ -28,7 +33,8 @@ typedef struct qn_choice_token {
     size_t offset; /* with log probabilities: complete characters of the answer before it */
 } qn_choice_token;
 
-/* One choice of an answer. A stream sends its texts at once; without a stream they are collected here. */
+/* One choice of an answer: of one scheduler request. A stream sends its texts at once; without a stream they are
+ * collected here. Characters are Unicode code points. */
 typedef struct qn_choice {
     qn_bytes text, reasoning; /* text: the content, in chats */
     qn_bytes name, arguments; /* of the open call */
@@ -52,7 +58,7 @@ typedef struct qn_choice {
     qn_request_result result; /* without its error text */
 } qn_choice;
 
-/* qn_choice_init - initialise a zeroed choice. */
+/* qn_choice_init - initialise a zeroed choice. The account is borrowed, and outlives the choice. */
 void qn_choice_init(qn_choice *choice, qn_account *account);
 void qn_choice_free(qn_choice *choice);
 
@@ -260,7 +266,7 @@ const char *const *qn_openai_breakers(const qn_text_exchange *x, size_t *n);
  * openai_samplers.c. */
 bool qn_openai_check_samplers(const json_t *body, qn_refusal *refusal);
 
-/* qn_openai_take_model - read the model's name; *model NULL: there is none. */
+/* qn_openai_take_model - read the model's name: *model becomes a new reference to it, NULL if there is none. */
 bool qn_openai_take_model(const json_t *body, json_t **model, qn_refusal *refusal);
 
 /* qn_openai_common - read the values that all protocols have: the model's name, `stream`, sampling. */
@@ -272,12 +278,14 @@ bool qn_openai_take_stop(qn_text_exchange *x, const json_t *body, const char *na
 /* qn_openai_bind_params - fill in the served model's defaults and check values that depend on the model. */
 bool qn_openai_bind_params(qn_text_exchange *x, qn_refusal *refusal);
 
-/* qn_openai_conversation - read the conversation of a chat. NULL: refused. In openai_messages.c. */
+/* qn_openai_conversation - read the conversation of a chat. Returns a new reference, whose messages and tools are
+ * values of the body; NULL: refused. In openai_messages.c. */
 json_t *qn_openai_conversation(const json_t *body, qn_reading *reading, qn_refusal *refusal);
 
-/* qn_openai_arguments - the arguments of a call as an object. Text is parsed, and counts as values of the body;
- * arguments that are not an object, such as those of a call that was cut, become an object with one member, so that the
- * conversation can continue. NULL: see qn_reading_refuse. */
+/* qn_openai_arguments - returns the arguments of a call as an object, a new reference; the caller keeps that to
+ * `given`. Text is parsed, and counts as values of the body; arguments that are not an object, such as those of a call
+ * that was cut, become an object with one member, so that the conversation can continue. NULL: see
+ * qn_reading_refuse. */
 json_t *qn_openai_arguments(json_t *given, qn_reading *reading);
 
 /* qn_openai_take_functions - rewrite `functions` and `function_call` of a body and its messages as tools and tool
@@ -296,17 +304,21 @@ bool qn_openai_check_function(const json_t *function, size_t index, const json_t
 /* qn_openai_check_count - check the number of messages or of tools, whichever `name` says, against the limits. */
 bool qn_openai_check_count(size_t n, const char *name, const qn_protocol_limits *limits, qn_refusal *refusal);
 
-/* qn_openai_take_effort - read the reasoning effort; `name` is its field. */
+/* qn_openai_take_effort - check a reasoning effort, one of qn_effort_levels, and set `reasoning_effort` of the
+ * conversation to it, with a reference of its own; the caller keeps that to `effort`, which is not NULL. `name`: its
+ * field, for refusals. */
 bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversation, qn_refusal *refusal);
 
-/* qn_openai_take_variables - read reasoning_effort, enable_thinking and chat_template_kwargs. */
+/* qn_openai_take_variables - read reasoning_effort, enable_thinking and chat_template_kwargs into the conversation,
+ * which takes references to their values. */
 bool qn_openai_take_variables(const json_t *body, json_t *conversation, qn_refusal *refusal);
 
 /* qn_openai_take_format - read the fields that set the format of content and how JSON is written. In
  * openai_format.c. */
 bool qn_openai_take_format(qn_text_exchange *x, const json_t *body, qn_reading *reading, qn_refusal *refusal);
 
-/* qn_openai_take_schema - set a JSON schema as the format; `field` is its field. */
+/* qn_openai_take_schema - set a JSON schema as the format, with a reference of its own. `field` is its field: a static
+ * string, which refusals name. */
 bool qn_openai_take_schema(qn_text_exchange *x, json_t *schema, bool is_strict, const char *field, qn_refusal *refusal);
 
 /* qn_openai_compile_format - compile the format into params.grammar. */
@@ -315,7 +327,8 @@ bool qn_openai_compile_format(qn_text_exchange *x, qn_refusal *refusal);
 /* qn_openai_take_constraints - read the format, tools and tool_choice. In openai_constrain.c. */
 bool qn_openai_take_constraints(qn_text_exchange *x, const json_t *body, qn_reading *reading, qn_refusal *refusal);
 
-/* qn_openai_call - require a call of the function `name`; NULL: of none. */
+/* qn_openai_call - require a call of the function `name`, of which the exchange takes a reference of its own; a value
+ * that is no string, or NULL: of none, which qn_openai_check_tools refuses. */
 void qn_openai_call(qn_text_exchange *x, json_t *name);
 
 /* qn_openai_allow - allow calls only of the tools in `allowed`. */
@@ -355,7 +368,8 @@ const qn_bytes *qn_openai_prompt_json(const qn_text_exchange *x, size_t request)
  * `settings` bytes of settings. */
 bool qn_openai_check_repeats(const qn_text_exchange *x, size_t settings, qn_refusal *refusal);
 
-/* qn_openai_take_ids - read the tokens of a list of ids and empty the list. A refusal names `field`. */
+/* qn_openai_take_ids - append the tokens of a list of ids to a prompt and empty the list, whose values may be large. A
+ * refusal names `field`. */
 bool qn_openai_take_ids(json_t *ids, const char *field, qn_account *account, qn_prompt *prompt, qn_refusal *refusal);
 
 /* ---- Parts of answers ---- */

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* llama-server's fields: where reasoning goes, and how many tokens it may have. */
+/* Reads llama-server's fields: where reasoning goes, and how many tokens it may have. */
 static bool take_reasoning(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     static const char *const formats[] = { "none", "auto", "deepseek", "deepseek-legacy" };
@@ -98,7 +98,7 @@ static void send_text(const qn_text_exchange *x, size_t index, const char *key, 
     close_chunk(x, choice, qn_choice_ready(choice), NULL, out);
 }
 
-/* The members of `function`: the name in a call's first chunk, then pieces of its arguments. */
+/* Writes the members of `function`: the name in a call's first chunk, then pieces of its arguments. */
 static void write_function(const qn_output_event *event, qn_bytes *out)
 {
     const bool is_first = event->kind == QN_OUTPUT_CALL_BEGIN;
@@ -112,7 +112,7 @@ static void write_function(const qn_output_event *event, qn_bytes *out)
     qn_json_close(out, '}');
 }
 
-/* A call's first chunk also has its id. */
+/* Writes a piece of a call. Its first chunk also has its id. */
 static void write_call(const qn_text_exchange *x, size_t index, const qn_output_event *event, qn_bytes *out)
 {
     char id[QN_CALL_ID_BYTES];
@@ -144,7 +144,7 @@ static void send_call(const qn_text_exchange *x, size_t index, const qn_output_e
     close_chunk(x, choice, qn_choice_ready(choice), NULL, out);
 }
 
-/* A chunk without anything new, but with progress. */
+/* Sends a chunk without anything new, but with progress. */
 static void send_progress(const qn_text_exchange *x, size_t index, const qn_prompt_progress *progress, qn_bytes *out)
 {
     open_chunk(x, index, out);
@@ -190,7 +190,8 @@ static void add_tag(const qn_text_exchange *x, size_t index, bool is_reasoning, 
     add_text(x, index, false, tag, strlen(tag), out);
 }
 
-/* A call that was cut has the arguments so far, as in a stream. A call that does not parse is text. */
+/* Collects a call without a stream. One that was cut has the arguments so far, as in a stream; one that does not parse
+ * is text. */
 static void collect_call(const qn_text_exchange *x, size_t index, const qn_output_event *event)
 {
     qn_choice *choice = &x->choices[index];

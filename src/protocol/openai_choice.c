@@ -35,7 +35,7 @@ static size_t count_characters(const char *text, size_t length)
 
 /* ---- Tokens ---- */
 
-/* Reserves memory for half again as many tokens. */
+/* Reserves memory in the account for one more pending token: for half again as many when it is used up. */
 static qn_status promise(qn_choice *choice, bool has_logprobs)
 {
     enum { LEAST = 16 };
@@ -60,6 +60,7 @@ static qn_status count_token(qn_choice *choice, qn_token token, const qn_model *
     return QN_OK;
 }
 
+/* Appends a token to the pending ones, with its log probabilities unless NULL. */
 static qn_status keep(qn_choice *choice, const qn_choice_token *token, const qn_logprobs *logprobs)
 {
     QN_TRY(promise(choice, logprobs != NULL));
@@ -74,6 +75,7 @@ static qn_status keep(qn_choice *choice, const qn_choice_token *token, const qn_
     return QN_OK;
 }
 
+/* Keeps a token of the answer, whose text begins after all characters so far. */
 static qn_status keep_output(qn_choice *choice, qn_token token, const qn_logprobs *logprobs, const qn_model *model)
 {
     QN_TRY(keep(choice, &(qn_choice_token){ .token = token, .offset = choice->n_characters }, logprobs));
@@ -91,7 +93,7 @@ static qn_status end_prompt(qn_choice *choice)
     return QN_OK;
 }
 
-/* The text of a prompt has the names of special tokens. */
+/* Keeps a token of the prompt. The text of a prompt has the names of special tokens. */
 static qn_status keep_prompt(qn_choice *choice, const qn_exchange_event *event, const qn_model *model, bool is_last)
 {
     static const qn_logprobs none;
@@ -159,8 +161,8 @@ void qn_choice_take_text(qn_choice *choice, const char *text, size_t length)
     choice->n_since = 0;
 }
 
-/* Of the tokens between reasoning and the next event, one ends the reasoning; the others are delimiters of a call, or
- * the event's own. */
+/* Counts the tokens since the last event as reasoning or not. Of the tokens between reasoning and the next event, one
+ * ends the reasoning; the others are delimiters of a call, or the event's own. */
 static void count_reasoning(qn_choice *choice, bool is_reasoning)
 {
     if (is_reasoning)

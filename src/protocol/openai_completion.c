@@ -44,7 +44,8 @@ static void write_text(const qn_bytes *prompt, const char *text, size_t length, 
     qn_bytes_add(out, "\"", 1);
 }
 
-/* number: the index in the answer. */
+/* Writes choice `index`, which has the index `number` in the answer, with the log probabilities of its first n pending
+ * tokens. */
 static void write_choice(const qn_text_exchange *x, size_t index, size_t number, const qn_bytes *prompt,
                          const char *text, size_t length, size_t n, const char *finish_reason, qn_bytes *out)
 {
@@ -62,6 +63,7 @@ static void write_choice(const qn_text_exchange *x, size_t index, size_t number,
     qn_json_close(out, '}');
 }
 
+/* Sends a chunk with the tokens whose text is complete; with a finish_reason, with all. */
 static void send_chunk(const qn_text_exchange *x, size_t index, const qn_bytes *prompt, const char *text, size_t length,
                        const char *finish_reason, qn_bytes *out)
 {
@@ -89,7 +91,7 @@ static void add_text(const qn_text_exchange *x, size_t index, const char *text, 
         qn_bytes_add(&x->choices[index].text, text, length);
 }
 
-/* A stream repeats a prompt once the log probabilities of all its n tokens are there. */
+/* Sends the prompt once the log probabilities of all its tokens are there; n: so far. Only for a stream. */
 static void repeat_prompt(const qn_text_exchange *x, size_t request, size_t n, qn_bytes *out)
 {
     const qn_prompt *prompt = qn_openai_prompt_of(x, request);
@@ -122,7 +124,8 @@ static void event(qn_exchange *exchange, size_t request, const qn_exchange_event
 
 /* ---- The end ---- */
 
-/* The mean of a choice's log probabilities, as OpenAI compares choices: "the highest log probability per token". */
+/* Returns the mean of a choice's log probabilities, as OpenAI compares choices: "the highest log probability per
+ * token". */
 static double mean_of(const qn_choice *choice)
 {
     return choice->n_tokens ? choice->sum / (double)choice->n_tokens : 0;

@@ -6,6 +6,7 @@
 
 /* ---- Calls ---- */
 
+/* Returns the tool whose function has a name, borrowed; NULL: there is none. */
 static json_t *find_tool(const json_t *tools, const char *name)
 {
     for (size_t i = 0; i < json_array_size(tools); i++)
@@ -14,6 +15,7 @@ static json_t *find_tool(const json_t *tools, const char *name)
     return NULL;
 }
 
+/* Whether a list has this very value, not only an equal one. */
 static bool holds(const json_t *list, const json_t *value)
 {
     size_t i = 0;
@@ -22,7 +24,8 @@ static bool holds(const json_t *list, const json_t *value)
     return i < json_array_size(list);
 }
 
-/* Duplicates among the allowed tools are dropped. */
+/* Replaces the list of tools by those that are allowed, in the order in which they are named. Names that no tool has,
+ * and duplicates, are dropped. */
 bool qn_openai_allow(qn_text_exchange *x, const json_t *allowed, qn_refusal *refusal)
 {
     const json_t *mode = json_object_get(allowed, "mode"), *named = json_object_get(allowed, "tools");
@@ -103,14 +106,14 @@ static bool has_strict_tool(const json_t *tools)
     return false;
 }
 
-/* Where the grammar of a whole answer begins. An answer that continues a message has no reasoning before it. */
+/* Returns where the grammar of a whole answer begins. An answer that continues a message has no reasoning before it. */
 static qn_grammar_when whole_answer(const qn_text_exchange *x)
 {
     const bool continues = json_is_true(json_object_get(x->base.conversation, "continue_final_message"));
     return x->kind == QN_CHAT_EXCHANGE && !continues ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;
 }
 
-/* The schema of content that may come instead of calls. */
+/* Writes the schema of content that may come instead of calls. */
 static void dump_format(const qn_format *f, qn_bytes *out)
 {
     if (f->source)
@@ -119,8 +122,9 @@ static void dump_format(const qn_format *f, qn_bytes *out)
         qn_bytes_print(out, "{\"type\":\"object\"}");
 }
 
-/* The grammar of an optional call begins at its opening; with a format, the answer has a grammar from its beginning. If
- * no grammar can be made, for example because schemas are too large, calls have none, unless a tool is strict. */
+/* Compiles the grammar of calls. That of an optional call begins at its opening; with a format, the answer has a
+ * grammar from its beginning. If no grammar can be made, for example because schemas are too large, calls have none,
+ * unless a tool is strict. */
 static bool compile_calls(qn_text_exchange *x, qn_refusal *refusal)
 {
     const qn_tools *tools = &x->tools;

@@ -1,4 +1,4 @@
-/* DRY: its fields in a body, and its breakers. */
+/* DRY ("don't repeat yourself", qn_sampling in quern/quern.h): its fields in a body, and its breakers. */
 #include "protocol/openai.h"
 
 #include "base/memory.h"

@@ -78,7 +78,7 @@ void qn_text_exchange_free(qn_exchange *exchange)
 
 /* ---- Requests ---- */
 
-/* Choices of one prompt have different seeds; choices of equal prompts have the same. */
+/* Returns the seed of a choice. Choices of one prompt have different seeds; choices of equal prompts have the same. */
 static uint64_t seed_of(uint64_t seed, size_t choice)
 {
     const uint64_t number = choice;
@@ -96,8 +96,8 @@ bool qn_openai_set_reasoning(json_t *conversation, const qn_served *served)
            json_object_set_new(conversation, "reasoning_effort", json_string(served->effort)) == 0;
 }
 
-/* The last use of the body's values. The scheduler keeps this text, and the template's text made of it; all choices
- * share both. */
+/* This is the last use of the body's values. The scheduler keeps this text, and the template's text made of it; all
+ * choices share both. */
 bool qn_text_exchange_dump_conversation(qn_text_exchange *x, qn_refusal *refusal)
 {
     enum { COPIES = 2 };
@@ -274,7 +274,7 @@ void qn_openai_fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *
 
 /* ---- Output ---- */
 
-/* Without log probabilities only /completion needs tokens. */
+/* Whether choices keep their tokens. Without log probabilities only /completion needs them. */
 static bool keeps_tokens(const qn_text_exchange *x)
 {
     return x->params.n_logprobs >= 0 || x->has_tokens;
@@ -286,6 +286,7 @@ static bool take_prompt(qn_text_exchange *x, qn_choice *choice, const qn_exchang
     return qn_choice_take_prompt(choice, event, x->served->model, is_last) || qn_refuse_over(x->base.account, refusal);
 }
 
+/* Counts an event for its choice. False: `refusal` is set, and the answer ends with it. */
 static bool take(qn_text_exchange *x, qn_choice *choice, const qn_exchange_event *event, qn_refusal *refusal)
 {
     switch (event->kind) {

@@ -8,7 +8,8 @@
 
 /* ---- How JSON is written ---- */
 
-/* The index of a field's text in `names`, which is the value of an enumeration; unchanged without the field. */
+/* Sets *which to the index of a field's text in `names`, NULL at the end, which is the value of an enumeration;
+ * unchanged without the field. */
 static bool take_name(const json_t *body, const char *field, const char *const *names, const char *expected, int *which,
                       qn_refusal *refusal)
 {
@@ -75,7 +76,7 @@ static bool take_response_format(qn_text_exchange *x, json_t *given, const char 
                                  refusal);
 }
 
-/* A schema, or the text of one. */
+/* Takes a schema, or the text of one. */
 static bool take_schema(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
 {
     if (!json_is_string(given))
@@ -101,6 +102,7 @@ static bool take_json(qn_text_exchange *x, json_t *given, const char *field, qn_
 
 /* ---- Other languages ---- */
 
+/* Takes the text of a grammar or a regular expression, with a reference of its own. */
 static bool take_text(qn_text_exchange *x, qn_grammar_kind kind, json_t *given, const char *field, qn_refusal *refusal)
 {
     if (!json_is_string(given) || !json_string_length(given))
@@ -122,7 +124,7 @@ static bool take_grammar(qn_text_exchange *x, json_t *given, const char *field, 
     return take_text(x, QN_GRAMMAR_GBNF, given, field, refusal);
 }
 
-/* Clients of llama-server send an empty string for none. */
+/* Takes a grammar. Clients of llama-server send an empty string for none. */
 static bool take_gbnf(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal)
 {
     const bool is_none = json_is_string(given) && !json_string_length(given);
@@ -148,6 +150,8 @@ static bool take_choice(qn_text_exchange *x, json_t *given, const char *field, q
 
 /* ---- Fields ---- */
 
+/* A field that sets the format. `take` sets x->format, with a reference of its own to `given` or a part of it, or
+ * leaves it as it is. */
 typedef struct format_field {
     const char *name, *where; /* name of the member, and in refusals */
     bool (*take)(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading, qn_refusal *refusal);
@@ -176,7 +180,7 @@ static bool take_field(qn_text_exchange *x, const json_t *object, const format_f
     return done && (!is_second || refuse_two(before.field, field->where, refusal));
 }
 
-/* vLLM's object: one member sets the format; others, about its libraries, are ignored. */
+/* Takes vLLM's object: one member sets the format; others, about its libraries, are ignored. */
 static bool take_structured(qn_text_exchange *x, json_t *given, const char *field, qn_reading *reading,
                             qn_refusal *refusal)
 {

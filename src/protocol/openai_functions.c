@@ -8,6 +8,7 @@
 /* Memory of the values that wrap a function or call of the older form. */
 enum { WRAPPED_BYTES = 1024, ID_BYTES = 32 };
 
+/* Sets a member, whose reference is taken over in any case; NULL refuses for lack of memory. */
 static bool set_new(json_t *object, const char *key, json_t *value, qn_refusal *refusal)
 {
     return json_object_set_new(object, key, value) == 0 || qn_refuse_memory(refusal);
@@ -20,6 +21,7 @@ static bool refuse_both(const char *old, const char *new, qn_refusal *refusal)
 
 /* ---- What may be called ---- */
 
+/* Sets `tools` of the body to the functions, each in an object of a tool. */
 static bool take_functions(json_t *body, const json_t *functions, qn_reading *reading, qn_refusal *refusal)
 {
     const size_t n = json_array_size(functions);
@@ -47,6 +49,7 @@ static bool take_functions(json_t *body, const json_t *functions, qn_reading *re
                 : qn_refuse_memory(refusal);
 }
 
+/* Sets `tool_choice` of the body to what function_call says. */
 static bool take_choice(json_t *body, json_t *choice, bool has_functions, qn_refusal *refusal)
 {
     json_t *name = json_object_get(choice, "name");
@@ -81,7 +84,7 @@ static bool take_result(json_t *message, const char *id, qn_refusal *refusal)
            set_new(message, "tool_call_id", json_string(id), refusal);
 }
 
-/* A result belongs to the last call before it. */
+/* Rewrites calls and results in messages. A result belongs to the last call before it: it gets its id. */
 static bool take_messages(json_t *messages, qn_reading *reading, qn_refusal *refusal)
 {
     char id[ID_BYTES] = "call00000";

@@ -7,12 +7,13 @@
 /* OpenAI's value for -inf, which JSON does not have. */
 static const double NO_CHANCE = -9999;
 
+/* The bytes of a token, borrowed from the model. */
 typedef struct piece {
     const char *bytes;
     size_t length;
 } piece;
 
-/* The bytes of a token. Token ids beyond the tokeniser's vocabulary have none. */
+/* Returns the bytes of a token. Token ids beyond the tokeniser's vocabulary have none. */
 static piece piece_of(const qn_text_exchange *x, qn_token token)
 {
     piece p = { "", 0 };
@@ -52,7 +53,7 @@ static void write_bytes(piece p, qn_bytes *out)
 
 /* ---- Lists of objects ---- */
 
-/* Leaves the object open. */
+/* Writes the object of a token with its probability, and leaves it open. */
 static void open_entry(const qn_text_exchange *x, qn_token token, float value, qn_bytes *out)
 {
     const piece p = piece_of(x, token);

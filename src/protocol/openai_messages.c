@@ -1,5 +1,8 @@
 /* Reads the body of a chat as a conversation of qn_request_params: messages and tools in the form that chat templates
- * take, and the template variables that a request can set. */
+ * take, and the template variables that a request can set.
+ *
+ * Messages are changed in place, in the values of the body; the conversation takes references to them. False of a
+ * function that takes or checks a value: refused. */
 #include "protocol/openai.h"
 #include "protocol/parts.h"
 
@@ -47,6 +50,7 @@ static bool rewrite_part(json_t *part, bool in_result, qn_reading *reading, qn_r
            qn_reading_refuse(reading, refusal);
 }
 
+/* Checks the parts of a content; each becomes one of the type "text" or is refused. */
 static bool take_parts(const json_t *parts, size_t index, bool in_result, qn_reading *reading, qn_refusal *refusal)
 {
     char found[QN_JSON_FOUND_BYTES];
@@ -77,6 +81,7 @@ json_t *qn_openai_arguments(json_t *given, qn_reading *reading)
     return reading->is_over ? NULL : json_pack("{s:O}", "arguments", given);
 }
 
+/* Replaces the arguments of a call by an object, as templates take them. */
 static bool take_call(json_t *call, size_t index, size_t number, qn_reading *reading, qn_refusal *refusal)
 {
     json_t *function = json_object_get(call, "function");
@@ -88,6 +93,7 @@ static bool take_call(json_t *call, size_t index, size_t number, qn_reading *rea
     return json_object_set_new(function, "arguments", arguments) == 0 || qn_reading_refuse(reading, refusal);
 }
 
+/* Takes the calls of a message; a member that is null is removed. */
 static bool take_calls(json_t *message, size_t index, qn_reading *reading, qn_refusal *refusal)
 {
     json_t *calls = qn_field(message, "tool_calls");
@@ -111,7 +117,8 @@ static bool has_other(const json_t *message)
             (qn_field(message, "reasoning_content") || qn_field(message, "reasoning")));
 }
 
-/* A message with calls or reasoning may have no content. */
+/* Checks the content of a message and makes it a text or parts of text. A message with calls or reasoning may have
+ * none. */
 static bool take_content(json_t *message, size_t index, qn_reading *reading, qn_refusal *refusal)
 {
     const json_t *content = qn_field(message, "content");
@@ -245,6 +252,7 @@ bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversatio
     return json_object_set(conversation, "reasoning_effort", effort) == 0 || qn_refuse_memory(refusal);
 }
 
+/* Sets a variable of the conversation that is true or false. `name`: its field, for refusals. */
 static bool take_switch(const char *variable, const char *name, json_t *value, json_t *conversation,
                         qn_refusal *refusal)
 {
@@ -253,7 +261,7 @@ static bool take_switch(const char *variable, const char *name, json_t *value, j
     return json_object_set(conversation, variable, value) == 0 || qn_refuse_memory(refusal);
 }
 
-/* `reasoning`, as clients of other servers send it: an object, or llama.cpp's states. */
+/* Takes `reasoning`, as clients of other servers send it: an object, or llama.cpp's states. */
 static bool take_reasoning(const json_t *body, json_t *conversation, qn_refusal *refusal)
 {
     json_t *reasoning = qn_field(body, "reasoning"), *value;
@@ -318,7 +326,7 @@ static bool measure_variable(const json_t *value, int depth, size_t *bytes)
     return true;
 }
 
-/* Any other variable of the template. */
+/* Takes any other variable of the template. */
 static bool take_variable(const char *name, json_t *value, json_t *conversation, qn_refusal *refusal)
 {
     size_t bytes = 0;
@@ -358,7 +366,7 @@ bool qn_openai_take_variables(const json_t *body, json_t *conversation, qn_refus
     return true;
 }
 
-/* Answers are only text. */
+/* Checks that the body asks for text alone: answers are only text. */
 static bool check_modalities(const json_t *body, qn_refusal *refusal)
 {
     const json_t *given = qn_field(body, "modalities");
@@ -372,7 +380,8 @@ static bool check_modalities(const json_t *body, qn_refusal *refusal)
     return true;
 }
 
-/* The answer is a new message, unless it continues the last message or the text that the template prints at the end. */
+/* Takes how the answer begins: as a new message, unless it continues the last message or the text that the template
+ * prints at the end. */
 static bool take_end(const json_t *body, json_t *conversation, qn_refusal *refusal)
 {
     bool continues = false, has_header = true;

@@ -26,7 +26,8 @@ static const float LEAST_TOP_P = 1e-9f;
 
 /* ---- Sampling ---- */
 
-/* A seed has 64 bits, signed or not; the JSON reader returns values from 2^63 on as the nearest real number. */
+/* Reads the seed. It has 64 bits, signed or not; the JSON reader returns values from 2^63 on as the nearest real
+ * number. */
 static bool take_seed(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *given = qn_field(body, "seed");
@@ -44,6 +45,7 @@ static bool take_seed(qn_text_exchange *x, const json_t *body, qn_refusal *refus
     return true;
 }
 
+/* Reads the parameters of sampling. Those that the body does not have become NAN or negative, until fill_sampling. */
 static bool take_sampling(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     qn_sampling *s = &x->params.sampling;
@@ -97,6 +99,7 @@ static void fill(float *value, float otherwise)
         *value = otherwise;
 }
 
+/* Sets the parameters that the body does not have to the served model's. */
 static void fill_sampling(qn_text_exchange *x)
 {
     const qn_sampling *otherwise = &x->served->sampling;
@@ -138,6 +141,7 @@ static bool refuse_biases(const qn_text_exchange *x, size_t n, const char *what,
                                   n, what, most);
 }
 
+/* Reads a text that is a token id in decimal. False: it is not. */
 static bool to_token(const char *text, qn_token *token)
 {
     char *end;
@@ -183,6 +187,7 @@ static bool add_bias(const bias_list *list, qn_token token, const json_t *value,
     return true;
 }
 
+/* Adds the bias of a text to each of its tokens. */
 static bool add_text_bias(const bias_list *list, const char *text, size_t length, const json_t *value,
                           qn_refusal *refusal)
 {
@@ -197,6 +202,7 @@ static bool add_text_bias(const bias_list *list, const char *text, size_t length
     return done;
 }
 
+/* Adds the bias of a pair, [what, value]. */
 static bool add_pair(const bias_list *list, const json_t *pair, qn_refusal *refusal)
 {
     const json_t *what = json_array_get(pair, 0), *value = json_array_get(pair, 1);
@@ -227,6 +233,7 @@ static bool add_biases(const bias_list *list, json_t *given, qn_refusal *refusal
     return done;
 }
 
+/* Turns the biases into one per token. */
 static bool bind_biases(qn_text_exchange *x, qn_refusal *refusal)
 {
     bias_list list = { .x = x, .n_vocab = qn_model_get_info(x->served->model)->n_vocab };
@@ -238,6 +245,7 @@ static bool bind_biases(qn_text_exchange *x, qn_refusal *refusal)
     return done;
 }
 
+/* Checks and keeps the biases, with a reference of its own, until bind_biases. */
 static bool take_biases(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     json_t *given = qn_field(body, "logit_bias");
@@ -262,7 +270,8 @@ static bool take_biases(qn_text_exchange *x, const json_t *body, qn_refusal *ref
 
 /* ---- The rest ---- */
 
-/* Chats have a bool and a number; completions only the number, which /completion names differently. */
+/* Reads how many log probabilities are wanted. Chats have a bool and a number; completions only the number, which
+ * /completion names differently. */
 static bool take_logprobs(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *asked = qn_field(body, "logprobs");
@@ -281,7 +290,7 @@ static bool take_logprobs(qn_text_exchange *x, const json_t *body, qn_refusal *r
     return true;
 }
 
-/* -1 is no limit, as other servers take it. */
+/* Reads the most tokens of an answer. -1 is no limit, as other servers take it. */
 static bool take_length(const json_t *body, const char *name, int64_t least, int64_t *most, qn_refusal *refusal)
 {
     int64_t given;
@@ -360,7 +369,8 @@ static bool take_ends(qn_text_exchange *x, const json_t *body, qn_refusal *refus
     return true;
 }
 
-/* The server's limit applies silently: it does not make a body invalid. */
+/* Checks the tokens that end an answer, and its lengths. The server's limit applies silently: it does not make a body
+ * invalid. */
 static bool bind_ends(qn_text_exchange *x, qn_refusal *refusal)
 {
     const uint32_t n_vocab = qn_model_get_info(x->served->model)->n_vocab;
@@ -382,7 +392,7 @@ static bool bind_ends(qn_text_exchange *x, qn_refusal *refusal)
     return true;
 }
 
-/* Of best_of choices, a completion has the n best. */
+/* Reads best_of: of so many choices a completion has the n best. */
 static bool take_best(qn_text_exchange *x, const json_t *body, int64_t n, int64_t most, qn_refusal *refusal)
 {
     int64_t best = n;
@@ -411,7 +421,7 @@ static bool take_choices(qn_text_exchange *x, const json_t *body, qn_refusal *re
     return take_best(x, body, n, most, refusal);
 }
 
-/* Progress is for streams of chats and of /completion, as llama-server's. */
+/* Reads whether progress is wanted. It is for streams of chats and of /completion, as llama-server's. */
 static bool take_progress(qn_text_exchange *x, const json_t *body, qn_refusal *refusal)
 {
     bool wants = false;

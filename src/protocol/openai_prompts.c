@@ -21,8 +21,8 @@ static bool is_list(const json_t *prompt)
     return json_is_array(prompt);
 }
 
-/* The text of a prompt, or NULL. Clients of llama-server may send it in an object, next to images, which are not
- * supported. */
+/* Returns the text of a prompt, borrowed; NULL: it is none. Clients of llama-server may send it in an object, next to
+ * images, which are not supported. */
 static const json_t *text_of(const qn_text_exchange *x, const json_t *prompt)
 {
     const json_t *images = qn_field(prompt, "multimodal_data"), *text = prompt;
@@ -71,6 +71,7 @@ static bool reserve(qn_prompt *prompt, size_t n, qn_account *account, qn_refusal
     return true;
 }
 
+/* Appends an id; there is room. One that is no token's becomes -1, which is outside every vocabulary. */
 static void add_id(qn_prompt *prompt, const json_t *value)
 {
     int64_t id = -1;
@@ -102,7 +103,8 @@ static bool has_text(const json_t *prompt)
     return !json_is_array(prompt);
 }
 
-/* Lists of ids, which may be most of the body, become tokens at once. */
+/* Makes prompts of ids tokens at once, as such lists may be most of the body; keeps a reference to `prompt` if others
+ * need the model. */
 static bool take_ids(qn_text_exchange *x, json_t *prompt, bool is_many, qn_refusal *refusal)
 {
     bool needs_model = false;
@@ -142,6 +144,7 @@ bool qn_openai_check_prompts(qn_text_exchange *x, const json_t *body, qn_refusal
 
 /* ---- Texts ---- */
 
+/* Appends the tokens of a text. is_first: it is at the beginning of its prompt. */
 static bool add_text(const qn_text_exchange *x, qn_prompt *prompt, const json_t *text, bool is_first,
                      qn_refusal *refusal)
 {
@@ -189,6 +192,7 @@ static bool repeats_prompt(const qn_text_exchange *x)
     return x->is_echo || x->kind == QN_LLAMA_EXCHANGE;
 }
 
+/* Writes the text of a prompt as a JSON string, for answers that repeat it. */
 static bool write_text(const qn_text_exchange *x, qn_prompt *prompt, qn_refusal *refusal)
 {
     qn_bytes text = { .account = x->base.account };

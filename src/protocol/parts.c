@@ -16,7 +16,8 @@ static void add_blocks(const json_t *blocks, qn_bytes *text)
         add_string(json_object_get(json_array_get(blocks, i), "text"), text);
 }
 
-/* {"type": "document", "source": {"type": "text", "data": ...} or {"type": "content", "content": ...}} */
+/* Appends the text of {"type": "document", "source": {"type": "text", "data": ...} or {"type": "content", "content":
+ * ...}}. */
 static bool add_document(const json_t *document, qn_bytes *text)
 {
     const json_t *source = json_object_get(document, "source"), *type = json_object_get(source, "type"),
@@ -32,7 +33,7 @@ static bool add_document(const json_t *document, qn_bytes *text)
     return true;
 }
 
-/* {"type": "search_result", "source": ..., "title": ..., "content": [...]} */
+/* Appends the text of {"type": "search_result", "source": ..., "title": ..., "content": [...]}. */
 static bool add_search_result(const json_t *result, qn_bytes *text)
 {
     if (!json_is_array(json_object_get(result, "content")))

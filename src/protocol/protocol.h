@@ -55,7 +55,7 @@ typedef struct qn_protocol_limits {
 } qn_protocol_limits;
 
 /* The state of reading a body: its limits, and the memory of its values. All JSON values count, also those parsed from
- * strings of the body. Zero it before use. */
+ * strings of the body. It borrows limits and account. Zero it before use, but for these two. */
 typedef struct qn_reading {
     const qn_protocol_limits *limits; /* NULL: the defaults */
     qn_account *account;              /* NULL: none */
@@ -64,7 +64,7 @@ typedef struct qn_reading {
     size_t n_omitted;                 /* parts of tools' results that a line of text replaces */
 } qn_reading;
 
-/* The values that tell exchanges with the same body apart. Copied. */
+/* The values that tell exchanges with the same body apart. Texts are copied by qn_exchange_create. */
 typedef struct qn_exchange_origin {
     const char *id;     /* ends the answer's id, after a prefix such as "chatcmpl-" */
     const char *secret; /* ids of calls are derived from it, so that they cannot be guessed */
@@ -152,14 +152,16 @@ struct qn_protocol {
     bool has_reasoning_ids; /* the reasoning in answers has ids */
     bool is_direct;         /* no scheduler requests: bind makes the answer */
 
-    /* Reads a body, an object. May change it; keeps references to the values that it needs. Needs no model; sets
-     * exchange->model. NULL: refused. */
+    /* Reads a body, an object, which belongs to the caller. May change it; keeps references of its own to the values
+     * that it needs. Needs no model; sets exchange->model. NULL: refused. */
     qn_exchange *(*parse)(json_t *body, qn_reading *reading, qn_refusal *refusal);
 
     /* Makes the requests: tokenises, compiles grammars; may take long. Frees the values that only it needed, also the
      * conversation. False: refused. */
     bool (*bind)(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal);
 
+    /* Append to the answer. begin: once, after bind. event: `request` is the index of the request that called back.
+     * Pointers of the event are valid only during the call. */
     void (*begin)(qn_exchange *exchange, qn_bytes *out);
     void (*event)(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out);
 
@@ -186,10 +188,12 @@ const qn_protocol *qn_protocol_find(const char *path);
 const qn_protocol *qn_protocol_above(const char *path);
 
 /* qn_body_read - parse a body, a JSON object. Escaped lone surrogates become U+FFFD. Its values may use
- * QN_REQUEST_MEMORY bytes, and QN_REQUEST_FACTOR for each byte of the body. NULL: refused. */
+ * QN_REQUEST_MEMORY bytes, and QN_REQUEST_FACTOR for each byte of the body. Returns a new reference; NULL: refused, and
+ * nothing stays reserved. */
 json_t *qn_body_read(const char *body, size_t length, qn_reading *reading, qn_refusal *refusal);
 
-/* qn_exchange_create - create an exchange for a body that was read, which it may change. NULL: refused. */
+/* qn_exchange_create - create an exchange for a body that was read, which it may change. The caller keeps its reference
+ * to the body. NULL: refused. */
 qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading,
                                 const qn_exchange_origin *origin, qn_refusal *refusal);
 

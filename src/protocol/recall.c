@@ -1,5 +1,8 @@
 /* Answers by the ends of their ids, in a hash table. Each scope also lists its answers by last use: when the table is
- * full, the scope with the most loses one, so that no scope pushes out answers of others. */
+ * full, the scope with the most loses one, so that no scope pushes out answers of others.
+ *
+ * Static functions that take the table or an entry of it are called with the table's lock. A pointer to an entry or an
+ * owner is valid until an entry is dropped, at most until the lock is released. */
 #include "protocol/recall.h"
 
 #include "base/memory.h"
@@ -11,11 +14,12 @@
 #include <string.h>
 #include <xxhash.h>
 
+/* Defaults of qn_recall_create; and the most buckets. */
 enum { MAX_ANSWERS = 10000, MAX_BYTES = 64 << 20, MAX_TABLE = 1 << 24 };
 
 typedef struct entry entry;
 
-/* A scope that has entries. */
+/* A scope that has entries. It is freed with its last one. The newest owner is the first. */
 typedef struct owner {
     struct owner *next;
     entry *newest, *oldest;
@@ -23,10 +27,11 @@ typedef struct owner {
     char scope[];
 } owner;
 
-/* Its texts follow it in memory: the id with its zero, the reasoning, the content. */
+/* An answer. Its texts follow it in memory: the id with its zero, the reasoning, the content. A bucket has the newest
+ * entry first. */
 struct entry {
     entry *next;          /* in the bucket */
-    entry *newer, *older; /* in the owner's list, by last use */
+    entry *newer, *older; /* in the owner's list, by last use; NULL at its ends */
     owner *owner;
     uint64_t hash;
     size_t n_id; /* with its zero */
@@ -36,19 +41,21 @@ struct entry {
 };
 
 struct qn_recall {
-    pthread_mutex_t lock;
-    entry **buckets; /* [n_buckets], a power of two */
+    pthread_mutex_t lock; /* protects all but the limits, n_buckets and seed, which are constant */
+    entry **buckets;      /* [n_buckets], a power of two */
     size_t n_buckets, n_entries, n_bytes, max_entries, max_bytes;
     owner *owners;
-    uint64_t n_conversations;
-    uint64_t seed; /* clients choose ids: without a seed they could all be in one bucket */
+    uint64_t n_conversations; /* so far: the number of the last one */
+    uint64_t seed;            /* clients choose ids: without a seed they could all be in one bucket */
 };
 
+/* Returns the memory of an entry, in bytes: what limits and accounts count. */
 static size_t entry_bytes(const entry *e)
 {
     return sizeof *e + e->n_id + e->n_reasoning + e->n_content;
 }
 
+/* The three texts of an entry. Only the id ends with a zero. */
 static const char *id_of(const entry *e)
 {
     return e->texts;
@@ -100,12 +107,14 @@ static entry **bucket_of(const qn_recall *recall, uint64_t hash)
     return &recall->buckets[hash & (recall->n_buckets - 1)];
 }
 
+/* Takes an entry out of its owner's list. */
 static void unlink_use(entry *e)
 {
     *(e->newer ? &e->newer->older : &e->owner->newest) = e->older;
     *(e->older ? &e->older->newer : &e->owner->oldest) = e->newer;
 }
 
+/* Puts an entry, which is in no list, into its owner's as the last used. */
 static void link_newest(entry *e)
 {
     e->newer = NULL;
@@ -114,7 +123,8 @@ static void link_newest(entry *e)
     e->owner->newest = e;
 }
 
-/* The owner of a scope, created if there is none. NULL: no memory. */
+/* Returns the owner of a scope, created without entries if there is none; NULL: no memory. The caller charges an entry
+ * to it at once: only discharge() frees it. */
 static owner *owner_of(qn_recall *recall, const char *scope)
 {
     const size_t n_scope = strlen(scope) + 1;
@@ -129,7 +139,7 @@ static owner *owner_of(qn_recall *recall, const char *scope)
     return o;
 }
 
-/* Counts an entry of `bytes` for its owner. */
+/* Counts an entry of `bytes` for the table and its owner. */
 static void charge(qn_recall *recall, owner *o, size_t bytes)
 {
     recall->n_entries++;
@@ -138,6 +148,7 @@ static void charge(qn_recall *recall, owner *o, size_t bytes)
     o->n_bytes += bytes;
 }
 
+/* Undoes charge(); frees the owner with its last entry. */
 static void discharge(qn_recall *recall, owner *o, size_t bytes)
 {
     recall->n_entries--;
@@ -152,6 +163,7 @@ static void discharge(qn_recall *recall, owner *o, size_t bytes)
     free(o);
 }
 
+/* Takes an entry out of the table and of its owner's list, and frees it. */
 static void drop(qn_recall *recall, entry *e)
 {
     entry **at = bucket_of(recall, e->hash);
@@ -163,7 +175,8 @@ static void drop(qn_recall *recall, entry *e)
     free(e);
 }
 
-/* The least recently used entry of the scope with the most bytes, or entries; NULL: there is none. */
+/* Returns the entry to drop: the least recently used one of the scope with the most bytes, or, without by_bytes, with
+ * the most entries. NULL: there is none. An entry being put is in no list yet, and is not found. */
 static entry *find_unwanted(const qn_recall *recall, bool by_bytes)
 {
     const owner *most = NULL;
@@ -173,7 +186,7 @@ static entry *find_unwanted(const qn_recall *recall, bool by_bytes)
     return most ? most->oldest : NULL;
 }
 
-/* Drops entries until the limits hold. */
+/* Drops entries until the limits hold, as far as there are any to drop. */
 static void make_room(qn_recall *recall)
 {
     entry *e;
@@ -183,6 +196,7 @@ static void make_room(qn_recall *recall)
         drop(recall, e);
 }
 
+/* Returns the entry of an id within a scope; NULL: there is none. */
 static entry *find(const qn_recall *recall, const char *scope, const char *id)
 {
     const uint64_t hash = hash_of(recall, scope, id);
@@ -235,6 +249,8 @@ void qn_recall_keep(qn_recall *recall, const char *scope, const qn_exchange *exc
     qn_recall_answer_free(answer);
 }
 
+/* Creates an entry that is in no table, with copies of the texts. NULL: no memory, or it has more than `max` bytes.
+ * Needs no lock. */
 static entry *create_entry(const char *id, const qn_bytes *reasoning, const qn_bytes *content, size_t max)
 {
     const size_t n_id = strlen(id) + 1;
@@ -289,6 +305,7 @@ static bool is_space(char c)
     return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
 
+/* Leaves out the spaces at both ends of a text. */
 static void trim(const char **text, size_t *length)
 {
     for (; *length && is_space(**text); --*length)
@@ -297,7 +314,7 @@ static void trim(const char **text, size_t *length)
         --*length;
 }
 
-/* Whether a content is the answer's, but for spaces at the ends, or is empty. */
+/* Whether the content of a message is the answer's, but for spaces at the ends, or is empty or missing. */
 static bool is_content_of(const json_t *content, const entry *e)
 {
     const char *kept = content_of(e), *sent = json_string_value(content);
@@ -309,14 +326,15 @@ static bool is_content_of(const json_t *content, const entry *e)
     return !n_sent || (n_sent == n_kept && !memcmp(sent, kept, n_kept));
 }
 
-/* The answer that an id belongs to, or NULL. */
+/* Returns the answer that an id of a message belongs to, by the part after the last '_'; NULL: there is none. */
 static entry *find_by_id(const qn_recall *recall, const char *scope, const json_t *id)
 {
     const char *text = json_string_value(id), *end = text ? strrchr(text, '_') : NULL;
     return text ? find(recall, scope, end ? end + 1 : text) : NULL;
 }
 
-/* The answer that a message is, or NULL. */
+/* Returns the answer that a message of the assistant is: by the id of its reasoning, else by the first of its calls
+ * whose id is known. NULL: there is none, or the message is another's. */
 static entry *find_answer(const qn_recall *recall, const char *scope, const json_t *message)
 {
     const json_t *calls = json_object_get(message, "tool_calls"), *role = json_object_get(message, "role");
@@ -328,7 +346,8 @@ static entry *find_answer(const qn_recall *recall, const char *scope, const json
     return e;
 }
 
-/* Restores both texts or none: with only one, the rendered text would differ from the model's output. */
+/* Sets content and reasoning_content of a message: both or none, since with only one the rendered text would differ
+ * from the model's output. False: no memory. */
 static bool restore(json_t *message, const entry *e)
 {
     json_t *reasoning = json_stringn(reasoning_of(e), e->n_reasoning),

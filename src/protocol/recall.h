@@ -4,11 +4,15 @@
  * that got the answer knows them. By such an id, within the scope of a key, the answer's reasoning and exact content
  * are restored. Answers without such an id are not kept.
  *
+ * A scope is a text that belongs to an API key (http/keys.h), "" without keys. Answers of one scope are never restored
+ * in another.
+ *
  *     qn_recall_apply(recall, scope, exchange->conversation, account);      between parse and bind
  *     qn_recall_take(&answer, event->output);                               for each QN_EXCHANGE_OUTPUT of a request
  *     qn_recall_keep(recall, scope, exchange, request, &answer);            at its end
  *
- * Threads: a recall may be used by any threads at the same time. */
+ * Threads: a recall may be used by any threads at the same time; it has a lock of its own. An answer being received is
+ * used by one thread at a time. Texts are copied. */
 #ifndef QN_PROTOCOL_RECALL_H
 #define QN_PROTOCOL_RECALL_H
 
@@ -16,7 +20,8 @@
 
 typedef struct qn_recall qn_recall;
 
-/* An answer being received. Zero it before use. */
+/* An answer being received. Zero it before use, but for the accounts of its texts; it owns them until qn_recall_keep or
+ * qn_recall_answer_free. */
 typedef struct qn_recall_answer {
     qn_bytes reasoning, content;
     bool has_call; /* a complete call */
@@ -38,7 +43,8 @@ void qn_recall_keep(qn_recall *recall, const char *scope, const qn_exchange *exc
 /* qn_recall_answer_free - free the texts of an answer that is not kept. */
 void qn_recall_answer_free(qn_recall_answer *answer);
 
-/* qn_recall_put - keep a reasoning and a content by `id`, the end of the answer's ids after their last '_'. */
+/* qn_recall_put - keep copies of a reasoning and a content by `id`, the end of the answer's ids after their last '_'.
+ * Another answer with this id is dropped. Without memory it is not kept. */
 void qn_recall_put(qn_recall *recall, const char *scope, const char *id, const qn_bytes *reasoning,
                    const qn_bytes *content);
 

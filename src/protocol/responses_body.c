@@ -10,7 +10,7 @@
 
 typedef void add_text(qn_turns *turns, const char *text, size_t length);
 
-/* The text of a part, or NULL. */
+/* Returns the text of a part, borrowed; NULL: it has none. */
 static const json_t *text_of(const json_t *part)
 {
     static const char *const types[] = { "input_text", "output_text", "text", "reasoning_text" };
@@ -97,7 +97,7 @@ static bool take_result(qn_turns *turns, const json_t *item, const char *where, 
     return add_texts(turns, json_object_get(item, "output"), where, qn_turns_result_text, refusal);
 }
 
-/* Clients that drop the text of reasoning keep encrypted_content or the id; both have the same value. */
+/* Adds a reasoning item. Clients that drop its text keep encrypted_content or the id; both have the same value. */
 static void take_reasoning(qn_turns *turns, const json_t *item)
 {
     const json_t *id = qn_field(item, "encrypted_content"), *content = qn_field(item, "content");
@@ -110,7 +110,7 @@ static void take_reasoning(qn_turns *turns, const json_t *item)
     }
 }
 
-/* Skips items of other types: servers of OpenAI's tools made them. */
+/* Adds an item of the input. Items of other types are skipped: servers of OpenAI's tools made them. */
 static bool take_item(qn_turns *turns, const json_t *item, size_t index, qn_reading *reading, qn_refusal *refusal)
 {
     const json_t *type = qn_field(item, "type");

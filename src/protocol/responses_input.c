@@ -34,7 +34,8 @@ static void add_character(uint32_t code, qn_bytes *text)
     qn_bytes_add(text, bytes, qn_utf8_encode(code, bytes));
 }
 
-/* Half of a surrogate pair waits for the other half, which follows in JSON that was checked. */
+/* Appends the character of a \u escape. Half of a surrogate pair waits for the other half, which follows in JSON that
+ * was checked. */
 static void take_unicode(qn_custom_input *input, qn_bytes *text)
 {
     const uint32_t first = unit_of(input->escape);

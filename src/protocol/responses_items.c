@@ -50,7 +50,7 @@ static void open_item_event(qn_responses *x, const char *name, qn_bytes *out)
     qn_json_member_integer(out, "output_index", (int64_t)x->n_items - 1);
 }
 
-/* These items have one part, their text. */
+/* Writes the index of the part: these items have one, their text. */
 static void write_part_index(const qn_responses *x, qn_bytes *out)
 {
     if (x->item == QN_ITEM_REASONING || x->item == QN_ITEM_MESSAGE)
@@ -141,7 +141,7 @@ static void write_content(const qn_responses *x, bool is_added, qn_bytes *out)
     qn_json_close(out, ']');
 }
 
-/* The name of the called tool, as its client knows it: with its namespace, if it has one. */
+/* Writes the name of the called tool, as its client knows it: with its namespace, if it has one. */
 static void write_call_name(const qn_responses *x, bool has_namespace, qn_bytes *out)
 {
     const qn_bytes *name = &x->base.choices[0].name;

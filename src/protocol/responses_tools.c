@@ -44,7 +44,8 @@ bool qn_responses_is_custom(const qn_responses *x, const char *name, size_t leng
 
 /* ---- Tools ---- */
 
-/* A custom tool becomes a function with one text argument. A grammar of its input is described to the model. */
+/* Returns the function that a custom tool becomes, with one text argument, a new reference. A grammar of its input is
+ * described to the model. */
 static json_t *function_of_custom(const json_t *tool)
 {
     json_t *description = qn_field(tool, "description"), *name = json_object_get(tool, "name");
@@ -172,7 +173,7 @@ static bool allow_namespace(const qn_responses *x, const json_t *space, json_t *
     return true;
 }
 
-/* The choice of allowed tools with the names that the model knows. NULL: no memory. */
+/* Returns the choice of allowed tools with the names that the model knows, a new reference; NULL: no memory. */
 static json_t *allowed_by_name(const qn_responses *x, const json_t *choice, qn_reading *reading)
 {
     const json_t *tools = json_object_get(choice, "tools");

@@ -36,11 +36,13 @@ static void check(qn_turns *turns, bool done)
     turns->has_failed = turns->has_failed || !done;
 }
 
+/* Sets a member, whose reference is taken over; NULL sets has_failed. */
 static void set(qn_turns *turns, json_t *message, const char *key, json_t *value)
 {
     check(turns, json_object_set_new(message, key, value) == 0);
 }
 
+/* Sets a member to a copy of a text that was collected, and empties the text. */
 static void set_text(qn_turns *turns, json_t *message, const char *key, qn_bytes *text)
 {
     const bool has_memory = !text->has_failed && qn_reading_take(turns->reading, MEMBER_BYTES + text->length);
@@ -48,7 +50,7 @@ static void set_text(qn_turns *turns, json_t *message, const char *key, qn_bytes
     qn_bytes_free(text);
 }
 
-/* Completes the open message. */
+/* Completes the open message, if there is one, and appends it to the messages. */
 static void close_turn(qn_turns *turns)
 {
     static const char *const roles[] = {
@@ -87,6 +89,7 @@ static void set_id(qn_turns *turns, const char *id)
 
 /* ---- Texts ---- */
 
+/* Appends a text after an empty line, if it is not the first. */
 static void add_text(qn_bytes *to, const char *text, size_t length)
 {
     if (length && to->length)
@@ -94,6 +97,7 @@ static void add_text(qn_bytes *to, const char *text, size_t length)
     qn_bytes_add(to, text, length);
 }
 
+/* Appends the system texts that wait to the open message. */
 static void add_waiting(qn_turns *turns)
 {
     check(turns, !turns->waiting.has_failed);
@@ -101,7 +105,7 @@ static void add_waiting(qn_turns *turns)
     turns->waiting.length = 0;
 }
 
-/* System texts that wait are added to the last of several results. */
+/* Begins a message of a role, unless one is open. System texts that wait are added to the last of several results. */
 static void open_turn(qn_turns *turns, qn_turn turn)
 {
     if (turns->turn == QN_TURN_RESULT && turn == QN_TURN_ANSWER)
@@ -111,6 +115,7 @@ static void open_turn(qn_turns *turns, qn_turn turn)
     turns->turn = turn;
 }
 
+/* Appends a text of the system between tags, unless it has them. */
 static void add_tagged(qn_bytes *to, const char *text, size_t length)
 {
     const bool has_tags = length >= strlen(tag) && !memcmp(text, tag, strlen(tag));

@@ -13,8 +13,8 @@
 typedef enum qn_turn { QN_TURN_NONE, QN_TURN_USER, QN_TURN_ANSWER, QN_TURN_RESULT } qn_turn;
 
 typedef struct qn_turns {
-    qn_reading *reading; /* counts copies of texts */
-    json_t *messages;    /* the complete messages */
+    qn_reading *reading; /* counts copies of texts; borrowed */
+    json_t *messages;    /* the complete messages, in order, without that of the system */
     qn_turn turn;        /* the role of the open message */
     qn_bytes system;     /* the system message */
     qn_bytes content, reasoning;
@@ -27,11 +27,11 @@ typedef struct qn_turns {
 /* qn_turns_init - begin an empty conversation; `reading` counts its texts. */
 void qn_turns_init(qn_turns *turns, qn_reading *reading);
 
-/* qn_turns_free - free the parts that qn_turns_finish has not taken. */
+/* qn_turns_free - free the parts that qn_turns_finish has not taken. Called in any case. */
 void qn_turns_free(qn_turns *turns);
 
-/* The functions below add a part. Texts of the system, of the user and of one result are joined by an empty line, texts
- * of an answer by nothing. Empty texts add nothing. */
+/* The functions below add a copy of a part. Texts of the system, of the user and of one result are joined by an empty
+ * line, texts of an answer by nothing. Empty texts add no text. */
 
 /* qn_turns_system - add a text of the system. */
 void qn_turns_system(qn_turns *turns, const char *text, size_t length);
@@ -57,9 +57,9 @@ void qn_turns_result_text(qn_turns *turns, const char *text, size_t length);
 /* qn_turns_ends_with_call - whether the last message so far is an answer with calls. */
 bool qn_turns_ends_with_call(const qn_turns *turns);
 
-/* qn_turns_finish - complete the conversation: all messages, with an empty user message if there is none; tools, unless
- * NULL; and the header of the next answer. continues: if the last message is an answer, the next answer continues it
- * instead. False: see qn_reading_refuse. */
+/* qn_turns_finish - complete the conversation: all messages, that of the system first, with an empty user message if
+ * there is none; tools, unless NULL, with a reference of its own; and the header of the next answer. continues: if the
+ * last message is an answer, the next answer continues it instead. False: see qn_reading_refuse. */
 bool qn_turns_finish(qn_turns *turns, json_t *tools, bool continues, json_t *conversation);
 
 #endif

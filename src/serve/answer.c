@@ -1,4 +1,9 @@
-/* Answers: their lifetime, the scheduler requests of an exchange, and the callbacks that fill the queue. */
+/* Answers: their lifetime, the scheduler requests of an exchange, and the callbacks that fill the queue.
+ *
+ * The answer's lock and the outbox's lock are never held together: notify() is called after the answer's lock is
+ * released. A protocol's functions that write the answer, and the scheduler's cancellation, are called with the
+ * answer's lock, so they must not call back into the answer. Static functions are called without the lock and take it
+ * where they need it, unless a comment says otherwise. */
 #include "serve/answer.h"
 
 #include "base/append.h"
@@ -16,12 +21,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* One of the answer's scheduler requests. */
+/* One of the answer's scheduler requests: the `user` of its callbacks. Valid until its on_end has returned. */
 typedef struct slot {
     qn_answer *answer;
     size_t index;
-    double last_token; /* qn_now; 0: no token yet */
-    qn_recall_answer recalled;
+    double last_token;         /* qn_now; 0: no token yet */
+    qn_recall_answer recalled; /* texts so far */
 } slot;
 
 struct qn_answer {
@@ -84,6 +89,7 @@ void qn_outbox_free(qn_outbox *outbox)
     pthread_mutex_destroy(&outbox->lock);
 }
 
+/* Makes event_fd readable. Needs no lock. */
 static void signal_outbox(const qn_outbox *outbox)
 {
     static const uint64_t one = 1;
@@ -91,7 +97,7 @@ static void signal_outbox(const qn_outbox *outbox)
     (void)written; /* a counter at its limit is readable as well */
 }
 
-/* Puts the answer into the outbox, unless it is there. */
+/* Puts the answer into the outbox, with a reference, unless it is there. Takes the outbox's lock. */
 static void notify(qn_answer *a)
 {
     qn_outbox *outbox = a->outbox;
@@ -168,7 +174,8 @@ void qn_answer_hold(qn_answer *a)
     atomic_fetch_add(&a->references, 1);
 }
 
-/* Gives the model back; all that uses it is freed first. All requests have ended, or there were none. */
+/* Frees the exchange and all else that uses the model, then gives the model back. All requests have ended, or there
+ * were none, so no other thread uses them. The caller does not hold the lock. */
 static void leave_model(qn_answer *a)
 {
     for (size_t i = 0; a->slots && i < a->exchange->n_requests; i++)
@@ -215,7 +222,7 @@ qn_answer *qn_answer_linked(const qn_answer *a)
 /* ---- The end ---- */
 
 /* Makes the answer a refusal. Bytes that were written but not sent are dropped. A stream that cannot report the
- * refusal, as there is no memory to parse its body again, is cut. The caller holds the lock. */
+ * refusal, as there is no memory to parse its body again, is cut. The caller holds the lock and owns the exchange. */
 static void refuse(qn_answer *a, const qn_refusal *refusal)
 {
     const bool has_begun = a->view.is_stream && a->view.is_accepted;
@@ -259,7 +266,8 @@ static void finish(qn_answer *a)
         qn_metrics_latency(a->model->metrics, qn_now() - a->params.arrived);
 }
 
-/* Ends an answer without requests left. It may be freed afterwards. */
+/* Ends an answer without requests left: completes it, gives the model back, tells the connection, and releases the
+ * requests' reference. The answer may be freed afterwards. */
 static void end(qn_answer *a)
 {
     pthread_mutex_lock(&a->lock);
@@ -271,8 +279,8 @@ static void end(qn_answer *a)
     qn_answer_release(a);
 }
 
-/* If no request has begun and the model is drained, has a worker wait for the model again. False: the answer ends
- * instead. */
+/* If no request has begun and the model is drained, has a worker wait for the model again, and releases the requests'
+ * reference. False: the answer ends instead. Called when no requests are left. */
 static bool go_back(qn_answer *a)
 {
     pthread_mutex_lock(&a->lock);
@@ -297,8 +305,8 @@ static bool leave(qn_answer *a, size_t n)
     return is_last;
 }
 
-/* Writing many choices, or log probabilities, takes long: a worker does it, so that callbacks of other requests do not
- * wait. */
+/* Ends an answer after its last request, on the scheduler's callback thread. Writing many choices, or log
+ * probabilities, takes long: then a worker does it (is_ending), so that callbacks of other requests do not wait. */
 static void end_by_callback(qn_answer *a)
 {
     const qn_exchange *x = a->exchange;
@@ -340,7 +348,10 @@ void qn_answer_refuse(qn_answer *a, const qn_refusal *refusal)
     notify(a);
 }
 
-/* ---- Callbacks ---- */
+/* ---- Callbacks ----
+ *
+ * Members of qn_request_params; `user` is the slot. The scheduler's callback thread calls them, without a lock, but for
+ * on_memory. They return false to end the request. */
 
 /* Whether the connection can use something new. The caller holds the lock. */
 static bool has_news(const qn_answer *a)
@@ -348,7 +359,8 @@ static bool has_news(const qn_answer *a)
     return a->view.is_done || (a->view.is_stream && a->view.is_accepted && a->out.length > a->n_taken);
 }
 
-/* Abandons the answer of a client that does not read. */
+/* Abandons the answer if more bytes wait than a client that reads would leave, or if the queue had no memory. Its
+ * requests are cancelled by their next callbacks, which return false. The caller holds the lock. */
 static void check_waiting(qn_answer *a)
 {
     const size_t most = QN_ANSWER_MAX_WAITING + a->n_begun;
@@ -356,7 +368,8 @@ static void check_waiting(qn_answer *a)
         a->is_abandoned = a->view.is_done = true;
 }
 
-/* Hands an event to the protocol. False: the request is not needed any more. */
+/* Hands an event to the protocol, under the lock, and tells the connection of news. False: the request is not needed
+ * any more, and the scheduler ends it. */
 static bool pass(slot *s, const qn_exchange_event *event)
 {
     qn_answer *a = s->answer;
@@ -423,7 +436,7 @@ static bool on_embedding(void *user, const float *embedding, size_t n)
     return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_EMBEDDING, .embedding = embedding, .length = n });
 }
 
-/* Called by the worker's thread while it submits. */
+/* Reserves memory of the scheduler for a request in the account. Called by the worker's thread while it submits. */
 static bool on_memory(void *user, size_t bytes)
 {
     const slot *s = user;
@@ -433,13 +446,14 @@ static bool on_memory(void *user, size_t bytes)
     return !a->is_over;
 }
 
-/* Choices of one prompt share its tokens; a conversation is one prompt. */
+/* Whether a request is the first of its prompt, whose tokens are counted once: choices of one prompt share its tokens.
+ * A conversation is one prompt. */
 static bool is_first_choice(const qn_exchange *exchange, size_t i)
 {
     return !i || exchange->requests[i].tokens != exchange->requests[i - 1].tokens;
 }
 
-/* Counts a request that was withdrawn before it began. */
+/* Counts a request that was withdrawn before it began. After the last request the answer waits again or ends. */
 static void withdraw(qn_answer *a)
 {
     pthread_mutex_lock(&a->lock);
@@ -476,7 +490,8 @@ static void on_end(void *user, const qn_request_result *result)
 
 /* ---- Requests ---- */
 
-/* As long as requests are left, the model reference is valid. */
+/* Cancels all submitted requests. Called by any thread. As long as requests are left, the model reference is valid: it
+ * is given back only after on_end, which takes the lock, has counted the last one. */
 static void cancel(qn_answer *a)
 {
     pthread_mutex_lock(&a->lock);
@@ -503,7 +518,8 @@ static bool find_origin(qn_answer *a)
     return true;
 }
 
-/* Parses the body into an exchange. False: refused. */
+/* Parses the body into an exchange, which keeps its own references to the values that it needs. Frees the body unless
+ * it may be parsed again. False: refused. */
 static bool parse(qn_answer *a, qn_refusal *refusal)
 {
     if (!find_origin(a))
@@ -536,6 +552,7 @@ static bool parse_again(qn_answer *a, qn_refusal *refusal)
     return parse(a, refusal);
 }
 
+/* Returns the model with the name that answers have: the body's if it has one, else the registry's. */
 static const qn_served *served_of(const qn_answer *a)
 {
     return a->exchange->model ? &a->model->echoed : &a->model->served;
@@ -550,12 +567,13 @@ static bool check_queue(const qn_answer *a, qn_refusal *refusal)
     return !status;
 }
 
-/* The scope of prefixes kept for later requests. */
+/* Returns the scope of prefixes kept for later requests; NULL: all clients share them. */
 static const char *scope_of(const qn_answer *a)
 {
     return a->params.shares_prefixes || !*a->scope ? NULL : a->scope;
 }
 
+/* Makes the scheduler requests of the exchange for the model, and a slot and an id for each. False: refused. */
 static bool bind(qn_answer *a, qn_refusal *refusal)
 {
     if (!a->exchange->protocol->is_direct && !check_queue(a, refusal))
@@ -576,6 +594,7 @@ static bool bind(qn_answer *a, qn_refusal *refusal)
     return true;
 }
 
+/* Sets the callbacks of request i, and whose it is. */
 static void prepare(qn_answer *a, size_t i)
 {
     qn_request_params *params = &a->exchange->requests[i];
@@ -593,7 +612,8 @@ static void prepare(qn_answer *a, size_t i)
     params->client = a->client;
 }
 
-/* Submits all requests. A stream begins in the queue, from which nobody reads before it is accepted. False: refused. */
+/* Submits all requests; callbacks may run before it returns. A stream begins in the queue, from which nobody reads
+ * before it is accepted. False: refused, and no request was submitted. */
 static bool submit(qn_answer *a, qn_refusal *refusal)
 {
     const size_t n = a->exchange->n_requests;
@@ -613,7 +633,8 @@ static bool submit(qn_answer *a, qn_refusal *refusal)
     return true;
 }
 
-/* Submits the requests. The worker counts as a request until all are submitted. */
+/* Begins the answer and submits its requests. The worker counts as a request until all are submitted, so that only one
+ * thread finds that none is left. */
 static void run(qn_answer *a)
 {
     const size_t n = a->exchange->n_requests;
@@ -658,7 +679,8 @@ static void wake(qn_waiter *waiter)
     qn_answer_release(a);
 }
 
-/* Ends a useless wait for the model. If the wait was over, another thread owns the answer. */
+/* Ends a useless wait for the model, and the answer with it. If the answer does not wait, another thread owns it, which
+ * ends it. */
 static void leave_queue(qn_answer *a)
 {
     if (!qn_registry_cancel(a->params.registry, &a->waiter))
@@ -670,7 +692,8 @@ static void leave_queue(qn_answer *a)
     qn_answer_release(a); /* the waiter's reference */
 }
 
-/* After wake() it returns its result. Once it has returned QN_ACQUIRE_WAITS, the answer belongs to another thread. */
+/* Gets the model, or makes the answer wait for it. Called again after wake(), it returns the result of the wait. Once
+ * it has returned QN_ACQUIRE_WAITS, the answer belongs to another thread. */
 static qn_acquired acquire(qn_answer *a, qn_refusal *refusal)
 {
     if (a->waiter.wake) {
@@ -690,6 +713,7 @@ static qn_acquired acquire(qn_answer *a, qn_refusal *refusal)
     return result;
 }
 
+/* Whether nobody wants the answer any more. */
 static bool is_useless(qn_answer *a)
 {
     pthread_mutex_lock(&a->lock);

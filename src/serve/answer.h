@@ -14,17 +14,20 @@ typedef struct qn_answer qn_answer;
 
 enum { QN_ANSWER_CLIENT_BYTES = 64 };
 
-/* The most bytes that may wait for a client that does not read; with more, the client is considered gone. */
+/* The most bytes of a stream that may wait for a client that does not read, besides the beginning of the stream; with
+ * more, the client is considered gone. */
 enum { QN_ANSWER_MAX_WAITING = 4 << 20 };
 
-/* The answers that have news. event_fd becomes readable with the first of them. */
+/* The answers that have news, the oldest news first. event_fd becomes readable with the first of them. Any thread adds
+ * answers; only the I/O thread takes them. `lock` protects the list. */
 typedef struct qn_outbox {
     pthread_mutex_t lock;
     qn_answer *first, *last;
     int event_fd;
 } qn_outbox;
 
-/* Where a body came from and what its answer needs. Copied, but for the objects pointed to. */
+/* Where a body came from and what its answer needs. Copied, but for the objects pointed to, which outlive the
+ * answer. */
 typedef struct qn_answer_params {
     const qn_protocol *protocol;
     const qn_protocol_limits *limits;
@@ -38,7 +41,7 @@ typedef struct qn_answer_params {
     char id[40];
     double arrived; /* qn_now */
     /* Has a worker call qn_answer_start again: when the model that the answer waits for is loaded, or when a worker is
-     * to write the end of the answer. Called by any thread. */
+     * to write the end of the answer. Called by any thread, without a lock of the answer. */
     void (*restart)(void *user, qn_answer *answer);
     void *restart_user;
 } qn_answer_params;
@@ -47,7 +50,7 @@ typedef struct qn_answer_usage {
     size_t n_prompt, n_cached, n_generated;
 } qn_answer_usage;
 
-/* The state of an answer. */
+/* A copy of the state of an answer. Its texts are valid as long as the registry. */
 typedef struct qn_answer_view {
     bool is_stream;
     bool is_accepted; /* the status is known; for a stream: all its scheduler requests were submitted */
@@ -89,24 +92,26 @@ void qn_answer_release(qn_answer *answer);
 
 /* ---- For workers ---- */
 
-/* qn_answer_start - do the next work of an answer. At first: read the body, get the model and submit the scheduler
- * requests. While the model is not loaded the answer waits without a thread; restart() is called when it is. At the
- * end, when qn_answer_is_ending: write the end of the answer. */
+/* qn_answer_start - do the next work of an answer, which belongs to the calling thread meanwhile. At first: read the
+ * body, get the model and submit the scheduler requests. While the model is not loaded the answer waits without a
+ * thread; restart() is called when it is. At the end, when qn_answer_is_ending: write the end of the answer. */
 void qn_answer_start(qn_answer *answer);
 
 /* qn_answer_is_ending - whether all scheduler requests have ended and a worker is to write the end. */
 bool qn_answer_is_ending(qn_answer *answer);
 
-/* qn_answer_refuse - end an answer that was not started with a refusal. */
+/* qn_answer_refuse - end an answer that has no scheduler requests, with a refusal. Called by the thread that the answer
+ * belongs to: a worker, or one that ended its wait. */
 void qn_answer_refuse(qn_answer *answer, const qn_refusal *refusal);
 
 /* qn_answer_client - returns qn_answer_params.client. */
 const char *qn_answer_client(const qn_answer *answer);
 
-/* qn_answer_link - set the next answer in a queue of the worker pool. The pool\'s lock is held. */
+/* qn_answer_link - set the next answer in a queue of the worker pool. The caller holds the pool's lock, or the answer
+ * is in no queue yet. */
 void qn_answer_link(qn_answer *answer, qn_answer *next);
 
-/* qn_answer_linked - returns the next answer in that queue. The pool\'s lock is held. */
+/* qn_answer_linked - returns the next answer in that queue. The caller holds the pool's lock. */
 qn_answer *qn_answer_linked(const qn_answer *answer);
 
 /* ---- For the I/O thread ---- */
@@ -117,7 +122,7 @@ void *qn_answer_user(const qn_answer *answer);
 /* qn_answer_forget - set `user` to NULL. */
 void qn_answer_forget(qn_answer *answer);
 
-/* qn_answer_look - returns the state of the answer. */
+/* qn_answer_look - returns the state of the answer. Any thread may call it. */
 qn_answer_view qn_answer_look(qn_answer *answer);
 
 /* qn_answer_read - take up to `most` bytes of an accepted stream. Returns their number; 0: none yet; QN_ANSWER_END: the
@@ -132,8 +137,8 @@ qn_bytes qn_answer_body(qn_answer *answer);
  * stream events. False: the answer does not wait, or is not a stream. */
 bool qn_answer_open(qn_answer *answer);
 
-/* qn_answer_abandon - the connection has closed: cancel the scheduler requests. The answer comes to the outbox again
- * when they have ended. */
+/* qn_answer_abandon - the connection has closed: cancel the scheduler requests, and a wait for the model. The answer
+ * comes to the outbox again when they have ended. */
 void qn_answer_abandon(qn_answer *answer);
 
 /* qn_answer_stop - end the answer soon, with a refusal; a stream that has begun gets it as an error event. */

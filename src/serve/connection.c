@@ -15,9 +15,9 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-enum { SEND_SECONDS = 120 /* for the rest of a complete answer */, SILENT_SECONDS = 10 };
+enum { SEND_SECONDS = 120 /* for the rest of a complete answer */, SILENT_SECONDS = 10 /* until a comment is sent */ };
 
-/* ---- Lists ---- */
+/* ---- The list of all connections, in the order of their opening ---- */
 
 static void add_all(qn_connections *list, qn_connection *c)
 {
@@ -39,7 +39,8 @@ static void remove_all(qn_connections *list, qn_connection *c)
 
 /* ---- Addresses ---- */
 
-/* All addresses of this machine are one client: its users may have any of 127.0.0.0/8. */
+/* Sets client_text from the address. All addresses of this machine are one client: its users may have any of
+ * 127.0.0.0/8. Of other IPv6 addresses the first 64 bits count. */
 static void set_client(qn_connection *c)
 {
     struct in6_addr network = ((const struct sockaddr_in6 *)&c->address)->sin6_addr;
@@ -55,6 +56,7 @@ static void set_client(qn_connection *c)
     inet_ntop(AF_INET6, &network, c->client_text, sizeof c->client_text);
 }
 
+/* Sets the address of the client, and the texts and flags made from it. */
 static void set_address(qn_connection *c)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
@@ -76,6 +78,8 @@ static void set_address(qn_connection *c)
 
 /* ---- Opened and closed ---- */
 
+/* Creates the state of a connection that libmicrohttpd has accepted; *context is NULL without memory. If there are now
+ * too many connections, one is shut. */
 static void open_connection(qn_http *http, struct MHD_Connection *mhd, void **context)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -104,11 +108,13 @@ static void open_connection(qn_http *http, struct MHD_Connection *mhd, void **co
         qn_connection_shut(c);
 }
 
+/* Whether a connection has a request, and so counts in n_busy. */
 static bool is_busy(const qn_connection *c)
 {
     return c->state != QN_CONNECTION_NEW && c->state != QN_CONNECTION_IDLE;
 }
 
+/* Frees the state of a connection that libmicrohttpd has closed. */
 static void close_connection(qn_http *http, qn_connection *c)
 {
     qn_request_lose(c);
@@ -165,7 +171,7 @@ void qn_connection_enter(qn_connection *c, qn_connection_state state)
         qn_connection_begin(c);
 }
 
-/* The time limit of a connection's first request starts with the connection. */
+/* A connection's first request has no time limit of its own: the limit that began with the connection goes on. */
 void qn_connection_begin(qn_connection *c)
 {
     const double deadline = c->deadline;
@@ -217,6 +223,7 @@ void qn_connection_take(qn_connection *c, uint32_t events)
 
 /* ---- Time ---- */
 
+/* Sets the deadline of a stream whose answer is complete; has a comment sent on a silent stream. */
 static void tick_stream(qn_connection *c, double now)
 {
     qn_http_request *r = c->request;

@@ -10,10 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A client, by client_text, that has connections. */
 struct qn_peer {
     qn_peer *next;
     size_t n, n_open;          /* all connections; those that are not shut */
-    qn_connections waiting[2]; /* [is_known] connections that wait for the client */
+    qn_connections waiting[2]; /* [is_known] connections that wait for the client, since longest first */
     char name[QN_HTTP_ADDRESS_BYTES];
 };
 
@@ -102,6 +103,7 @@ void qn_crowd_know(qn_connection *c, bool is_known)
 
 /* ---- Who goes ---- */
 
+/* Returns the most open connections of the client of a connection. */
 static size_t limit_of(const qn_connection *c)
 {
     const qn_server_params *params = &c->http->params;
@@ -109,11 +111,14 @@ static size_t limit_of(const qn_connection *c)
     return c->is_loopback && half > params->max_per_address ? half : params->max_per_address;
 }
 
+/* Returns the connection that a client with too many loses. There is one: a new connection waits, too. */
 static qn_connection *of_client(const qn_peer *p, size_t limit)
 {
     return p->waiting[p->waiting[true].count > limit / 2].first;
 }
 
+/* Returns the connection that is shut when the server has too many: that of the client with the most in the class that
+ * loses. */
 static qn_connection *of_all(const qn_http *http)
 {
     const bool is_known = http->n_waiting[true] > http->params.max_connections / 2;

@@ -50,11 +50,14 @@ void qn_gate_forget(qn_connection *c)
     c->is_expected = false;
 }
 
+/* Returns the phrase of the status line. */
 static const char *phrase_of(int status)
 {
     return status == 400 ? "Bad Request" : status == 414 ? "URI Too Long" : "Request Header Fields Too Large";
 }
 
+/* Sends a whole response past libmicrohttpd, as far as the socket takes it, and discards some of what the client has
+ * sent. */
 static void send_refusal(qn_connection *c, const qn_refusal *refusal)
 {
     qn_bytes body = { 0 }, answer = { 0 };
@@ -74,12 +77,14 @@ static void send_refusal(qn_connection *c, const qn_refusal *refusal)
         ;
 }
 
+/* Sets the refusal of a header block. Keeps the pointer to `id`. */
 static void refuse_head(qn_refusal *refusal, int status, const char *why, const char *id)
 {
     qn_refuse(refusal, status, status == 400 ? "bad_request" : "headers_too_large", NULL, "%s", why);
     refusal->id = id;
 }
 
+/* Refuses a block that libmicrohttpd never sees: answers, counts and logs it, and shuts the connection. */
 static void refuse(qn_connection *c, int status, const char *why)
 {
     qn_http *http = c->http;
@@ -133,8 +138,8 @@ static bool needs_more(qn_connection *c, size_t n)
     return head == QN_HEAD_PART && n <= most && n < QN_HTTP_GATE_BYTES && ++c->n_looks < MOST_LOOKS;
 }
 
-/* Peeks at the bytes at the front of the socket, doubling the size. After a long look it stops, and no other look
- * follows. */
+/* Peeks at the bytes at the front of the socket, into http->gate, doubling the size. After a long look it stops, and no
+ * other look follows. Returns what recv returns. */
 static ssize_t look(qn_connection *c)
 {
     for (size_t size = FIRST_LOOK;; size *= 2) {

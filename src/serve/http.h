@@ -1,5 +1,6 @@
 /* Inside the server: its state, connections and HTTP requests. All of it belongs to the I/O thread, unless a comment
- * names another. Here a request is an HTTP request; an answer submits scheduler requests. */
+ * names another. Here a request is an HTTP request; an answer submits scheduler requests. MHD: libmicrohttpd,
+ * whose callbacks come from MHD_run and MHD_stop_daemon. */
 #ifndef QN_SERVE_HTTP_H
 #define QN_SERVE_HTTP_H
 
@@ -15,7 +16,7 @@
 #include <stdatomic.h>
 
 enum {
-    QN_HTTP_ID_BYTES = 40,
+    QN_HTTP_ID_BYTES = 40, /* with the zero at the end, as the next two */
     QN_HTTP_PATH_BYTES = 512,
     QN_HTTP_ADDRESS_BYTES = INET6_ADDRSTRLEN,
     QN_HTTP_GATE_BYTES = 32 << 10,   /* of a header block: a socket's receive buffer always holds as much */
@@ -86,7 +87,7 @@ struct qn_connection {
     char client_text[QN_HTTP_ADDRESS_BYTES]; /* shared by all addresses of this machine, or of an IPv6 /64 */
     bool is_loopback;
     qn_connection_state state;
-    double deadline;    /* 0: none */
+    double deadline;    /* qn_now; 0: none */
     bool is_suspended;  /* in libmicrohttpd, which then does not see that the client disconnects */
     bool is_gone;       /* the client has closed its end */
     bool is_shut;       /* the server has shut the socket down; it closes soon */
@@ -114,6 +115,8 @@ struct qn_http {
     qn_server_params params;
     char url[128];
     bool is_loopback;
+    /* listen_fd: -1 once libmicrohttpd owns it. epoll_fd: what the loop waits for. timer_fd: readable with each tick.
+     * control_fd: readable when `stops` or `reloads` was counted. */
     int listen_fd, epoll_fd, timer_fd, control_fd;
     struct MHD_Daemon *daemon;
     qn_outbox outbox;
@@ -123,7 +126,7 @@ struct qn_http {
     qn_workers *workers;
     qn_metrics *metrics;
     qn_tls *tls;
-    qn_connections all;
+    qn_connections all;            /* in the order of their opening */
     qn_peer *peers;                /* clients that have connections */
     size_t n_open;                 /* connections that are not shut */
     size_t n_waiting[2];           /* [is_known] connections that wait for their clients */
@@ -131,10 +134,12 @@ struct qn_http {
     char gate[QN_HTTP_GATE_BYTES]; /* a copy of the header block that is looked at */
     size_t n_busy;                 /* connections with a request: from its first byte to the end of its answer */
     qn_http_request *ending;       /* requests that lost their connection and have scheduler requests left */
+    /* is_draining: no new connections; requests that have begun are answered. is_cut: the time for that is over, and
+     * answers were ended with an error. is_closing: the loop has ended, and all connections are closed. */
     bool is_draining, is_cut, is_closing;
-    bool has_warned; /* the operator was told of an answer's warning */
-    double drain_until;
-    atomic_int stops, reloads; /* counted by signal handlers */
+    bool has_warned;           /* the operator was told of an answer's warning */
+    double drain_until;        /* qn_now */
+    atomic_int stops, reloads; /* counted by other threads and signal handlers */
 };
 
 /* ---- Connections, connection.c ---- */
@@ -153,13 +158,15 @@ void qn_connection_enter(qn_connection *connection, qn_connection_state state);
  * started. */
 void qn_connection_begin(qn_connection *connection);
 
-/* qn_connection_suspend - have libmicrohttpd leave the connection alone. */
+/* qn_connection_suspend - have libmicrohttpd leave the connection alone: it neither reads nor writes, and calls no
+ * callback for it, until qn_connection_resume. */
 void qn_connection_suspend(qn_connection *connection);
 
 /* qn_connection_resume - let libmicrohttpd serve the connection again. */
 void qn_connection_resume(qn_connection *connection);
 
-/* qn_connection_shut - shut the socket down, so that libmicrohttpd closes the connection. */
+/* qn_connection_shut - shut the socket down, so that libmicrohttpd closes the connection, in a later turn of the loop.
+ * The connection is valid until then. */
 void qn_connection_shut(qn_connection *connection);
 
 /* qn_connection_take - handle an epoll event of the socket: bytes arrived, or the client has closed its end. */
@@ -225,8 +232,8 @@ enum MHD_Result qn_request_handle(void *http, struct MHD_Connection *mhd, const 
 /* qn_request_completed - libmicrohttpd's callback: the request has ended. */
 void qn_request_completed(void *http, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code);
 
-/* qn_request_lose - end the connection's request, if it has one. libmicrohttpd does not always report the completion of
- * requests that it refuses by itself. */
+/* qn_request_lose - end the connection's request, if it has one, with an error. libmicrohttpd does not always report
+ * the completion of requests that it refuses by itself. */
 void qn_request_lose(qn_connection *connection);
 
 /* qn_request_make_id - make a random id. */
@@ -240,7 +247,8 @@ bool qn_request_refuse(qn_http_request *request, int status, const char *code, c
 bool qn_request_check_head(qn_http_request *request, struct MHD_Connection *mhd, const char *method,
                            const char *version);
 
-/* qn_request_news - the request's answer has news: send it. May free the request. */
+/* qn_request_news - the request's answer has news: resume the connection, to send it, or, if the client disconnected
+ * and all scheduler requests have ended, log the request and free it. */
 void qn_request_news(qn_http_request *request);
 
 /* qn_requests_end - log all requests without connections; no scheduler has requests any more. */

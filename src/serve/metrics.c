@@ -16,17 +16,18 @@ typedef _Atomic uint64_t counter;
 struct qn_metrics {
     const char *const *routes; /* [n_routes] */
     size_t n_routes;
-    counter *requests; /* [n_routes + 1][N_STATUSES] */
-    counter opened, closed, refused;
+    counter *requests;               /* [n_routes + 1][N_STATUSES] */
+    counter opened, closed, refused; /* connections; `refused` ones were opened, too */
 };
 
+/* Upper bounds of the buckets of all histograms, in seconds. */
 static const double buckets[] = { 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                   1.0,   2.5,    5.0,   10.0, 25.0,  50.0, 100, 250,  500 };
 enum { N_BUCKETS = sizeof buckets / sizeof *buckets };
 
 typedef struct histogram {
-    counter counts[N_BUCKETS + 1]; /* the last: above all buckets */
-    counter nanoseconds;
+    counter counts[N_BUCKETS + 1]; /* each value in one bucket only; the last: above all buckets */
+    counter nanoseconds;           /* sum of all values */
 } histogram;
 
 struct qn_model_metrics {
@@ -34,6 +35,7 @@ struct qn_model_metrics {
     counter prompt_tokens, cached_tokens, generated_tokens, ended, cancelled, failed;
 };
 
+/* Adds to a counter. Relaxed: no other memory depends on it. */
 static void add(counter *c, uint64_t n)
 {
     atomic_fetch_add_explicit(c, n, memory_order_relaxed);
@@ -44,6 +46,7 @@ static uint64_t get(const counter *c)
     return atomic_load_explicit(c, memory_order_relaxed);
 }
 
+/* Counts a value in its histogram. */
 static void observe(histogram *h, double seconds)
 {
     size_t i = 0;
@@ -137,12 +140,13 @@ void qn_metrics_ended(qn_model_metrics *metrics, const qn_request_result *result
 
 /* ---- Text ---- */
 
-/* Names of metrics may be longer than qn_bytes_print takes; values of labels may be anything. */
+/* Appends a text of any length: names of metrics may be longer than qn_bytes_print takes. */
 static void text(qn_bytes *out, const char *t)
 {
     qn_bytes_add(out, t, strlen(t));
 }
 
+/* Appends a label of the open sample, after a comma if it is not the first. The value may be any text. */
 static void label(qn_bytes *out, const char *name, const char *value)
 {
     const char last = out->length ? out->data[out->length - 1] : '\0';
@@ -160,11 +164,13 @@ static void label(qn_bytes *out, const char *name, const char *value)
     text(out, "\"");
 }
 
+/* Appends a number: an integer without a fraction. */
 static void number(qn_bytes *out, double value)
 {
     qn_bytes_print(out, value == floor(value) && fabs(value) < 1e15 ? "%.0f" : "%.9g", value);
 }
 
+/* Appends the two lines before the samples of a metric. type: "gauge", "counter" or "histogram". */
 static void head(qn_bytes *out, const char *name, const char *type, const char *help)
 {
     text(out, "# HELP ");
@@ -357,6 +363,7 @@ static const struct model_histogram {
       "Seconds from the arrival of a request to its end.", offsetof(qn_model_metrics, latency) },
 };
 
+/* Writes one number of all models, under our own name or under vLLM's. */
 static void write_number(const struct model_number *n, bool is_vllm, const qn_metrics_model *models, size_t n_models,
                          qn_bytes *out)
 {
@@ -368,7 +375,8 @@ static void write_number(const struct model_number *n, bool is_vllm, const qn_me
     }
 }
 
-/* A count that grows while it is written is in a later bucket, so that buckets never decrease. */
+/* Writes a histogram of all models. Prometheus's buckets include all smaller ones, so counts are summed on the way. A
+ * count that grows while it is written is in a later bucket, so that buckets never decrease. */
 static void write_histogram(const struct model_histogram *h, bool is_vllm, const qn_metrics_model *models,
                             size_t n_models, qn_bytes *out)
 {
@@ -394,6 +402,7 @@ static void write_histogram(const struct model_histogram *h, bool is_vllm, const
     }
 }
 
+/* Writes the size of the KV cache of all models as labels, as vLLM does, under both names. */
 static void write_cache(const qn_metrics_model *models, size_t n_models, qn_bytes *out)
 {
     static const char *const names[] = { "quern_cache_config_info", "vllm:cache_config_info" };
@@ -429,6 +438,7 @@ static void write_adapters(qn_bytes *out)
     close_sample(out, 1.0);
 }
 
+/* Writes the counts of HTTP requests that are not 0. */
 static void write_requests(const qn_metrics *metrics, qn_bytes *out)
 {
     static const char name[] = "quern_http_requests_total";
@@ -446,6 +456,7 @@ static void write_requests(const qn_metrics *metrics, qn_bytes *out)
         }
 }
 
+/* Writes a number of the server, a metric without labels. */
 static void write_plain(qn_bytes *out, const char *name, const char *type, const char *help, uint64_t value)
 {
     head(out, name, type, help);

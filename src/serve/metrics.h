@@ -1,7 +1,8 @@
 /* The server's counters, and their text for Prometheus. Names begin with quern_; aliases with vLLM's names are exported
  * too, for gateways.
  *
- * Threads: any, at any time. A single number is always consistent. */
+ * Threads: any, at any time, without a lock. Each number that is counted here only grows, and is read and written in
+ * one piece; two numbers of one text may be of different moments. Times are in seconds. */
 #ifndef QN_SERVE_METRICS_H
 #define QN_SERVE_METRICS_H
 
@@ -45,7 +46,8 @@ void qn_metrics_latency(qn_model_metrics *metrics, double seconds);
  * choices of a prompt have one request each, whose first counts the prompt. */
 void qn_metrics_ended(qn_model_metrics *metrics, const qn_request_result *result, bool is_first_choice);
 
-/* The metrics of one model, as text. */
+/* The numbers of one model from which qn_metrics_write makes text. Borrowed for the call. `metrics` are counted by this
+ * server; `counters` by the schedulers of the model, summed over all its loads. */
 typedef struct qn_metrics_model {
     const char *name;
     const qn_model_metrics *metrics;
@@ -58,7 +60,7 @@ typedef struct qn_metrics_model {
     uint64_t bytes; /* of memory: weights, and the most that contexts may use */
 } qn_metrics_model;
 
-/* qn_metrics_write - append the text of all metrics, of type QN_METRICS_TYPE. */
+/* qn_metrics_write - append the text of all metrics, of type QN_METRICS_TYPE. models [n_models]. */
 #define QN_METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 void qn_metrics_write(const qn_metrics *metrics, const qn_metrics_model *models, size_t n_models, qn_bytes *out);
 

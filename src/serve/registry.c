@@ -1,4 +1,8 @@
-/* Models by name: entries, references, waiting requests and views. registry_thread.c loads and frees models. */
+/* Models by name: entries, references, waiting requests and views. registry_thread.c loads and frees models.
+ *
+ * Static functions are called with the registry's lock, but for those of `---- Begin and end ----`, pure functions and
+ * those whose comment says otherwise. Waiters are woken without the lock. The lock is held while a scheduler's counters
+ * are read, and while the loader's is_lost is called. */
 #include "serve/registry_entry.h"
 
 #include "base/memory.h"
@@ -61,7 +65,7 @@ static qn_registry_entry *find(const qn_registry *registry, const char *name)
     return NULL;
 }
 
-/* Names appear in metrics, logs and web pages. */
+/* Whether a name is a valid name of a model: it appears in metrics, logs and web pages. */
 static bool is_printable(const char *name)
 {
     const size_t length = strlen(name);
@@ -71,6 +75,7 @@ static bool is_printable(const char *name)
     return length && at == length;
 }
 
+/* Creates an entry of a model that is not loaded; free_entry frees it. Needs no lock. */
 static qn_status create_entry(const char *name, const char *path, qn_registry_entry **out)
 {
     qn_registry_entry *entry;
@@ -98,7 +103,7 @@ static qn_status create_entry(const char *name, const char *path, qn_registry_en
     return QN_OK;
 }
 
-/* Takes the entry over, also after an error. The caller holds the lock. */
+/* Adds an entry to the registry. Takes the entry over, also after an error. */
 static qn_status append(qn_registry *registry, qn_registry_entry *entry)
 {
     qn_status status = QN_OK;
@@ -182,7 +187,7 @@ void qn_registry_scan_soon(qn_registry *registry)
     pthread_mutex_unlock(&registry->lock);
 }
 
-/* Whether a scan is due: folders are not read again for each of many requests. The caller holds the lock. */
+/* Whether a scan is due: folders are not read again for each of many requests. */
 static bool is_scan_due(const qn_registry *registry)
 {
     return registry->has_loader && qn_now() - registry->scanned_at >= registry->loader.scan_seconds;
@@ -239,6 +244,7 @@ void qn_registry_unload(qn_registry *registry)
 
 /* ---- Turns of clients ---- */
 
+/* Whether two clients are the same. NULL is the client "". */
 static bool is_client(const char *one, const char *other)
 {
     return !strncmp(one ? one : "", other ? other : "", QN_REGISTRY_CLIENT_BYTES - 1);
@@ -260,7 +266,7 @@ const qn_waiter *qn_registry_first_turn(const qn_registry_entry *entry)
     return first;
 }
 
-/* Replaces the client's own turn, or else the oldest. */
+/* Records that a client had its turn. Replaces the client's own turn, or else the oldest. */
 static void keep_turn(qn_registry *registry, const char *client, uint64_t tick)
 {
     qn_registry_turn *turn = registry->turns;
@@ -291,6 +297,7 @@ void qn_registry_take_turn(qn_registry *registry, const qn_registry_entry *entry
 
 /* ---- Waiting ---- */
 
+/* Returns the number of waiting requests of a client for a model. */
 static size_t count_of(const qn_registry_entry *entry, const char *client)
 {
     size_t n = 0;
@@ -299,7 +306,7 @@ static size_t count_of(const qn_registry_entry *entry, const char *client)
     return n;
 }
 
-/* The share of a model's queue that a client which wants to wait has. */
+/* Returns the share of a model's queue that a client which wants to wait has. */
 static qn_share share_of(const qn_registry *registry, const qn_registry_entry *entry, const char *client)
 {
     const size_t own = count_of(entry, client);
@@ -310,6 +317,8 @@ static qn_share share_of(const qn_registry *registry, const qn_registry_entry *e
                        .n_clients = entry->n_clients + !own };
 }
 
+/* Adds a waiter to those of a model, as the last. The waiter belongs to its request, and is in the list until it is
+ * taken or cancelled. */
 static void add_waiter(qn_registry *registry, qn_registry_entry *entry, qn_waiter *waiter)
 {
     entry->n_clients += !count_of(entry, waiter->client);
@@ -325,6 +334,7 @@ static void add_waiter(qn_registry *registry, qn_registry_entry *entry, qn_waite
     entry->last = waiter;
 }
 
+/* Removes a waiter from those of its model. */
 static void remove_waiter(qn_waiter *waiter)
 {
     qn_registry_entry *entry = waiter->entry;
@@ -373,18 +383,20 @@ bool qn_registry_cancel(qn_registry *registry, qn_waiter *waiter)
 
 /* ---- References ---- */
 
+/* Whether requests do not find a model: its file has gone and it is not loaded. */
 static bool is_hidden(const qn_registry_entry *entry)
 {
     return entry->is_missing && entry->state != QN_MODEL_LOADED;
 }
 
-/* For a request without a name: a loaded model comes before one that can be loaded, and that before a failed one. */
+/* Ranks the models for a request without a name: a loaded one comes before one that can be loaded, and that before a
+ * failed one. */
 static int rank_of(const qn_registry_entry *entry)
 {
     return entry->state == QN_MODEL_LOADED ? 3 : entry->state == QN_MODEL_FAILED ? 1 : 2;
 }
 
-/* The entry for a name or for none; NULL: there is none. */
+/* Returns the entry for a name or for none; NULL: there is none. */
 static qn_registry_entry *choose(const qn_registry *registry, const char *name)
 {
     if (registry->n_entries == 1 && !registry->has_loader)
@@ -411,7 +423,7 @@ void qn_registry_refuse_unknown(const char *name, qn_refusal *refusal)
     qn_refuse(refusal, 404, "model_not_found", "model", "there is no model '%.200s'", name ? name : "");
 }
 
-/* A reference to a loaded model, or the waiter is queued, or refused. The caller holds the lock. */
+/* Takes a reference to a loaded model, or has the waiter wait for it, or refuses. */
 static qn_acquired acquire(qn_registry *registry, qn_registry_entry *entry, qn_waiter *waiter,
                            const qn_registered **model, qn_refusal *refusal)
 {
@@ -437,7 +449,8 @@ static qn_acquired acquire(qn_registry *registry, qn_registry_entry *entry, qn_w
     return QN_ACQUIRE_REFUSED;
 }
 
-/* Takes the lock and returns the entry of a name. An unknown name causes a scan. NULL: there is none. */
+/* Takes the lock, also if it returns NULL, and returns the entry of a name. An unknown name causes a scan, without the
+ * lock. NULL: there is none. */
 static qn_registry_entry *lock_entry(qn_registry *registry, const char *name)
 {
     pthread_mutex_lock(&registry->lock);
@@ -468,6 +481,7 @@ qn_acquired qn_registry_acquire(qn_registry *registry, const char *name, qn_wait
     return result;
 }
 
+/* Returns the entry of a model, whose first member it is. Needs no lock. */
 static qn_registry_entry *entry_of(const qn_registered *model)
 {
     return (qn_registry_entry *)(uintptr_t)model;
@@ -495,6 +509,7 @@ void qn_registry_release(qn_registry *registry, const qn_registered *model)
 
 /* ---- Views ---- */
 
+/* Adds the counters that only grow. Those of the present state, such as `queued`, are left as they are. */
 static void add_counters(qn_scheduler_counters *sum, const qn_scheduler_counters *before)
 {
     sum->submitted += before->submitted;
@@ -512,6 +527,8 @@ static void add_counters(qn_scheduler_counters *sum, const qn_scheduler_counters
     sum->idle_seconds += before->idle_seconds;
 }
 
+/* Returns the counters of a model, summed over all its loads; `queued` includes the requests that wait for it to be
+ * loaded. */
 static qn_scheduler_counters counters_of(const qn_registry_entry *entry)
 {
     qn_scheduler_counters counters = QN_SCHEDULER_COUNTERS_INIT;
@@ -575,7 +592,7 @@ void qn_registry_remember(qn_registry_entry *entry)
     view->n_pages = model->n_pages;
 }
 
-/* False: the entry is hidden. The caller holds the lock. */
+/* Fills a view of an entry. False: the entry is hidden. */
 static bool look(const qn_registry_entry *entry, qn_registry_view *view)
 {
     if (is_hidden(entry))
@@ -622,7 +639,8 @@ bool qn_registry_look_for(qn_registry *registry, const char *name, qn_registry_v
     return is_there;
 }
 
-/* The caller holds the lock. */
+/* Returns the loaded model of a name, or the first loaded one for no name or if there is only one model; NULL: there is
+ * none. */
 static const qn_registry_entry *find_loaded(const qn_registry *registry, const char *name)
 {
     const bool is_only = registry->n_entries == 1 && !registry->has_loader;

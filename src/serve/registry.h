@@ -49,7 +49,9 @@ typedef struct qn_registered {
 
 typedef struct qn_registry qn_registry;
 
-/* How models of files are loaded and freed. Called by the registry's thread, one at a time, except is_lost and scan. */
+/* How models of files are loaded and freed. Called by the registry's thread, one at a time, except is_lost and scan.
+ * All but is_lost are called without the registry's lock and may call the registry; scan must not call
+ * qn_registry_scan. */
 typedef struct qn_registry_loader {
     /* Checks the file of a model before it is loaded, without its weights, so that no other model is freed for a broken
      * file. NULL: files are not checked. */
@@ -59,7 +61,8 @@ typedef struct qn_registry_loader {
     qn_status (*load)(void *user, qn_registry *registry, const char *path, uint64_t memory, qn_registered *model);
     void (*free)(void *user, const qn_registered *model); /* after all requests; at the server's end it cancels them */
     /* Whether a loaded model can no longer be used, because its file was truncated. It then gets no new requests, is
-     * freed when it has none, and is loaded again for the next. Called by any thread. NULL: models are never lost. */
+     * freed when it has none, and is loaded again for the next. Called by any thread, with the registry's lock: it must
+     * be quick and not call the registry. NULL: models are never lost. */
     bool (*is_lost)(void *user, const qn_registered *model);
     /* Looks for new and removed files: qn_registry_add_file, qn_registry_remove_file. Called by any thread, one at a
      * time. NULL: the set of files is fixed. */
@@ -81,10 +84,11 @@ typedef enum qn_model_state {
     QN_MODEL_FAILED /* to load, less than pause_seconds ago */
 } qn_model_state;
 
-/* A request that waits for a model. The caller sets `wake`. */
+/* A request that waits for a model. It belongs to the caller, who sets `wake`, `client` and is_back. While it waits it
+ * must stay where it is. */
 typedef struct qn_waiter {
-    /* Called once, by any thread, unless the wait is cancelled: with `model`, a reference, or with model NULL and
-     * `refusal`. */
+    /* Called once, by any thread and without the registry's lock, unless the wait is cancelled: with `model`, a
+     * reference, or with model NULL and `refusal`. May be called before qn_registry_acquire has returned. */
     void (*wake)(struct qn_waiter *waiter);
     const char *client; /* of the request: clients take turns; lives as long as it waits */
     bool is_back;       /* withdrawn from a drained model before it began: it waits again even if the queue is full */
@@ -103,9 +107,11 @@ typedef struct qn_registry_turn {
 } qn_registry_turn;
 
 struct qn_registry {
-    pthread_mutex_t lock, scanning; /* `scanning` is locked before `lock` */
-    pthread_cond_t changed;         /* signals the registry's thread */
-    qn_registry_entry *entries[QN_REGISTRY_MODELS];
+    /* `lock` protects all members but thread and has_thread, which the owner uses, and `loader`, which is constant once
+     * it is set. `scanning` has one thread scan at a time; it is locked before `lock`. */
+    pthread_mutex_t lock, scanning;
+    pthread_cond_t changed;                         /* signals the registry's thread */
+    qn_registry_entry *entries[QN_REGISTRY_MODELS]; /* [n_entries] in the order of addition; none is removed */
     size_t n_entries;
     qn_registry_loader loader;
     pthread_t thread;

@@ -16,15 +16,15 @@ struct qn_registry_entry {
     bool is_missing;  /* its file has gone */
     bool is_checked;  /* the file was checked since requests began to wait for it */
     bool is_failed, was_loaded;
-    bool needs_all; /* its contexts need all memory that its weights leave */
-    size_t n_users;
-    uint64_t used;     /* the tick of its last use */
-    uint64_t wanted;   /* the tick when its first waiter came, since the last load */
-    double loaded_at;  /* qn_now */
-    double retry_at;   /* qn_now: when a failed one may be loaded again */
-    const char *error; /* why its load failed, in words for clients: a static string */
-    qn_waiter *first, *last;
-    size_t n_waiting, n_clients; /* waiting requests, and their clients */
+    bool needs_all;              /* its contexts need all memory that its weights leave */
+    size_t n_users;              /* references */
+    uint64_t used;               /* the tick (qn_registry.ticks) of its last use */
+    uint64_t wanted;             /* the tick when its first waiter came, since the last load */
+    double loaded_at;            /* qn_now */
+    double retry_at;             /* qn_now: when a failed one may be loaded again */
+    const char *error;           /* why its load failed, in words for clients: a static string */
+    qn_waiter *first, *last;     /* waiting requests, the oldest first */
+    size_t n_waiting, n_clients; /* their number, and that of their clients */
     qn_registry_view last_view;  /* as of its last load, with the counters of all loads before */
     uint64_t n_loads;
 };
@@ -50,11 +50,12 @@ void qn_registry_take_turn(qn_registry *registry, const qn_registry_entry *entry
 /* qn_registry_first_turn - the waiter of an entry whose client has gone longest without a load. NULL: nobody waits. */
 const qn_waiter *qn_registry_first_turn(const qn_registry_entry *entry);
 
-/* qn_registry_take_waiters - take all waiters of a model, linked by `next`: each gets a reference, or, if refusal is
- * not NULL, that refusal. */
+/* qn_registry_take_waiters - take all waiters of a model, linked by `next`, the oldest first: each gets a reference,
+ * or, if refusal is not NULL, that refusal. Pass them to qn_registry_wake. */
 qn_waiter *qn_registry_take_waiters(qn_registry *registry, qn_registry_entry *entry, const qn_refusal *refusal);
 
-/* qn_registry_wake - call wake of all linked waiters. The lock is not held. */
+/* qn_registry_wake - call wake of all linked waiters, in their order; NULL: there are none. The lock is not held: wake
+ * may call the registry, and may free its waiter. */
 void qn_registry_wake(qn_waiter *first);
 
 #endif

@@ -5,7 +5,11 @@
  *
  * Memory is planned by file sizes. Take as many of the largest models as fit together, each with an eighth of its
  * weights for contexts; the memory that their weights leave is shared evenly between their contexts. So any two models
- * fit if the two largest do. A model whose contexts need more gets all memory that its weights leave. */
+ * fit if the two largest do. A model whose contexts need more gets all memory that its weights leave.
+ *
+ * Static functions are called by this thread with the registry's lock. Some release it meanwhile, as their comments
+ * say: then all but the entries' addresses may have changed. Only this thread, while it runs, changes the state of
+ * models of files. */
 #include "serve/registry_entry.h"
 
 #include "base/status.h"
@@ -15,23 +19,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes for the contexts of a model, at least; and what part of its weights they are, if that is more. */
 enum { LEAST_CONTEXTS = 16 << 20, CONTEXTS_OF_WEIGHTS = 8 };
 
-/* ---- Memory ---- */
+/* ---- The plan of memory ---- */
 
+/* Compares sizes for qsort: the largest first. */
 static int descending(const void *a, const void *b)
 {
     const uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
     return (one < other) - (one > other);
 }
 
+/* Returns the bytes that models of these weights in total need, with contexts. */
 static uint64_t at_least(uint64_t weights, size_t n_models)
 {
     const uint64_t share = weights / CONTEXTS_OF_WEIGHTS, least = (uint64_t)n_models * LEAST_CONTEXTS;
     return weights + (share > least ? share : least);
 }
 
-/* The limit of memory for a model's contexts; 0: the weights alone are too large. */
+/* Returns the limit of memory for a model's contexts, in bytes; 0: the weights alone are too large. Only with a limit
+ * of memory for all models. */
 static uint64_t contexts_of(const qn_registry *registry, const qn_registry_entry *entry)
 {
     uint64_t sizes[QN_REGISTRY_MODELS], weights = 0, share = 0;
@@ -54,15 +62,16 @@ static uint64_t contexts_of(const qn_registry *registry, const qn_registry_entry
     return share < left ? share : left;
 }
 
-/* ---- Memory ---- */
+/* ---- Freeing models ---- */
 
+/* Whether so many loaded models and bytes exceed a limit. */
 static bool exceeds(const qn_registry *registry, size_t n_loaded, uint64_t bytes)
 {
     return (registry->loader.max_loaded && n_loaded > registry->loader.max_loaded) ||
            (registry->loader.memory && bytes > registry->loader.memory);
 }
 
-/* Whether a model must not be freed yet; if so, registry->stays_until is when it may. */
+/* Whether a model must not be freed yet; if so, registry->stays_until becomes the earliest time at which one may be. */
 static bool stays(qn_registry *registry, const qn_registry_entry *entry)
 {
     const double until = entry->loaded_at + registry->loader.stay_seconds;
@@ -72,7 +81,8 @@ static bool stays(qn_registry *registry, const qn_registry_entry *entry)
     return true;
 }
 
-/* The next model to free: without requests before with requests, then by last use. NULL: there is none. */
+/* Returns the next model to free, and its index: without requests before with requests, then by last use. NULL: there
+ * is none. */
 static qn_registry_entry *next_victim(qn_registry *registry, const bool *is_victim, size_t *index)
 {
     qn_registry_entry *best = NULL;
@@ -88,8 +98,8 @@ static qn_registry_entry *next_victim(qn_registry *registry, const bool *is_vict
     return best;
 }
 
-/* Chooses the models to free so that `bytes` fit. False: they do not fit while recently loaded models stay; then none
- * is freed. */
+/* Chooses the models to free so that one more with `bytes` fits; is_victim [n_entries]. False: it does not fit while
+ * recently loaded models stay; then none is freed. If it does not fit at all, every other model of a file is chosen. */
 static bool choose_victims(qn_registry *registry, uint64_t bytes, bool *is_victim)
 {
     size_t n_loaded = 1, index;
@@ -117,7 +127,7 @@ static bool choose_victims(qn_registry *registry, uint64_t bytes, bool *is_victi
     return true;
 }
 
-/* Frees a model. The lock is released meanwhile. */
+/* Frees a loaded model without requests. The lock is released meanwhile. */
 static void unload(qn_registry *registry, qn_registry_entry *entry)
 {
     const qn_registered model = entry->model;
@@ -132,8 +142,8 @@ static void unload(qn_registry *registry, qn_registry_entry *entry)
     entry->model.served.model = entry->model.echoed.model = NULL;
 }
 
-/* Draining withdraws the queued requests, which wait again with new ones: only requests that have begun delay other
- * models. */
+/* Begins or ends the draining of a model: its scheduler is closed or reopened, under the registry's lock. Draining
+ * withdraws the queued requests, which wait again with new ones: only requests that have begun delay other models. */
 static void set_draining(qn_registry_entry *entry, bool is_draining)
 {
     if (entry->is_draining != is_draining && entry->model.scheduler)
@@ -141,7 +151,7 @@ static void set_draining(qn_registry_entry *entry, bool is_draining)
     entry->is_draining = is_draining;
 }
 
-/* Ends the draining of a model that stays after all. */
+/* Ends the draining of a model that stays after all, and gives it to its waiters. The lock is released meanwhile. */
 static void undrain(qn_registry *registry, qn_registry_entry *entry)
 {
     set_draining(entry, false);
@@ -155,7 +165,8 @@ static void undrain(qn_registry *registry, qn_registry_entry *entry)
  * done until something changes. */
 typedef enum fit { FITS, AGAIN, LATER } fit;
 
-/* Frees models until `bytes` fit. */
+/* Frees models until one more with `bytes` fits; those with requests are drained first. The lock is released only if it
+ * returns AGAIN. */
 static fit free_memory_for(qn_registry *registry, uint64_t bytes)
 {
     bool is_victim[QN_REGISTRY_MODELS];
@@ -176,7 +187,7 @@ static fit free_memory_for(qn_registry *registry, uint64_t bytes)
     return result;
 }
 
-/* Ends all draining: no model waits for memory any more. */
+/* Ends all draining: no model waits for memory any more. The lock is released only if it returns AGAIN. */
 static fit keep_all(qn_registry *registry)
 {
     for (size_t i = 0; i < registry->n_entries; i++)
@@ -187,7 +198,7 @@ static fit keep_all(qn_registry *registry)
     return LATER;
 }
 
-/* Frees a model that can no longer be used. False: there is none without requests. */
+/* Frees a model that can no longer be used; the lock is released meanwhile. False: there is none without requests. */
 static bool free_lost(qn_registry *registry)
 {
     for (size_t i = 0; i < registry->n_entries; i++) {
@@ -202,13 +213,15 @@ static bool free_lost(qn_registry *registry)
 
 /* ---- Loading ---- */
 
+/* Whether entry `a` is loaded before `b`: the one whose client has gone longest without a load, then the one that was
+ * wanted first. Both have waiters. */
 static bool is_before(const qn_registry_entry *a, const qn_registry_entry *b)
 {
     const uint64_t one = qn_registry_first_turn(a)->turn, other = qn_registry_first_turn(b)->turn;
     return one != other ? one < other : a->wanted < b->wanted;
 }
 
-/* Of the client whose turn it is, the model that it asked for first. */
+/* Returns the model to load: of the client whose turn it is, the one that it asked for first. NULL: none is wanted. */
 static qn_registry_entry *next_wanted(const qn_registry *registry)
 {
     qn_registry_entry *best = NULL;
@@ -221,8 +234,8 @@ static qn_registry_entry *next_wanted(const qn_registry *registry)
     return best;
 }
 
-/* The reason in words for clients. The error text has paths, and may have bytes of any file that a link leads to, so it
- * goes only to the notes that the loader prints. */
+/* Returns the reason of a failed load in words for clients. The error text has paths, and may have bytes of any file
+ * that a link leads to, so it goes only to the notes that the loader prints. */
 static const char *reason_of(qn_status status)
 {
     switch (status) {
@@ -244,7 +257,8 @@ static void wake_waiters(qn_registry *registry, qn_registry_entry *entry, const 
     pthread_mutex_lock(&registry->lock);
 }
 
-/* Refuses the waiters of a model that cannot be loaded. A scan finds out whether its file has gone. */
+/* Refuses the waiters of a model that cannot be loaded. A scan finds out whether its file has gone. The lock is
+ * released meanwhile. */
 static void fail(qn_registry *registry, qn_registry_entry *entry, qn_status status)
 {
     qn_refusal refusal;
@@ -276,6 +290,9 @@ static bool was_checked(qn_registry *registry, qn_registry_entry *entry)
     return false;
 }
 
+/* Loads a model for its waiters, with `memory` bytes for contexts; 0: no limit, or, with a limit for all models, too
+ * large to be loaded. The lock is released meanwhile. After a failure for lack of memory the model is loaded again,
+ * with all memory that its weights leave. */
 static void load(qn_registry *registry, qn_registry_entry *entry, uint64_t memory)
 {
     qn_registered fresh = entry->model;
@@ -305,7 +322,8 @@ static void load(qn_registry *registry, qn_registry_entry *entry, uint64_t memor
     wake_waiters(registry, entry, NULL);
 }
 
-/* One step of the thread's loop. False: there is nothing to do but wait. */
+/* One step of the thread's loop, which may release the lock. False: there is nothing to do but wait, and nothing has
+ * changed since the lock was taken or held last. */
 static bool go_on(qn_registry *registry)
 {
     if (registry->wants_scan) {
@@ -331,7 +349,7 @@ static bool go_on(qn_registry *registry)
     return found != LATER;
 }
 
-/* Waits until something changes or a model may be freed. */
+/* Waits, without the lock, until something changes or a model may be freed. */
 static void wait_for_change(qn_registry *registry)
 {
     struct timespec until;
@@ -345,6 +363,7 @@ static void wait_for_change(qn_registry *registry)
     pthread_cond_timedwait(&registry->changed, &registry->lock, &until);
 }
 
+/* The registry's thread. */
 static void *serve(void *argument)
 {
     qn_registry *registry = argument;

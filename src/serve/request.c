@@ -49,6 +49,7 @@ void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd)
     return r;
 }
 
+/* Writes the line of the access log, if there is a log. */
 static void log_request(const qn_http_request *r)
 {
     qn_access_log *log = r->http->params.log;
@@ -71,6 +72,7 @@ static void log_request(const qn_http_request *r)
     qn_access_log_write(log, &access);
 }
 
+/* Logs a request and frees it, with its references to the answer and the account. */
 static void end_request(qn_http_request *r)
 {
     log_request(r);
@@ -82,7 +84,8 @@ static void end_request(qn_http_request *r)
     free(r);
 }
 
-/* Logs the request later: the tokens of its scheduler requests are known only when they have ended. */
+/* Puts a request that lost its connection into http->ending, to be logged later: the tokens of its scheduler requests
+ * are known only when they have ended. */
 static void end_later(qn_http_request *r)
 {
     qn_http *http = r->http;
@@ -113,9 +116,9 @@ void qn_requests_end(qn_http *http)
     http->ending = NULL;
 }
 
-/* Finds the status of a request that the server did not answer. libmicrohttpd answers requests that it refuses by
- * itself, and ends them with or without an error. A request ends with an error, too, if its client disconnected or the
- * server dropped it. */
+/* Finds the status of a request that the server did not answer, and whether its client disconnected. libmicrohttpd
+ * answers requests that it refuses by itself, and ends them with or without an error. A request ends with an error,
+ * too, if its client disconnected or the server dropped it. */
 static void judge(qn_http_request *r, enum MHD_RequestTerminationCode code)
 {
     if (r->is_answered)
@@ -158,6 +161,7 @@ void qn_request_lose(qn_connection *c)
 
 /* ---- Headers ---- */
 
+/* Returns the value of a header, in libmicrohttpd's memory until the request has ended; NULL: there is none. */
 static const char *header(struct MHD_Connection *mhd, const char *name)
 {
     return MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, name);
@@ -169,8 +173,8 @@ bool qn_request_refuse(qn_http_request *r, int status, const char *code, const c
     return qn_refuse(&r->refusal, status, code, NULL, "%s", message);
 }
 
-/* On a path of no protocol, errors have the form of the protocol whose request header is present, else of the first
- * protocol. */
+/* Sets the protocol of a request on a path of no protocol, whose form errors have: the one whose request header is
+ * present, else the first. */
 static void choose_protocol(qn_http_request *r, struct MHD_Connection *mhd)
 {
     for (size_t i = 0; !r->protocol && qn_protocols[i]; i++)
@@ -180,7 +184,8 @@ static void choose_protocol(qn_http_request *r, struct MHD_Connection *mhd)
         r->protocol = qn_protocols[0];
 }
 
-/* A name that had to be listed may be a proxy's, which may speak TLS before a server without TLS. */
+/* Returns the schemes that a page's origin may have for a host. A name that had to be listed may be a proxy's, which
+ * may speak TLS before a server without TLS. */
 static unsigned schemes_of(const qn_http *http, const char *host)
 {
     if (qn_guard_listed_host(host, http->params.hosts, http->params.n_hosts))
@@ -188,7 +193,7 @@ static unsigned schemes_of(const qn_http *http, const char *host)
     return http->tls ? QN_GUARD_HTTPS : QN_GUARD_HTTP;
 }
 
-/* Checks path, Host and Origin. */
+/* Checks path, Host and Origin. False: refused; so in all checks below. */
 static bool check_client(qn_http_request *r, struct MHD_Connection *mhd)
 {
     const qn_server_params *params = &r->http->params;
@@ -205,6 +210,7 @@ static bool check_client(qn_http_request *r, struct MHD_Connection *mhd)
     return true;
 }
 
+/* Finds the key of a request, and checks that its route may be used with it. */
 static bool check_key(qn_http_request *r, struct MHD_Connection *mhd)
 {
     const qn_server_params *params = &r->http->params;
@@ -219,6 +225,7 @@ static bool check_key(qn_http_request *r, struct MHD_Connection *mhd)
            qn_request_refuse(r, 403, "permission_denied", "this path needs the API key named '" QN_KEY_OPERATORS "'");
 }
 
+/* Checks that the path has a route and the route the method. */
 static bool check_route(qn_http_request *r)
 {
     const bool is_post = !strcmp(r->method, "POST"), is_get = !strcmp(r->method, "GET") || !strcmp(r->method, "HEAD");
@@ -231,14 +238,15 @@ static bool check_route(qn_http_request *r)
     return true;
 }
 
-/* A client of this machine may leave out the type. A browser, which sends Origin, may not: without a preflight request
- * any site could have it send bodies. */
+/* Whether a body is JSON by its type. A client of this machine may leave out the type. A browser, which sends Origin,
+ * may not: without a preflight request any site could have it send bodies. */
 static bool is_json(const qn_http_request *r, struct MHD_Connection *mhd)
 {
     const char *type = header(mhd, "Content-Type");
     return type ? qn_guard_json(type) : r->connection->is_loopback && !header(mhd, "Origin");
 }
 
+/* Checks what the headers say of a body that a protocol reads. */
 static bool check_body(qn_http_request *r, struct MHD_Connection *mhd)
 {
     const char *length = header(mhd, "Content-Length"), *encoding = header(mhd, "Content-Encoding");
@@ -255,8 +263,8 @@ static bool check_body(qn_http_request *r, struct MHD_Connection *mhd)
     return true;
 }
 
-/* Answers before the body only if the client expects it, or if the body's length is in doubt or too large to
- * discard. */
+/* Checks the headers and decides whether the body is kept. Answers before the body only if the client expects it, or if
+ * the body's length is in doubt or too large to discard. */
 static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *mhd, const char *method,
                                     const char *version)
 {
@@ -289,6 +297,7 @@ static bool open_account(qn_http_request *r)
     return r->account || qn_request_refuse(r, 500, "out_of_memory", "no memory for the request");
 }
 
+/* Appends a piece to the body that is kept, or refuses the request. */
 static void add_body(qn_http_request *r, const char *data, size_t length)
 {
     if (length > r->http->params.max_body - r->body.length) {
@@ -302,6 +311,7 @@ static void add_body(qn_http_request *r, const char *data, size_t length)
     r->is_refused = r->body.has_failed && !qn_refuse_over(r->account, &r->refusal);
 }
 
+/* Keeps or discards a piece of the body. MHD_NO: too much was discarded. */
 static enum MHD_Result take_body(qn_http_request *r, const char *data, size_t length)
 {
     r->connection->may_have_rest = true;
@@ -316,11 +326,13 @@ static enum MHD_Result take_body(qn_http_request *r, const char *data, size_t le
 
 /* ---- The answer ---- */
 
+/* Member `restart` of qn_answer_params. Called by any thread. */
 static void restart(void *workers, qn_answer *answer)
 {
     qn_workers_add(workers, answer);
 }
 
+/* Hands the body to the workers; the connection is suspended until the answer has news. */
 static enum MHD_Result start_answer(qn_http_request *r)
 {
     qn_http *http = r->http;
@@ -360,7 +372,7 @@ static enum MHD_Result answer(qn_http_request *r)
     return r->connection->is_gone || r->http->is_closing ? MHD_NO : start_answer(r);
 }
 
-/* Continues after the connection was resumed. */
+/* Continues after the connection was resumed: sends the answer, waits on, or drops the connection. */
 static enum MHD_Result resume_answer(qn_http_request *r)
 {
     const qn_answer_view view = qn_answer_look(r->answer);

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+/* Whether the server takes requests and has a model that is loaded or can be. False: refused. */
 static bool check_ready(qn_http *http, qn_refusal *refusal)
 {
     if (http->is_draining)
@@ -38,6 +39,7 @@ static void write_token(const qn_model *model, const char *key, qn_token token, 
         qn_json_null(out);
 }
 
+/* Writes the tokeniser of a model. Called by qn_registry_read, with the registry's lock. */
 static void write_tokenizer(const qn_registered *model, void *user)
 {
     qn_bytes *out = user;
@@ -72,7 +74,7 @@ typedef struct slots {
     uint32_t n_places, n_busy;
 } slots;
 
-/* Of requests of other clients only that they are there. */
+/* Writes the progress of a request. Of requests of other clients slots tell only that they are there. */
 static void write_progress(const qn_place *place, qn_bytes *out)
 {
     qn_json_member_integer(out, "n_prompt_tokens", (int64_t)place->n_prompt);
@@ -90,6 +92,7 @@ static void write_progress(const qn_place *place, qn_bytes *out)
     qn_json_close(out, ']');
 }
 
+/* Whether a client may see the details of a request: its own; NULL: all. */
 static bool is_own(const qn_place *place, const char *client)
 {
     return !client || !strncmp(place->client, client, sizeof place->client - 1);
@@ -111,6 +114,7 @@ static void write_slot(const qn_registered *model, uint32_t index, const qn_plac
     qn_json_close(out, '}');
 }
 
+/* Writes the slots of a model. Called by qn_registry_read, with the registry's lock. */
 static void write_slots(const qn_registered *model, void *user)
 {
     slots *s = user;
@@ -173,6 +177,7 @@ static void write_sampling(const qn_http *http, const qn_sampling *sampling, qn_
     write_number("mirostat_eta", sampling->mirostat_eta, out);
 }
 
+/* Writes the template of a model. Called by qn_registry_read, with the registry's lock. */
 static void write_template(const qn_registered *model, void *user)
 {
     qn_bytes *out = user;

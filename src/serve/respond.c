@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes that libmicrohttpd reads from a stream at once, at most. */
 enum { STREAM_BLOCK = 16384 };
 
 /* ---- Headers ---- */
@@ -18,6 +19,7 @@ static void set(struct MHD_Response *response, const char *name, const char *val
     (void)MHD_add_response_header(response, name, value); /* without memory the header is missing */
 }
 
+/* Sets the headers that all responses have. */
 static void set_common(const qn_http_request *r, struct MHD_Response *response)
 {
     set(response, "X-Request-Id", r->id);
@@ -36,6 +38,7 @@ static void set_common(const qn_http_request *r, struct MHD_Response *response)
         "X-Request-Id, Request-Id, Retry-After, X-Quern-Omitted-Parts, X-Quern-Warning");
 }
 
+/* Sets the headers that belong to some statuses. */
 static void set_of_status(const qn_http_request *r, int status, struct MHD_Response *response)
 {
     if (status == 401)
@@ -49,7 +52,7 @@ static void set_of_status(const qn_http_request *r, int status, struct MHD_Respo
     }
 }
 
-/* Queues a response and takes it over. */
+/* Queues a response and takes it over. MHD_NO for NULL. */
 static enum MHD_Result queue(qn_http_request *r, int status, struct MHD_Response *response, bool closes)
 {
     if (!response)
@@ -65,7 +68,7 @@ static enum MHD_Result queue(qn_http_request *r, int status, struct MHD_Response
     return result;
 }
 
-/* A response with a body, which it takes over. NULL: no memory. */
+/* Returns a response with a body, which it takes over. NULL: no memory. */
 static struct MHD_Response *of_bytes(qn_http_request *r, qn_bytes *body, const char *type)
 {
     if (body->has_failed) {
@@ -104,8 +107,7 @@ enum MHD_Result qn_respond_resource(qn_http_request *r)
 {
     struct MHD_Connection *mhd = r->connection->mhd;
     const bool sees_all = !r->connection->http->params.keys || r->key.is_operators;
-    const char *const encodings =
-        MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT_ENCODING);
+    const char *const encodings = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT_ENCODING);
     qn_resource resource = { .model = MHD_lookup_connection_value(mhd, MHD_GET_ARGUMENT_KIND, "model"),
                              .query = MHD_lookup_connection_value(mhd, MHD_GET_ARGUMENT_KIND, "fail_on_no_slot"),
                              .client = sees_all ? NULL : r->key.scope,
@@ -174,6 +176,8 @@ enum MHD_Result qn_respond_options(qn_http_request *r)
 
 /* ---- Answers ---- */
 
+/* libmicrohttpd's callback that reads a stream: copies up to `most` bytes that wait, or a comment. With nothing to send
+ * it suspends the connection, which the answer's next news or a tick resumes. */
 static ssize_t read_stream(void *request, uint64_t position, char *out, size_t most)
 {
     qn_http_request *r = request;
@@ -201,6 +205,7 @@ static ssize_t read_stream(void *request, uint64_t position, char *out, size_t m
     return n;
 }
 
+/* Sets the headers that tell what was left out of the body, and the warning. NULL is allowed. */
 static void set_notices(const qn_answer_view *view, struct MHD_Response *response)
 {
     char n[24];

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Resources ---- */
+/* ---- Resources: members `get` of qn_route ---- */
 
 static bool get_metrics(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
 {
@@ -40,7 +40,7 @@ static bool get_metrics(qn_http *http, const char *rest, qn_resource *resource, 
     return true;
 }
 
-/* The state in llama-server's words, where it has one. */
+/* Returns the state in llama-server's words, where it has one. */
 static const char *state_of(const qn_registry_view *view)
 {
     static const char *const names[] = { [QN_MODEL_UNLOADED] = "unloaded",
@@ -63,7 +63,7 @@ static void write_state(const qn_registry_view *view, qn_bytes *out)
     qn_json_close(out, '}');
 }
 
-/* null: the model does not reason. */
+/* Writes the member `reasoning`; null: the model does not reason. */
 static void write_reasoning(const qn_registry_reasoning *reasoning, qn_bytes *out)
 {
     qn_json_key(out, "reasoning");
@@ -148,7 +148,7 @@ static bool get_models(qn_http *http, const char *rest, qn_resource *resource, q
     return true;
 }
 
-/* A single model answers requests of any name, but only its own name is a path. */
+/* Writes the model of a path. A single model answers requests of any name, but only its own name is a path. */
 static bool get_model(qn_http *http, const char *rest, qn_resource *resource, qn_refusal *refusal)
 {
     qn_registry_view view;
@@ -163,6 +163,7 @@ static bool get_model(qn_http *http, const char *rest, qn_resource *resource, qn
 
 /* ---- The chat page ---- */
 
+/* Answers with a file of the chat page. Its bytes are static. */
 static bool get_chat(const qn_http *http, const char *path, qn_resource *resource, qn_refusal *refusal)
 {
     const qn_page_file *file = http->params.no_page ? NULL : qn_page_find(path);
@@ -232,6 +233,7 @@ static const qn_route own_routes[] = {
 
 enum { N_OWN_ROUTES = sizeof own_routes / sizeof *own_routes, MAX_ROUTES = 128 };
 
+/* Written by qn_routes_init, constant afterwards. names[i]: the path of routes[i]. */
 static qn_route routes[MAX_ROUTES];
 static const char *names[MAX_ROUTES];
 static size_t n_routes;
@@ -257,6 +259,7 @@ qn_status qn_routes_init(void)
     return fits ? QN_OK : qn_fail(QN_ERR_INVALID, "there are more than %d routes", MAX_ROUTES);
 }
 
+/* Whether a route is that of a path. A star does not stand for an empty text. */
 static bool has_path(const qn_route *route, const char *path)
 {
     const size_t length = strlen(route->path);

@@ -22,10 +22,10 @@
 
 enum {
     TICK_NANOSECONDS = 250000000,
-    EVENTS = 256,
-    RESUMED_AT_ONCE = 1024,
+    EVENTS = 256,            /* of epoll, taken at once */
+    RESUMED_AT_ONCE = 1024,  /* answers, before other events are looked at */
     SPARE_CONNECTIONS = 64,  /* accepted while older ones are closed */
-    LEAST_MEMORY = 64 << 10, /* of a connection */
+    LEAST_MEMORY = 64 << 10, /* bytes, of a connection */
     OTHER_MEMORY = 32 << 10, /* of a connection, besides request headers: response headers, a piece of the body */
     FLUSH_SECONDS = 2        /* to send the last events of streams */
 };
@@ -36,8 +36,9 @@ struct qn_server {
     bool has_thread, is_joined;
 };
 
-/* ---- Control: from other threads and signal handlers ---- */
+/* ---- Control: qn_server_stop and qn_server_reload are called by other threads and signal handlers ---- */
 
+/* Makes the I/O thread look at `stops` and `reloads`. Safe in signal handlers; keeps errno. */
 static void wake(const qn_http *http)
 {
     static const uint64_t one = 1;
@@ -59,6 +60,7 @@ void qn_server_reload(qn_server *server)
     wake(&server->http);
 }
 
+/* Reports the thread's last error to the operator, after `what` unless that is "". */
 static void note(const qn_http *http, const char *what)
 {
     char text[640];
@@ -68,6 +70,7 @@ static void note(const qn_http *http, const char *what)
     http->params.note(text);
 }
 
+/* Reads keys and certificate again and opens the access log again, on the I/O thread. What fails stays as it was. */
 static void reload(qn_http *http)
 {
     char state[64];
@@ -85,6 +88,7 @@ static void reload(qn_http *http)
 
 /* ---- Draining ---- */
 
+/* Closes the listening socket. The loop ends with the last request, or after drain_seconds. */
 static void begin_drain(qn_http *http)
 {
     http->is_draining = true;
@@ -128,6 +132,7 @@ static bool drain(qn_http *http)
 
 /* ---- The loop ---- */
 
+/* Handles answers with news. Others are left for the next turn, so that connections are served between. */
 static void take_answers(qn_http *http)
 {
     qn_outbox_begin(&http->outbox);
@@ -143,6 +148,7 @@ static void take_answers(qn_http *http)
     qn_outbox_end(&http->outbox);
 }
 
+/* Makes an event descriptor or a timer unreadable. */
 static void clear(int fd)
 {
     uint64_t count;
@@ -178,6 +184,7 @@ static void take_event(qn_http *http, void *data, uint32_t events)
         qn_connection_take(data, events);
 }
 
+/* Returns how long the loop may wait, in milliseconds; -1: until an event. */
 static int timeout_of(struct MHD_Daemon *daemon)
 {
     MHD_UNSIGNED_LONG_LONG milliseconds;
@@ -186,7 +193,7 @@ static int timeout_of(struct MHD_Daemon *daemon)
     return milliseconds < 1000 ? (int)milliseconds : 1000;
 }
 
-/* Resumes all connections: libmicrohttpd cannot stop while some are suspended. */
+/* Ends all connections and the daemon. libmicrohttpd cannot stop while some are suspended, so all are resumed. */
 static void end_connections(qn_http *http)
 {
     http->is_closing = true;
@@ -197,6 +204,7 @@ static void end_connections(qn_http *http)
     http->daemon = NULL;
 }
 
+/* The I/O thread. */
 static void *run(void *argument)
 {
     qn_http *http = argument;
@@ -230,6 +238,7 @@ static void fit_descriptors(qn_http *http)
     http->params.max_connections = left;
 }
 
+/* libmicrohttpd's callback that decodes paths and queries: changes nothing, as qn_guard_path decodes the path. */
 static size_t keep_path(void *unused, struct MHD_Connection *mhd, char *text)
 {
     (void)unused;
@@ -237,7 +246,7 @@ static size_t keep_path(void *unused, struct MHD_Connection *mhd, char *text)
     return strlen(text);
 }
 
-/* Ignores libmicrohttpd's log, except for the messages that precede a wrong answer. */
+/* libmicrohttpd's callback for its log. Ignores it, except for the messages that precede a wrong answer. */
 static void hear(void *http, const char *format, va_list arguments)
 {
     (void)arguments;
@@ -247,7 +256,8 @@ static void hear(void *http, const char *format, va_list arguments)
         qn_gate_refuse_head(http, 431, "the headers are too long; see --max-header");
 }
 
-/* libmicrohttpd keeps a table of headers next to their text, and clears all memory after the first request. */
+/* Returns the bytes that libmicrohttpd keeps for a connection. It has a table of headers next to their text, and clears
+ * all memory after the first request. */
 static size_t connection_memory(const qn_http *http)
 {
     const size_t wanted = 2 * http->params.max_header + OTHER_MEMORY;
@@ -311,6 +321,7 @@ static qn_status watch_all(qn_http *http)
     return qn_fail(QN_ERR_IO, "cannot watch the server's events: %s", strerror(errno));
 }
 
+/* Listens. QN_ERR_INVALID if other machines could use the server and nothing says that they may. */
 static qn_status open_socket(qn_http *http)
 {
     const qn_server_params *params = &http->params;
@@ -338,6 +349,7 @@ static void keep_little_memory(void)
 #endif
 }
 
+/* Creates all but registry and outbox, and starts the threads. After an error qn_server_free frees what there is. */
 static qn_status create(qn_server *server)
 {
     qn_http *http = &server->http;
@@ -423,7 +435,8 @@ static void close_fd(int fd)
         close(fd);
 }
 
-/* The outbox has the answers whose scheduler requests have ended. */
+/* Releases the answers whose scheduler requests have ended, and logs their requests. Only the owner's thread is
+ * left. */
 static void empty_outbox(qn_http *http)
 {
     for (qn_answer *answer; (answer = qn_outbox_take(&http->outbox));)

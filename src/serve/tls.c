@@ -1,4 +1,5 @@
-/* Certificates, in generations: a handshake in progress may still read an older one. */
+/* Certificates, in generations: a handshake in progress may still read an older one. Times are of qn_now, in seconds.
+ * Static functions return GnuTLS's error codes, which are below 0. */
 #include "serve/tls.h"
 
 #include "base/status.h"
@@ -8,11 +9,12 @@
 
 enum { MAX_CHAIN = 16, RETIRED_SECONDS = 600 /* longer than any handshake */ };
 
+/* A certificate as it was read once. */
 typedef struct generation {
     gnutls_pcert_st chain[MAX_CHAIN];
     unsigned int n;
     gnutls_privkey_t key;
-    double retired; /* qn_now */
+    double retired; /* when a newer one replaced it */
     struct generation *older;
 } generation;
 
@@ -21,6 +23,7 @@ struct qn_tls {
     generation *current;
 };
 
+/* For qn_tls_retrieve. Used by the I/O thread, and by its creator before that runs and after it has ended. */
 static const qn_tls *in_use;
 
 static void free_generation(generation *g)
@@ -31,7 +34,7 @@ static void free_generation(generation *g)
     free(g);
 }
 
-/* Whether certificate and key match. */
+/* Checks that certificate and key match. */
 static int check_pair(const qn_tls *tls)
 {
     gnutls_certificate_credentials_t pair;
@@ -43,6 +46,7 @@ static int check_pair(const qn_tls *tls)
     return error;
 }
 
+/* Reads the private key into `key`; clears the text that was read. */
 static int load_key(const qn_tls *tls, gnutls_privkey_t key)
 {
     gnutls_datum_t text;
@@ -55,6 +59,7 @@ static int load_key(const qn_tls *tls, gnutls_privkey_t key)
     return error;
 }
 
+/* Reads certificate and key as a new generation. *out is set only on success. */
 static int load_generation(const qn_tls *tls, generation **out)
 {
     int error = check_pair(tls);
@@ -79,7 +84,7 @@ static int load_generation(const qn_tls *tls, generation **out)
     return error;
 }
 
-/* Frees generations that no handshake can still read. */
+/* Frees the generations older than `current` that no handshake can still read. */
 static void free_retired(generation *current, double now)
 {
     generation **link = &current->older;

@@ -9,26 +9,27 @@
 
 enum { MAX_WORKERS = 16 };
 
-/* A client with queued answers or with answers that threads work on. */
+/* A client with queued answers, the oldest first, or with answers that threads work on. */
 typedef struct lane {
     struct lane *next;
     qn_answer *first, *last;
-    size_t n_threads;
+    size_t n_threads; /* that work on its answers */
     char client[];
 } lane;
 
 struct qn_workers {
+    /* Protects the members below except threads and n_threads; and the links of queued answers. */
     pthread_mutex_t lock;
-    pthread_cond_t changed;
-    lane *lanes; /* the next turn first */
+    pthread_cond_t changed; /* an answer was added, a thread has become idle, or the threads are to end */
+    lane *lanes;            /* the next turn first */
     bool is_stopping;
     pthread_t threads[MAX_WORKERS];
-    size_t n_threads, n_idle;
+    size_t n_threads, n_idle; /* idle: without an answer */
 };
 
 /* ---- Lanes. The caller holds the lock ---- */
 
-/* The client's lane, created if it has none. NULL: no memory. */
+/* Returns the client's lane, created if it has none. NULL: no memory. */
 static lane *find_lane(qn_workers *w, const char *client)
 {
     lane **link = &w->lanes;
@@ -42,6 +43,7 @@ static lane *find_lane(qn_workers *w, const char *client)
     return l;
 }
 
+/* Takes a lane out of the list; does not free it. */
 static void remove_lane(qn_workers *w, lane *l)
 {
     lane **link = &w->lanes;
@@ -50,6 +52,7 @@ static void remove_lane(qn_workers *w, lane *l)
     *link = l->next;
 }
 
+/* Gives a lane the last turn. */
 static void make_last(qn_workers *w, lane *l)
 {
     lane **link = &w->lanes;
@@ -60,6 +63,7 @@ static void make_last(qn_workers *w, lane *l)
     l->next = NULL;
 }
 
+/* Takes the first answer of a lane that has one, with the reference of the queue. */
 static qn_answer *pop(lane *l)
 {
     qn_answer *answer = l->first;
@@ -67,8 +71,8 @@ static qn_answer *pop(lane *l)
     return answer;
 }
 
-/* The lane whose answer is started next; NULL: none. A client gets the last idle thread only if it has no other thread,
- * so that its bodies, which may take long, leave a thread to other clients. */
+/* Returns the lane whose answer is started next; NULL: none. A client gets the last idle thread only if it has no other
+ * thread, so that its bodies, which may take long, leave a thread to other clients. */
 static lane *next_lane(qn_workers *w)
 {
     for (lane *l = w->lanes; l; l = l->next)
@@ -81,6 +85,7 @@ static lane *next_lane(qn_workers *w)
 
 /* ---- Threads ---- */
 
+/* A thread of the pool. It starts answers without the lock, and releases the reference of the queue. */
 static void *work(void *workers)
 {
     qn_workers *w = workers;
@@ -132,6 +137,7 @@ qn_status qn_workers_create(size_t n_threads, qn_workers **out)
     return QN_OK;
 }
 
+/* Ends an answer with a refusal, and releases the reference of the queue. */
 static void refuse(qn_answer *answer, int status, const char *code, const char *text)
 {
     qn_refusal refusal;
@@ -140,7 +146,8 @@ static void refuse(qn_answer *answer, int status, const char *code, const char *
     qn_answer_release(answer);
 }
 
-/* Ends an answer without a worker. */
+/* Ends an answer without a worker, on the calling thread, and releases the reference of the queue. The caller does not
+ * hold the lock. */
 static void settle(qn_answer *answer)
 {
     if (!qn_answer_is_ending(answer)) {

@@ -17,7 +17,8 @@ void qn_workers_stop(qn_workers *workers);
 /* qn_workers_free - stop the workers and free them. NULL is allowed. */
 void qn_workers_free(qn_workers *workers);
 
-/* qn_workers_add - start an answer. A reference is held until it was started. */
+/* qn_workers_add - have a thread call qn_answer_start. Any thread may call it, without a lock of the answer. The pool
+ * holds a reference until the call has returned. */
 void qn_workers_add(qn_workers *workers, qn_answer *answer);
 
 #endif

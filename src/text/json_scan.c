@@ -141,7 +141,7 @@ static qn_json_step in_hex(qn_json_scan *scan, char c)
     return next(scan, STRING);
 }
 
-/* The byte after a number. */
+/* Handles the byte after a number. */
 static qn_json_step after_number(qn_json_scan *scan, char c)
 {
     if (!scan->depth)

@@ -28,7 +28,7 @@ static bool decode(const char *fragment, char *out, size_t size)
     return true;
 }
 
-/* The schema with $anchor `name` in `value`. NULL if there is none, or after too many steps. */
+/* Returns the schema with $anchor `name` in `value`. NULL if there is none, or after too many steps. */
 static json_t *find_anchor(json_t *value, const char *name, uint64_t *steps)
 {
     json_t *item, *found = NULL;
@@ -52,7 +52,7 @@ static json_t *find_anchor(json_t *value, const char *name, uint64_t *steps)
     return found;
 }
 
-/* The value that a JSON pointer points to, or NULL. */
+/* Returns the value that a JSON pointer points to, or NULL. */
 static json_t *follow(json_t *at, char *pointer)
 {
     bool is_step = *pointer == '/';

@@ -41,8 +41,8 @@ static int combining_class(int32_t code)
     return utf8proc_get_property(code)->combining_class;
 }
 
-/* A stable counting sort of a run of combining marks by class. utf8proc's own sort is quadratic in the length of the
- * run. */
+/* Sorts a run of combining marks by class, a stable counting sort. utf8proc's own sort is quadratic in the length of
+ * the run. */
 static qn_status sort_marks(qn_nfc_scratch *scratch, int32_t *marks, size_t n)
 {
     bool in_order = true;

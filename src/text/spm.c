@@ -78,7 +78,8 @@ static size_t adjacent_bit(uint32_t left, uint32_t right)
     return (size_t)((mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9u >> 44) % ADJACENT_BITS;
 }
 
-/* Bytes that are no character count as characters of their own, beyond Unicode. */
+/* Returns the bytes of the first character. Bytes that are no character count as characters of their own, beyond
+ * Unicode. */
 static size_t next_character(const char *text, size_t length, uint32_t *code)
 {
     size_t bytes;
@@ -88,8 +89,8 @@ static size_t next_character(const char *text, size_t length, uint32_t *code)
     return 1;
 }
 
-/* No merge crosses two characters that are neighbours in no token: text is cut there, which keeps the pieces short.
- * Characters that hash alike only join pieces. */
+/* Fills the set of pairs of characters that are neighbours in a token. No merge crosses two that are neighbours in
+ * none: text is cut there, which keeps the pieces short. Characters that hash alike only join pieces. */
 static qn_status index_adjacent(qn_spm *spm, const qn_vocab *vocab)
 {
     QN_TRY(qn_alloc(&spm->adjacent, ADJACENT_BITS / 64, sizeof *spm->adjacent, "pairs of characters"));
@@ -211,7 +212,7 @@ static struct qn_spm_pair pop(struct spm_encoder *e)
     return top;
 }
 
-/* The token that a piece of text may become, or -1. */
+/* Returns the token that a piece of text may become, or -1. */
 static int32_t find_token(const struct spm_encoder *e, const char *text, size_t length)
 {
     const int32_t token = length <= e->spm->longest ? qn_vocab_find(e->vocab, text, length) : -1;
@@ -305,7 +306,7 @@ static qn_status merge_piece(struct spm_encoder *e, const char *text, size_t len
     return QN_OK;
 }
 
-/* The length of the first piece: up to characters that are neighbours in no token. */
+/* Returns the length of the first piece: up to characters that are neighbours in no token. */
 static size_t find_piece(const qn_spm *spm, const char *text, size_t length)
 {
     uint32_t left, right;

@@ -81,7 +81,7 @@ static uint32_t advance(const node *nodes, uint32_t at, unsigned char byte)
     }
 }
 
-/* Breadth first, so that the links of shorter suffixes are set first. */
+/* Links each node to its longest suffix, breadth first, so that the links of shorter suffixes are set first. */
 static void link_suffixes(node *nodes, uint32_t *queue)
 {
     size_t n = 0;
@@ -100,7 +100,7 @@ static void link_suffixes(node *nodes, uint32_t *queue)
     }
 }
 
-/* An upper bound of the number of nodes. */
+/* Counts the nodes: an upper bound of their number. */
 static qn_status count_nodes(const char *const *strings, size_t n, size_t *n_nodes)
 {
     *n_nodes = 1;

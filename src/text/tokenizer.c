@@ -71,8 +71,8 @@ static bool means_none(const qn_gguf_kv *kv)
     }
 }
 
-/* The token id of a key: `fallback` if the key is missing and the vocabulary has that token, -1 if it has none or the
- * key's value means no token. */
+/* Reads the token id of a key: `fallback` if the key is missing and the vocabulary has that token, -1 if it has none or
+ * the key's value means no token. */
 static qn_status get_token(const qn_tokenizer *tok, const qn_gguf *file, const char *key, int32_t fallback,
                            int32_t *out)
 {
@@ -353,7 +353,7 @@ static qn_status encode_part(encoder *e, const char *piece, size_t length)
     return QN_OK;
 }
 
-/* The length of a part: it ends before a character, if there is one. */
+/* Returns the length of a part: it ends before a character, if there is one. */
 static size_t part_of(const char *piece, size_t length)
 {
     enum { CONTINUATION = 3 };
@@ -408,7 +408,7 @@ static qn_status encode_plain(encoder *e, const qn_spanned_text *t, size_t begin
     return qn_spm_encode(&e->tok->spm, &e->tok->vocab, &e->spm, &text, append_token, e);
 }
 
-/* The special token at byte `at` of a span, or -1. Control and structural tokens must end within the span. */
+/* Returns the special token at byte `at` of a span, or -1. Control and structural tokens must end within the span. */
 static int32_t special_at(const encoder *e, const qn_spanned_text *t, size_t at, const qn_text_span *span,
                           size_t *match)
 {
@@ -419,14 +419,14 @@ static int32_t special_at(const encoder *e, const qn_spanned_text *t, size_t at,
     return special >= 0 ? special : qn_vocab_special_at(vocab, text, t->length - at, false, t->structural, match);
 }
 
-/* Unicode's White_Space, which Hugging Face's tokenizers strip. */
+/* Whether a character is Unicode's White_Space, which Hugging Face's tokenizers strip. */
 static bool is_white(uint32_t c)
 {
     return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-/* The number of bytes of white space at the beginning of a text. */
+/* Returns the number of bytes of white space at the beginning of a text. */
 static size_t white_prefix(const char *text, size_t length)
 {
     size_t n = 0, bytes;
@@ -436,7 +436,7 @@ static size_t white_prefix(const char *text, size_t length)
     return n;
 }
 
-/* The number of bytes of white space at the end of a text. */
+/* Returns the number of bytes of white space at the end of a text. */
 static size_t white_suffix(const char *text, size_t length)
 {
     size_t end = length, bytes;

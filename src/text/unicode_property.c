@@ -114,7 +114,7 @@ static bool normalise(const char *name, size_t length, char out[MAX_NAME + 1], c
 
 /* ---- Code points ---- */
 
-/* All code points in UTF-8. */
+/* Returns all code points in UTF-8; free() it. */
 static char *all_code_points(size_t *n)
 {
     char *text = malloc(MAX_BYTES);
@@ -154,7 +154,7 @@ static qn_status find_runs(const pcre2_code *code, const char *text, size_t n, p
     return status;
 }
 
-/* *is_known: PCRE2 knows the property. */
+/* Finds the code points of a property. *is_known: PCRE2 knows it. */
 static qn_status find_code_points(property *p, bool *is_known)
 {
     char pattern[MAX_NAME + 24];

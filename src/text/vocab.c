@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The alphabet of byte-level BPE (GPT-2's bytes_to_unicode): bytes that are printable in Latin-1 are encoded as
- * themselves, the others as U+0100 and following, in order. */
+/* Whether a byte is encoded as itself in the alphabet of byte-level BPE (GPT-2's bytes_to_unicode): bytes that are
+ * printable in Latin-1 are, the others as U+0100 and following, in order. */
 static bool is_printable(unsigned byte)
 {
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
@@ -30,7 +30,7 @@ static int hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The byte of a text <0x00> to <0xFF>, or -1. */
+/* Returns the byte of a text <0x00> to <0xFF>, or -1. */
 static int byte_of(qn_string text)
 {
     if (text.length != 6 || memcmp(text.data, "<0x", 3) != 0 || text.data[5] != '>')
@@ -133,7 +133,7 @@ static qn_status copy_tokens(qn_vocab *vocab, const qn_gguf *file, const qn_stri
     return QN_OK;
 }
 
-/* The slot of a text, or the empty slot where it would be inserted. */
+/* Returns the slot of a text, or the empty slot where it would be inserted. */
 static size_t find_slot(const qn_vocab *vocab, const char *text, size_t length)
 {
     size_t slot = (size_t)qn_keyed_hash(text, length) & vocab->slot_mask;
@@ -167,7 +167,7 @@ static qn_status index_texts(qn_vocab *vocab)
     return QN_OK;
 }
 
-/* The token of a byte in a vocabulary of SentencePiece: <0xHH>, or else the byte itself, as in llama.cpp. */
+/* Returns the token of a byte in a vocabulary of SentencePiece: <0xHH>, or else the byte itself, as in llama.cpp. */
 static int32_t find_byte(const qn_vocab *vocab, unsigned byte)
 {
     static const char digits[] = "0123456789ABCDEF";
@@ -297,9 +297,9 @@ static unsigned char byte_at(const qn_vocab *vocab, size_t special, size_t depth
     return (unsigned char)vocab->texts[vocab->text_offsets[vocab->special_tokens[special]] + depth];
 }
 
-/* The first special token of [from, to) whose byte at `depth` is at least `byte` (find_from), or above it (find_to).
- * The search starts where the bound mostly stays, with growing steps, so that it takes few steps where
- * a byte of the text excludes few tokens. */
+/* Returns the first special token of [from, to) whose byte at `depth` is at least `byte` (find_from), or above it
+ * (find_to). The search starts where the bound mostly stays, with growing steps, so that it takes few steps where a
+ * byte of the text excludes few tokens. */
 static size_t find_from(const qn_vocab *vocab, size_t from, size_t to, size_t depth, unsigned char byte)
 {
     for (size_t step = 1; from < to; step *= 2) {
