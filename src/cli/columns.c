@@ -75,7 +75,7 @@ qn_cluster qn_cluster_first(const char *text, size_t length)
 }
 
 /* Boundaries depend on the text before, as the letters of flags are paired: the search begins at a place that is
- * certainly one, after a control character or between two characters of ASCII. */
+ * certainly one, the beginning or between two characters of ASCII that are not CR LF. */
 size_t qn_cluster_before(const char *text, size_t at)
 {
     size_t from = at - 1;

@@ -50,6 +50,7 @@ static const qn_foreign_command foreign_commands[] = {
     { "launch", NULL, "use quern serve, and set the client's address to it (docs/agents.md)" },
     { "signin", NULL, "quern has no accounts; HF_TOKEN is the token for the hub" },
     { "signout", NULL, "quern has no accounts; HF_TOKEN is the token for the hub" },
+    { "runtime", NULL, "quern has one engine; quern kernels lists what runs on the GPU" },
     { "collect-env", NULL, "quern version and quern kernels tell about the program and the GPU" },
     { "llama-cli", NULL, "use quern run, or quern chat" },
     { "llama-run", NULL, "use quern run, or quern chat" },
@@ -79,7 +80,7 @@ const qn_foreign_command *qn_foreign_command_find(const char *name)
 
 #define ONE_DEVICE "quern runs a model whole on one device: use --device cuda, or --device cpu"
 #define ALWAYS_SO "quern always does so; leave it out"
-#define INFO_TELLS "quern info prints all that a file says; leave it out"
+#define INFO_TELLS "quern info prints what a file says; leave it out"
 #define NOT_THIS "quern has nothing like it; leave it out"
 
 /* Found only where quern has no option of that name. */
@@ -202,6 +203,8 @@ const qn_foreign_option qn_foreign_options[] = {
     { "--reranking", "--rerank", 0, NOT_THIS },
     { "--slot-save-path", NULL, 0, NOT_THIS },
     { "--generation-config", NULL, 0, "defaults of sampling are those of the GGUF file; use --temp and the like" },
+    { "--stats", NULL, 0, "the last line of quern run is the speed; quern chat has -v" },
+    { "--quick", NULL, 0, "give the text itself, as in quern run -m MODEL -p TEXT" },
     { "--url", "--base-url", 0, "quern bench-serve measures a server; other commands load a model, use -m" },
     { "--background", "--daemon", 0, "nothing runs in the background; use & of the shell, or a service manager" },
     /* Measuring and files. */

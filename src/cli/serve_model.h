@@ -11,8 +11,9 @@ void qn_serve_name(const char *path, char name[QN_REGISTRY_NAME_BYTES]);
 /* qn_serve_weight_bytes - the memory of a model file without contexts: weights, vocabulary, work buffers. */
 uint64_t qn_serve_weight_bytes(uint64_t file_bytes);
 
-/* qn_serve_prepare - create the scheduler of a loaded model and fill all of `out` except name and file. The caller
- * frees out->scheduler, then the model. QN_ERR_MEMORY: there is no memory for one request. */
+/* qn_serve_prepare - create the scheduler of a loaded model and fill all of `out` except name and file. `args`
+ * must outlive *out, which has its texts. The caller frees out->scheduler, then the model. QN_ERR_MEMORY: there is no
+ * memory for one request. */
 qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *model, qn_registered *out);
 
 typedef struct qn_serve_files qn_serve_files;

@@ -83,7 +83,8 @@ qn_status qn_prompt_ends_with(const qn_tokenizer *tok, const qn_token *prompt, s
     return QN_OK;
 }
 
-/* Sets the format of calls. Without tools the text of a call is content. */
+/* Sets the format of calls. Without tools the text of a call is content. That a template's calls cannot be parsed
+ * matters only with tools: qn_model_calls then says so. The caller frees *kept, also after an error. */
 static qn_status find_form(const qn_model *model, const json_t *tools, qn_output_params *output, qn_output_tools **kept)
 {
     (void)qn_model_output(model, output);

@@ -351,8 +351,9 @@ static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t string
 
 /* ---- Many strings ---- */
 
-/* Appends a string with its closing quote, as JSON spells it: its characters outside ASCII unescaped, or all escaped.
- */
+/* Appends a string to a list with room for it, as JSON spells it without the opening quote, which is a node of its own:
+ * its characters outside ASCII unescaped, or all escaped; then the closing quote. The caller frees the words, also
+ * after an error. */
 static qn_status append_word(qn_schema_compiler *c, json_t *value, bool ascii, char **words, size_t *n)
 {
     size_t length;

@@ -46,8 +46,9 @@ static void add_result(qn_turns *turns, const json_t *text)
     qn_turns_result_text(turns, json_string_value(text), json_string_length(text));
 }
 
-/* Refuses blocks whose content would be missing from the prompt. Blocks made by servers of Anthropic's tools, and other
- * blocks without text, are skipped. */
+/* Refuses blocks whose content would be missing from the prompt: those for which add_other has found no text. Blocks
+ * made by servers of Anthropic's tools, and other blocks without text, are skipped. `where` stays with the refusal, so
+ * it is a string constant. */
 static bool check_block(const json_t *block, const char *where, qn_refusal *refusal)
 {
     static const char *const refused[] = { "image", "document", "audio", "video", "search_result" };

@@ -84,6 +84,8 @@ static bool is_before(const qn_client *a, const qn_client *b)
 
 /* ---- Places ---- */
 
+/* Returns true if a running request has had enough rows since it got its place: TURN_ROWS, and twice those that it had
+ * to evaluate again because it had lost its place before. */
 static bool has_had_turn(const qn_request *r)
 {
     return r->n_turn >= TURN_ROWS && r->n_turn >= 2 * r->n_again;

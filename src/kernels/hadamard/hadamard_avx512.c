@@ -5,8 +5,9 @@
 
 #include "kernels/vec16.h"
 
-/* Computes a butterfly stage within a vector: each lane becomes its partner's value plus or minus its own: one shuffle
- * and one fused multiply-add, which rounds once like an addition. */
+/* Computes the butterfly stages at distances 1, 2, 4 and 8 within a vector, those below n, the values of a block (a
+ * power of two). In a stage each lane becomes its partner's value plus or minus its own: one shuffle and one fused
+ * multiply-add, which rounds once like an addition. */
 QN_INLINE v16 butterfly_lanes(v16 a, size_t n)
 {
     if (n > 1)

@@ -9,8 +9,9 @@
 #include "kernels/matmul/packed.h"
 #include "kernels/matmul/gemm_neon.h"
 
-/* Fills the look-up tables of the groups of a super-block. The tables of a group: for each byte of its word, for its
- * low and then its high nibble, [low, high byte of the sums][16 entries]. */
+/* Fills the look-up tables of the groups of a super-block, [QN_SUPER] codes. The tables of a group of 32: for each byte
+ * of its word of weight bits, for its low and then its high nibble, the sums of all subsets of four codes, as
+ * [sum & 31, sum >> 5][16 entries]: both halves are small enough to be added in bytes. */
 static void fill_lut(const int8_t *codes, uint8_t *lut)
 {
     static const int16_t bits[3][8] = { { 0, 1, 0, 1, 0, 1, 0, 1 },
