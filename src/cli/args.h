@@ -49,6 +49,7 @@ typedef struct qn_args {
     int64_t n_prompt, n_generate, depth, repetitions;
     const char *format, *parallel, *soak, *reuse;
     float rate;
+    bool profile;
     /* bench-serve */
     const char *api, *api_key, *lengths;
     int64_t requests, timeout;

@@ -267,12 +267,19 @@ const qn_option qn_options[] = {
          "(-n); then three requests that share P tokens and have N tokens of their own. Prints the evaluated tokens "
          "and the time to the first token of each."),
     NUMBER(BENCH, "--rate", NULL, NULL, rate, "R", 0, 1e6, "with --soak: requests a second", NULL),
+    FLAG(
+        BENCH, "--profile", NULL, NULL, profile, "say after each test where its time went, by operation",
+        "On the CPU. For each operation: seconds of all repetitions, milliseconds a step, and the share of the test's "
+        "time; the seconds in which threads computed and in which they waited for others, summed over the threads; and "
+        "the first of these over their sum. Matmuls have the columns and rows of their matrices in their names. With "
+        "--parallel prompts and decoding are one profile."),
     CHOICE(
         BENCH, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
         "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, "
         "parallel, tok_per_s (an object of median, min, max), bytes_per_token (weights, cache and states that "
         "decoding one token reads at that depth), read_gb_per_s (10^9 bytes a second; null when it could not be "
-        "measured) and peak_rss_bytes; of decoding also sampling (an object of temperature, top_k, top_p, min_p, "
+        "measured) and peak_rss_bytes; with --profile also profile (an object of seconds, outside_seconds, steps, "
+        "threads and operations, a list of objects of name, seconds, computing, waiting, parallel); of decoding also sampling (an object of temperature, top_k, top_p, min_p, "
         "typical_p, top_n_sigma, xtc_probability, xtc_threshold, mirostat, mirostat_tau, mirostat_eta, "
         "dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, dry_sequence_breakers (a list of texts), "
         "repeat_penalty, repeat_last_n, frequency_penalty, presence_penalty, seed; null if it is greedy), "

@@ -2,6 +2,7 @@
 #ifndef QN_CPU_OPERATIONS_H
 #define QN_CPU_OPERATIONS_H
 
+#include "cpu/profile.h"
 #include "cpu/workspace.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
@@ -53,6 +54,7 @@ struct qn_executor {
     /* Of the phase that is open: written by the thread that opens it, read by all that do its pieces. */
     qn_cpu_work *works; /* [n_works] */
     size_t n_works;
+    qn_cpu_profile *profile; /* NULL: off. Set between steps; the caller's */
 };
 
 /* Returns the address of a row in a buffer of the plan. */

@@ -93,6 +93,8 @@ qn_team_pieces qn_phases_open(void *executor, size_t phase, int n_threads)
 {
     qn_executor *ex = executor;
     qn_team_pieces pieces = { 0 };
+    if (ex->profile)
+        qn_cpu_profile_open(ex->profile, phase, (size_t)n_threads);
     ex->n_works = 0;
     for (size_t i = ex->phases[phase]; i < ex->phases[phase + 1]; i++)
         ex->n_works += find_works(ex, &ex->plan->ops[i], (size_t)n_threads, &ex->works[ex->n_works]);
@@ -137,8 +139,15 @@ static qn_cpu_range shared_range(const qn_cpu_work *work, size_t index, size_t n
 static void run_range(const qn_executor *ex, const qn_cpu_work *work, qn_cpu_range range, int thread)
 {
     range.thread = thread;
-    if (range.begin < range.end)
+    if (range.begin >= range.end)
+        return;
+    if (!ex->profile) {
         work->run(ex, work->op, &range);
+        return;
+    }
+    const uint64_t begin = qn_ticks();
+    work->run(ex, work->op, &range);
+    qn_cpu_profile_add(ex->profile, thread, (size_t)(work->op - ex->plan->ops), qn_ticks() - begin);
 }
 
 /* A thread at the end of its own pieces prefetches the weights that it begins the next phase with. */
