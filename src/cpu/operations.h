@@ -47,9 +47,10 @@ struct qn_executor {
     bool split_kv;       /* this step's attention is split-KV: distributed over blocks of keys too */
     size_t scratch_bytes;
     unsigned char *scratch; /* [n_threads, scratch_bytes] */
-    float *zeros;   /* convolution inputs at positions before 0, and rows of a missing state; NULL without recurrent
-                       layers */
-    size_t *phases; /* [n_phases + 1] the first operation of each phase; then n_ops */
+    float *zeros;    /* convolution inputs at positions before 0, and rows of a missing state; NULL without recurrent
+                        layers */
+    double own_part; /* of a thread's equal part of the work, how much may be its own: 1, or less if cores differ */
+    size_t *phases;  /* [n_phases + 1] the first operation of each phase; then n_ops */
     size_t n_phases;
     /* Of the phase that is open: written by the thread that opens it, read by all that do its pieces. */
     qn_cpu_work *works; /* [n_works] */
