@@ -82,6 +82,7 @@ static const char *const log_formats[] = { "text", "json", NULL };
 static const char *const scopes[] = { "key", "all", NULL };
 static const char *const reasoning_views[] = { "show", "fold", "hide", NULL };
 static const char *const switches[] = { "on", "off", "auto", NULL };
+static const char *const numas[] = { "off", "distribute", "isolate", "numactl", NULL };
 static const char *const poolings[] = { "mean", "cls", "last", NULL };
 static const char *const efforts[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max", NULL };
 
@@ -479,6 +480,11 @@ const qn_option qn_options[] = {
          "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
          "auto is the first GPU that can run the model, else the CPU."),
 
+    CHOICE(EVALUATE, "--numa", NULL, NULL, numa, "MODE", numas,
+           "on machines with several NUMA nodes: off, distribute or isolate (default off)",
+           "distribute puts weights and caches on all nodes in turn, page by page; isolate keeps threads, and so the "
+           "memory that they write first, on the node that the program started on. Pages of the file that are in the "
+           "page cache already stay where they are. numactl is off: what numactl has set holds."),
     FLAG(INFO, "--plan", NULL, NULL, plan, "print the operations that run the model",
          "Each with its layer, the bytes of weights that a token reads, what it is fused into by the persistent decode "
          "kernel of GPUs, its buffers (b) and activations (a) with their widths, > before those that it writes and + "

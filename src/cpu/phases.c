@@ -63,9 +63,12 @@ static void divide_singly(qn_cpu_work *work, size_t units)
 /* Pieces of about PIECE_BYTES, seven eighths of `own_part` of them in the threads' own parts. */
 static void divide_evenly(qn_cpu_work *work, size_t units, size_t n_threads, double own_part)
 {
-    const size_t most = units - units / SHARED_PART;
-    const size_t own_units = n_threads == 1 ? units : (size_t)((double)most * own_part),
-                 shared_units = units - own_units, per_thread = own_units / n_threads;
+    const size_t own_units = n_threads == 1 ? units : (size_t)((double)(units - units / SHARED_PART) * own_part);
+    const size_t shared_units = units - own_units, per_thread = own_units / n_threads;
+    if (!per_thread) {
+        divide_singly(work, units);
+        return;
+    }
     const size_t by_bytes = per_thread * work->unit * work->item_bytes / PIECE_BYTES;
     const size_t wanted = work->item_bytes ? by_bytes : OWN;
     work->own = n_threads == 1 || !wanted ? 1 : at_most(at_most(wanted, per_thread), MAX_OWN_PIECES);

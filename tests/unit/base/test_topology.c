@@ -4,9 +4,12 @@
 #include "helper_files.h"
 
 #include "base/cpu.h"
+#include "base/numa.h"
 #include "base/topology.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static char root[64];
 static qn_topology topology;
@@ -142,6 +145,56 @@ TEST(two_sockets)
     end_root();
 }
 
+TEST(numa)
+{
+    bool picked[QN_MAX_PROCESSORS];
+    new_root("0-5", "0-5\n");
+    put("/sys/devices/system/node/online", "1,3\n");
+    put("/sys/devices/system/node/node1/cpulist", "0,2,4\n");
+    put("/sys/devices/system/node/node3/cpulist", "1,3,5,7\n");
+    assert_line("6 cores; 2 NUMA nodes");
+    assert_int_equal(qn_numa_pick(&topology, 3, picked), 3);
+    assert_true(picked[1] && picked[3] && picked[5] && !picked[0] && !picked[7]);
+    assert_int_equal(qn_numa_pick(&topology, 4, picked), 3);
+    assert_true(picked[0] && picked[2] && picked[4] && !picked[1]);
+    assert_int_equal(qn_numa_pick(&topology, 99, picked), 3);
+    assert_true(picked[0]);
+    /* nothing is done on one node, and without the option */
+    assert_ok(qn_numa_apply(QN_NUMA_OFF, &topology));
+    qn_topology one = topology;
+    one.n_nodes = 1;
+    assert_ok(qn_numa_apply(QN_NUMA_DISTRIBUTE, &one));
+    assert_ok(qn_numa_apply(QN_NUMA_ISOLATE, &one));
+    /* no processor of this system has a number that high */
+    for (size_t i = 0; i < topology.n; i++)
+        topology.at[i].id += QN_MAX_PROCESSORS - 8;
+    assert_fails(qn_numa_apply(QN_NUMA_ISOLATE, &topology), QN_ERR_UNSUPPORTED, "not kept on a NUMA node");
+    /* nor a node 63 */
+    for (size_t i = 0; i < topology.n; i++)
+        topology.at[i].node = 63;
+    assert_fails(qn_numa_apply(QN_NUMA_DISTRIBUTE, &topology), QN_ERR_UNSUPPORTED, "not distributed over NUMA nodes");
+    end_root();
+}
+
+/* Interleaving over the one node that there is, as far as the system allows it; in a process of its own. */
+TEST(numa_of_this_system)
+{
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        qn_topology_read("", &topology);
+        topology.n_nodes = 2;
+        const qn_status isolated = qn_numa_apply(QN_NUMA_ISOLATE, &topology);
+        const qn_status distributed = qn_numa_apply(QN_NUMA_DISTRIBUTE, &topology);
+        char *memory = malloc(1 << 24);
+        memset(memory, 1, 1 << 24);
+        _exit(isolated || (distributed && distributed != QN_ERR_UNSUPPORTED) || memory[12345] != 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 TEST(containers)
 {
     new_laptop();
@@ -179,9 +232,9 @@ TEST(offline)
 
 TEST(damaged_files)
 {
-    static const char *const lists[] = { "",      "x",     "0-",           "-3",  "3-1", "0,,1",
-                                         "0-3 x", "1;2",   "0x3",          ",",   "0,",  "99999999999999999999",
-                                         "0-3-5", "\xff1", "0-3,1 000 000" };
+    static const char *const lists[] = { "",      "x",    "0-",           "-3", "3-1", "0,,1",
+                                         "0-3 x", "1;2",  "0x3",          ",",  "0,",  "99999999999999999999",
+                                         "0-3-5", "\xff", "0-3,1 000 000" };
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         new_root(lists[i], lists[i]);
         qn_topology_read(root, &topology);
