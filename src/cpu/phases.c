@@ -71,7 +71,8 @@ static void divide_evenly(qn_cpu_work *work, size_t units, size_t n_threads, dou
     }
     const size_t by_bytes = per_thread * work->unit * work->item_bytes / PIECE_BYTES;
     const size_t wanted = work->item_bytes ? by_bytes : OWN;
-    work->own = n_threads == 1 || !wanted ? 1 : at_most(at_most(wanted, per_thread), MAX_OWN_PIECES);
+    const size_t most = work->item_bytes ? (per_thread + 1) / 2 : per_thread; /* kernels compute two panels at once */
+    work->own = n_threads == 1 || !wanted ? 1 : at_most(at_most(wanted, most), MAX_OWN_PIECES);
     work->n_own_items = at_most(own_units * work->unit, work->count);
     work->shared = at_most(at_most(shared_units, MAX_SHARED_PIECES * n_threads), MAX_SINGLE_PIECES);
 }
