@@ -384,27 +384,41 @@ QN_INLINE void panel_block_ternary(const uint8_t *p, size_t distance, const int8
     }
 }
 
+/* Multiplies n_panels adjacent panels by one token, as panel_tile. */
+QN_INLINE void panel_tile_ternary(const uint8_t *p, size_t n_panels, size_t n_blocks, const qn_acts *acts, size_t token,
+                                  size_t distance, bool accumulate, float *out)
+{
+    const size_t block_bytes = QN_PTQ1_0_BYTES * QN_PANEL_ROWS, panel_bytes = n_blocks * block_bytes;
+    _Alignas(64) panel_partial partial[PANELS_AT_ONCE];
+    if (4 * n_blocks < QN_LANES)
+        memset(partial, 0, n_panels * sizeof *partial);
+    for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
+        const size_t group = token * acts->n_super * QN_SUPER_GROUPS + 4 * block;
+        const bool ends = block * block_bytes + distance >= panel_bytes;
+        const size_t ahead = ends ? distance + (n_panels - 1) * panel_bytes : distance;
+        for (size_t i = 0; i < n_panels; i++)
+            for (size_t g = 0; g < PACK_VECTORS; g += TERNARY_VECTORS)
+                panel_block_ternary(
+                    p + i * panel_bytes + 64 * g, ahead, acts->codes[QN_ACT_PLAIN] + group * QN_QUANT_GROUP,
+                    acts->scale + group, acts->sum + group,
+                    (float(*)[QN_PANEL_ROWS])(partial[i][4 * block % QN_LANES] + 16 * g), pack_started(4 * block));
+    }
+    for (size_t i = 0; i < n_panels; i++)
+        panel_store(partial[i], accumulate, out + i * QN_PANEL_ROWS);
+}
+
 static void packed_ptq1_0(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
                           size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
-    const size_t block_bytes = weights->stored.type->block_bytes * QN_PANEL_ROWS,
-                 n_blocks = weights->stored.n_cols / QN_PTQ1_0_WEIGHTS;
-    _Alignas(64) panel_partial partial;
-    for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS)
-        for (size_t t = first; t < first + n_tokens; t++) {
-            const uint8_t *p = weights->packed + row * weights->stored.row_bytes;
-            if (4 * n_blocks < QN_LANES)
-                memset(partial, 0, sizeof partial);
-            for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
-                const size_t group = t * acts->n_super * QN_SUPER_GROUPS + 4 * block;
-                for (size_t g = 0; g < PACK_VECTORS; g += TERNARY_VECTORS)
-                    panel_block_ternary(
-                        p + 64 * g, t == first ? PANEL_PREFETCH_BYTES : 0,
-                        acts->codes[QN_ACT_PLAIN] + group * QN_QUANT_GROUP, acts->scale + group, acts->sum + group,
-                        (float(*)[QN_PANEL_ROWS])(partial[4 * block % QN_LANES] + 16 * g), pack_started(4 * block));
-            }
-            panel_store(partial, accumulate, out + t * out_stride + row);
-        }
+    const size_t n_blocks = weights->stored.n_cols / QN_PTQ1_0_WEIGHTS, end = row + n_rows,
+                 pair = PANELS_AT_ONCE * QN_PANEL_ROWS;
+    for (; n_tokens == 1 && row + pair <= end; row += pair)
+        panel_tile_ternary(weights->packed + row * weights->stored.row_bytes, PANELS_AT_ONCE, n_blocks, acts, first,
+                           PANEL_PREFETCH_BYTES, accumulate, out + first * out_stride + row);
+    for (; row < end; row += QN_PANEL_ROWS)
+        for (size_t t = first; t < first + n_tokens; t++)
+            panel_tile_ternary(weights->packed + row * weights->stored.row_bytes, 1, n_blocks, acts, t,
+                               t == first ? PANEL_PREFETCH_BYTES : 0, accumulate, out + t * out_stride + row);
 }
 
 #endif
