@@ -155,8 +155,8 @@ const qn_option qn_options[] = {
     INT_OR(
         EVALUATE | QUANTIZE | CONVERT, "-t", "--threads", NULL, threads, "N", 1, 1024, automatic,
         "threads (default: auto)",
-        "auto is one for each core, or as many as a quota of processor time pays for, and fewer while other processes "
-        "use the processors so that fewer are faster."),
+        "auto is one for each core, but for cores too slow to help, or as many as a quota of processor time pays for, "
+        "and fewer while other processes use the processors so that fewer are faster. quern kernels says what there is."),
     TEXT(GENERATE, "--load", NULL, NULL, load, "FILE", "continue the conversation in this session file",
          "The file was written by --save with the same model; the conversation continues as if it had never stopped. "
          "chat also takes a file of its command /save. "
