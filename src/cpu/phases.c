@@ -88,7 +88,10 @@ static void divide(qn_cpu_work *work, size_t n_threads, double own_part)
     } else if (own_part < 1 && n_threads > 1) {
         divide_singly(work, units);
     } else {
-        work->own = 1;
+        /* Pieces of two panels at least: what a thread has not begun, others take. */
+        const size_t by_bytes = units / n_threads * work->unit * work->item_bytes / PIECE_BYTES,
+                     most = at_most(units / n_threads / 2, MAX_OWN_PIECES);
+        work->own = n_threads > 1 && by_bytes && most ? at_most(by_bytes, most) : 1;
         work->n_own_items = work->count;
         work->shared = 0;
     }
