@@ -33,7 +33,7 @@ static void set_up(void)
 /* Evaluates two tokens in a batch, one more, then the second again. */
 static void evaluate(qn_model *model, uint8_t choice)
 {
-    static const char *const formats[] = { "f16", "aura4", "aura3", "aura8" };
+    static const char *const formats[] = { "f16", "aura4", "f32", "aura8" };
     const qn_model_info info = *qn_model_get_info(model);
     const qn_session_params params = {
         .size = sizeof(qn_session_params), .n_ctx = N_CTX, .n_batch = 1 + choice % 3, .kv = formats[choice / 4 % 4]

@@ -15,6 +15,7 @@ static const struct setting {
     { "attention", "qwen3.q1_0", "f16", 0 },       { "attention, codes", "qwen3.q2_0", "aura4", 0 },
     { "recurrent", "qwen35.q1_0", "f16", 0 },      { "recurrent, codes", "qwen35.q1_0", "aura4", 0 },
     { "attention, ahead", "llama.f16", "f16", 8 }, { "recurrent, codes, ahead", "qwen35.ptq1_0", "aura4", 8 },
+    { "attention, fp32", "qwen3.q1_0", "f32", 0 }, { "recurrent, fp32", "qwen35.q1_0", "f32", 0 },
 };
 
 static qn_scheduler *begin(const struct setting *setting, qn_scheduler_params params)
