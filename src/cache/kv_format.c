@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-static const qn_kv_format formats[] = {
-    { "f32", 0, 0, true },      { "f16", 0, 0, false },     { "aura8", 8, 8, false },
-    { "aura6", 6, 6, false },   { "aura4", 4, 4, false },   { "aura4v3", 4, 3, false },
-    { "aura4v2", 4, 2, false }, { "aura3", 3, 3, false },   { "aura2", 2, 2, false }
-};
+static const qn_kv_format formats[] = { { "f32", 0, 0, true },      { "f16", 0, 0, false },
+                                        { "aura8", 8, 8, false },   { "aura6", 6, 6, false },
+                                        { "aura4", 4, 4, false },   { "aura4v3", 4, 3, false },
+                                        { "aura4v2", 4, 2, false }, { "aura3", 3, 3, false },
+                                        { "aura2", 2, 2, false } };
 
 qn_status qn_kv_format_named(const char *name, const qn_kv_format **format)
 {

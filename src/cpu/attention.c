@@ -221,9 +221,9 @@ size_t qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, qn
 
 /* ---- Splits ---- */
 
-/* A split of a row's visible positions. They are divided in this order: of a cache without codes, its blocks; of an AURA
- * cache, page 0, the blocks of codes, and the row's own page if that is not page 0. Pages without a visible position are
- * NULL. */
+/* A split of a row's visible positions. They are divided in this order: of a cache without codes, its blocks; of an
+ * AURA cache, page 0, the blocks of codes, and the row's own page if that is not page 0. Pages without a visible
+ * position are NULL. */
 typedef struct kv_split {
     const qn_kv_view *cache;
     size_t layer, kv;

@@ -182,8 +182,8 @@ static void check_shape(bool is_f32, size_t head_dim, size_t n_queries, size_t n
     qn_release();
 }
 
-/* Values beyond the type's range are stored as its largest finite ones. A NaN value reaches the queries that attend to its position, and no
- * other query of the tile. */
+/* Values beyond the type's range are stored as its largest finite ones. A NaN value reaches the queries that attend to
+ * its position, and no other query of the tile. */
 static void check_not_finite(bool is_f32)
 {
     enum { DIM = 32, QUERIES = 12, POSITION = 5 };

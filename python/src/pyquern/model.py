@@ -96,7 +96,8 @@ class Model:
     device          "cpu", "cuda", "cuda:N", or "auto": the first GPU that can run the model, else the CPU. The default
                     is the environment variable QN_DEVICE, else "auto"
     memory          limit of the caches of all sessions and schedulers, in bytes or as "4G"; half of the free memory
-    kv              format of KV caches: "f16", or AURA codes, "aura8" to "aura2" (docs/aura.md)
+    kv              format of KV caches: "f16"; "f32", for comparisons, on the CPU only; or AURA codes, "aura8" to "aura2"
+                    (docs/aura.md)
     n_ctx           limit of the tokens of a prompt with its answer; 0: the training context, or what memory holds
     n_threads       number of threads; by default one for each core, or as many as a quota pays for
     chat_template   the source of a template to use instead of the file's

@@ -117,7 +117,7 @@ class Session:
     """A sequence of tokens with its KV cache and recurrent state.
 
     model      a Model
-    kv         format of the KV cache: "f16", "aura8" to "aura2"; by default the model's
+    kv         format of the KV cache: "f16", "f32", "aura8" to "aura2"; by default the model's
     n_ctx      limit of tokens; by default the model's; 0: the training context, or what memory holds
     n_batch    tokens of a prompt that are evaluated together: 128 on the CPU, 2048 on a GPU
 

@@ -61,8 +61,8 @@ static float score_ref(const float *query, const qn_attention_block *block, size
 {
     float score = 0;
     for (size_t d = 0; d < head_dim; d++)
-        score = fmaf(query[d], element(block->keys[position / QN_PAGE], key_at(position % QN_PAGE, d, head_dim), is_f32),
-                     score);
+        score = fmaf(query[d],
+                     element(block->keys[position / QN_PAGE], key_at(position % QN_PAGE, d, head_dim), is_f32), score);
     return score;
 }
 

@@ -96,8 +96,8 @@ QN_INLINE void prefetch_elements(const void *elements, size_t i, size_t n, bool 
  * stay in registers and independent multiply-adds hide each other's latency. For each line of keys read, one line of
  * to_prefetch[0] and one of to_prefetch[1] are prefetched: spread evenly, prefetches do not delay the demand loads, as
  * bursts would. NULL: no prefetch. */
-QN_INLINE void tile_scores(const float *queries, size_t n, const void *keys, bool is_f32, size_t tiles,
-                           size_t head_dim, const void *const to_prefetch[2], float *scores)
+QN_INLINE void tile_scores(const float *queries, size_t n, const void *keys, bool is_f32, size_t tiles, size_t head_dim,
+                           const void *const to_prefetch[2], float *scores)
 {
     v16 sum[ACCUMULATORS];
 #pragma GCC unroll 16
@@ -239,8 +239,8 @@ QN_INLINE void group_values(const float *p, size_t n, const qn_attention_block *
         vector_values(p, n, block, is_f32, n_keys, 1, d, head_dim, out);
 }
 
-/* The two passes over a block, for each type of elements and group size: separate functions, so that all pointers stay in
- * registers in their loops. */
+/* The two passes over a block, for each type of elements and group size: separate functions, so that all pointers stay
+ * in registers in their loops. */
 #define DEFINE_SCORES_AND_VALUES(type, is_f32, n)                                                                      \
     static void scores_##type##_##n(const float *queries, const qn_attention_block *block, size_t n_keys,              \
                                     size_t head_dim, float *scores)                                                    \

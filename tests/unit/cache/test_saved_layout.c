@@ -6,8 +6,9 @@
 #include "kernels/attention/attention.h"
 #include "kernels/aura/aura.h"
 
-static const char *const formats[] = { "f16",     "f32",     "aura8", "aura6", "aura4",
-                                       "aura4v3", "aura4v2", "aura3", "aura2" };
+static const char *const formats[] = {
+    "f16", "f32", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2"
+};
 
 /* Layers 1 and 3 of four are attention layers. */
 static qn_saved_layout layout_of(const char *name, size_t head_dim)

@@ -19,8 +19,9 @@ enum { N_IDS = 330, N_LAST = 60, N_FIRST = N_IDS - N_LAST, N_FORMATS = 8, FILE_M
 /* Sanitizers: a third of the formats. */
 enum { FORMAT_STEP = QN_TEST_SANITIZED ? 3 : 1 };
 
-static const char *const formats[N_FORMATS] = { "f32",     "aura8",   "aura6", "aura4",
-                                                "aura4v3", "aura4v2", "aura3", "aura2" };
+static const char *const formats[N_FORMATS] = {
+    "f32", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2"
+};
 static const unsigned bits[N_FORMATS][2] = { { 32, 32 }, { 8, 8 }, { 6, 6 }, { 4, 4 },
                                              { 4, 3 },   { 4, 2 }, { 3, 3 }, { 2, 2 } };
 
