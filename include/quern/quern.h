@@ -576,7 +576,9 @@ typedef enum qn_pooling {
     QN_POOLING_NONE, /* no vector */
     QN_POOLING_MEAN, /* the mean of all tokens */
     QN_POOLING_CLS,  /* the first token */
-    QN_POOLING_LAST  /* the last token */
+    QN_POOLING_LAST, /* the last token */
+    QN_POOLING_RANK  /* no vector but one number, the score that qn_rank computes: of requests alone
+                        (qn_request_params.pooling) */
 } qn_pooling;
 
 /* qn_model_get_pooling - Returns the pooling that the model's file names, as the files of embedding models do;
@@ -604,6 +606,30 @@ QN_API qn_status qn_embedding_tokens(const qn_model *model, const char *text, si
  * QN_ERR_INVALID   no tokens, an id outside the vocabulary, or QN_POOLING_NONE
  * QN_ERR_CONTEXT, QN_ERR_MEMORY, QN_ERR_CANCELLED as qn_session_eval */
 QN_API qn_status qn_embed(qn_session *session, const qn_token *tokens, size_t n, qn_pooling pooling, float *embedding);
+
+/* ---- Ranking of documents ---- */
+
+/* qn_model_check_ranking - Returns QN_OK if the model and its device rank documents, else QN_ERR_UNSUPPORTED with the
+ * reason. Models do that have a head for it: Qwen3-Reranker as llama.cpp converts it. */
+QN_API qn_status qn_model_check_ranking(const qn_model *model);
+
+/* qn_ranking_tokens - Makes the prompt that asks a model that ranks documents about one document. The prompt around
+ * both texts is the file's. Special tokens spelled in them stay text.
+ *
+ *   tokens   [*count] free them with qn_free_tokens */
+QN_API qn_status qn_ranking_tokens(const qn_model *model, const char *query, size_t query_length, const char *document,
+                                   size_t document_length, qn_token **tokens, size_t *count);
+
+/* qn_rank - Computes the score of a document, from 0 to 1: the probability of the first label of the model's head
+ * ("yes"). The session is emptied first, and holds the tokens afterwards. A scheduler computes scores between the steps
+ * of other requests, of documents of one query from the state after what their prompts share (qn_request_params.pooling
+ * with QN_POOLING_RANK).
+ *
+ *   tokens   [n] of qn_ranking_tokens
+ *   score    written. Bits do not depend on n_batch or the number of threads
+ *
+ * Errors as qn_embed; QN_ERR_UNSUPPORTED as qn_model_check_ranking. */
+QN_API qn_status qn_rank(qn_session *session, const qn_token *tokens, size_t n, float *score);
 
 /* ---- Interruption ---- */
 

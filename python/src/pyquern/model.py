@@ -207,6 +207,13 @@ class Model:
             return vectors[0]
         return numpy.stack(vectors) if vectors else numpy.empty((0, self.info.n_embd), numpy.float32)
 
+    def rank(self, query: str, documents: Sequence[str]) -> list[float]:
+        """Scores of documents for a query, from 0 to 1, in the order of the documents, by a model that has a head for it, as
+        Qwen3-Reranker has; UnsupportedError says what another model lacks. On the CPU. They are evaluated one after
+        another, between requests of other threads."""
+        with self.session() as session:
+            return [session.rank(query, document) for document in documents]
+
     # ---- Text ----
 
     @overload
