@@ -97,11 +97,10 @@ void qn_ranking_free(qn_ranking *r)
     *r = (qn_ranking){ 0 };
 }
 
-qn_status qn_ranking_check(const qn_ranking *r, const qn_gguf *file)
+qn_status qn_ranking_check(const qn_ranking *r)
 {
-    return r->missing ? qn_fail(QN_ERR_UNSUPPORTED, "%s: the model does not rank documents: %s", qn_gguf_path(file),
-                                r->missing)
-                      : QN_OK;
+    /* Without the path: clients of a server read this text. */
+    return r->missing ? qn_fail(QN_ERR_UNSUPPORTED, "the model does not rank documents: %s", r->missing) : QN_OK;
 }
 
 float qn_ranking_score(const qn_ranking *r, const float *state)
@@ -124,7 +123,7 @@ qn_status qn_model_check_ranking(const qn_model *model)
 {
     if (!model->device)
         return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
-    QN_TRY(qn_ranking_check(&model->ranking, model->file));
+    QN_TRY(qn_ranking_check(&model->ranking));
     return qn_model_check_embeddings(model);
 }
 
@@ -161,7 +160,7 @@ qn_status qn_ranking_tokens(const qn_model *model, const char *query, size_t que
     size_t length;
     *tokens = NULL;
     *count = 0;
-    QN_TRY(qn_ranking_check(r, model->file));
+    QN_TRY(qn_ranking_check(r));
     if (!qn_add_size(query_length, document_length, &length) || !qn_add_size(length, r->ends[PARTS - 1] + 1, &length))
         return qn_fail(QN_ERR_INVALID, "a query of %zu bytes and a document of %zu are too long", query_length,
                        document_length);

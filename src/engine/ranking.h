@@ -24,7 +24,7 @@ qn_status qn_ranking_find(const qn_gguf *file, const qn_plan *plan, const qn_tok
 void qn_ranking_free(qn_ranking *ranking);
 
 /* qn_ranking_check - QN_OK if the model ranks documents, else QN_ERR_UNSUPPORTED with the reason. */
-qn_status qn_ranking_check(const qn_ranking *ranking, const qn_gguf *file);
+qn_status qn_ranking_check(const qn_ranking *ranking);
 
 /* qn_ranking_score - Returns the score of a document: the probability of the first label.
  *
