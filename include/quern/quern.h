@@ -548,7 +548,7 @@ typedef struct qn_rows {
  *
  * A row with an embedding is the token -1 of qn_session_tokens. Its embedding is not kept: a length whose rows would
  * have to be evaluated again, as after truncation of a cache of AURA codes, cannot be truncated to if they include an
- * embedding (qn_session_reach says which can). Rows with embeddings, positions or hidden states are for the CPU.
+ * embedding (qn_session_reach says which can). Rows with embeddings or positions are for the CPU.
  *
  * QN_ERR_CONTEXT, QN_ERR_MEMORY, QN_ERR_CANCELLED as qn_session_eval; logits and hidden states of finished batches have
  * been written then.
@@ -598,10 +598,8 @@ QN_API qn_status qn_embedding_tokens(const qn_model *model, const char *text, si
  * scheduler computes embeddings between the steps of other requests (qn_request_params.pooling).
  *
  *   tokens      [n] n >= 1
- *   embedding   [qn_model_info.n_embd] f32, written: of length 1 (L2), except that a vector of zeros stays one. Bits do
- *               not depend on n_batch or the number of threads
- *
- * On the CPU: QN_ERR_UNSUPPORTED on a GPU.
+ *   embedding   [qn_model_info.n_embd] f32, written: of length 1 (L2), except that a vector of zeros stays one. On the
+ *               CPU bits do not depend on n_batch or the number of threads
  *
  * QN_ERR_INVALID   no tokens, an id outside the vocabulary, or QN_POOLING_NONE
  * QN_ERR_CONTEXT, QN_ERR_MEMORY, QN_ERR_CANCELLED as qn_session_eval */
@@ -626,7 +624,7 @@ QN_API qn_status qn_ranking_tokens(const qn_model *model, const char *query, siz
  * with QN_POOLING_RANK).
  *
  *   tokens   [n] of qn_ranking_tokens
- *   score    written. Bits do not depend on n_batch or the number of threads
+ *   score    written. On the CPU bits do not depend on n_batch or the number of threads
  *
  * Errors as qn_embed; QN_ERR_UNSUPPORTED as qn_model_check_ranking. */
 QN_API qn_status qn_rank(qn_session *session, const qn_token *tokens, size_t n, float *score);
@@ -987,9 +985,9 @@ typedef struct qn_request_params {
     bool (*on_progress)(void *user, const qn_prompt_progress *progress);
 
     /* true: on_token's log probabilities are those of the distribution from which the token was drawn, after mask,
-     * bias, penalties, temperature and filters; tokens that these dropped are not listed. On the CPU, else
-     * QN_ERR_UNSUPPORTED. Under a grammar or a caller's mask, a token that was accepted without a mask has its
-     * probability without one. */
+     * bias, penalties, temperature and filters; tokens that these dropped are not listed. On a GPU the host samples
+     * such tokens, and steps of a scheduler do not run ahead of them. Under a grammar or a caller's mask, a token that
+     * was accepted without a mask has its probability without one. */
     bool logprobs_after;
 } qn_request_params;
 #define QN_REQUEST_PARAMS_INIT                                                                                         \

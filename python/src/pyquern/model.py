@@ -196,7 +196,7 @@ class Model:
         texts     a text: [n_embd]; or several texts or lists of token ids: [n, n_embd]
         pooling   "mean", "cls" (the first token) or "last"; None: as the file says, else "last"
 
-        On the CPU. They are evaluated one after another, between requests of other threads.
+        They are evaluated one after another, between requests of other threads.
         """
         import numpy
 
@@ -209,8 +209,8 @@ class Model:
 
     def rank(self, query: str, documents: Sequence[str]) -> list[float]:
         """Scores of documents for a query, from 0 to 1, in the order of the documents, by a model that has a head for it, as
-        Qwen3-Reranker has; UnsupportedError says what another model lacks. On the CPU. They are evaluated one after
-        another, between requests of other threads."""
+        Qwen3-Reranker has; UnsupportedError says what another model lacks. They are evaluated one after another,
+        between requests of other threads."""
         with self.session() as session:
             return [session.rank(query, document) for document in documents]
 
