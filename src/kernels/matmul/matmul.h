@@ -145,7 +145,14 @@ typedef void (*qn_gemv_fn)(const qn_matrix *weights, size_t row_begin, size_t ro
 typedef void (*qn_packed_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                                   size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride);
 
-/* A packed layout (packed.h) and its GEMM. */
+/* The same for many tokens, without the hi/lo split. Activations are read in QN_ACT_PLAIN. scratch: QN_BATCH_SCRATCH
+ * bytes (64-aligned), one per thread. */
+typedef void (*qn_batch_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
+                                 size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride,
+                                 void *scratch);
+enum { QN_BATCH_SCRATCH = 192 << 10 };
+
+/* A packed layout (packed.h) and its GEMMs. */
 typedef enum qn_packing { QN_PACKING_WORDS, QN_PACKING_BYTES } qn_packing;
 typedef struct qn_packed_kernel {
     qn_packing packing;
@@ -153,6 +160,8 @@ typedef struct qn_packed_kernel {
     qn_packed_gemm_fn gemm_packed;
     size_t max_tokens; /* with more tokens, rows are unpacked to the stored layout for gemm */
     bool hilo;         /* whether gemm_packed supports the hi/lo split */
+    qn_batch_gemm_fn gemm_batch; /* instead of gemm_packed from min_batch tokens on; NULL for none */
+    size_t min_batch;
 } qn_packed_kernel;
 
 /* The kernels of an instruction set for one type. */
