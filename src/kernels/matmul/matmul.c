@@ -73,6 +73,8 @@ void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu)
         qn_matmul_init_neon(kernels);
     if (cpu & QN_CPU_DOTPROD)
         qn_matmul_init_neondot(kernels);
+    if (cpu & QN_CPU_I8MM)
+        qn_matmul_init_i8mm(kernels);
 #endif
     (void)cpu;
 }
@@ -96,6 +98,8 @@ unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed
     const qn_type_info *type = weights->stored.type;
     const qn_matmul_format *format = find_format(kernels, type);
     unsigned layouts = 1u << qn_act_layout_of(type);
+    if (kernels->pair_rows && !(layouts & 1u << QN_ACT_F32))
+        layouts |= 1u << QN_ACT_PLAIN;
     if (format && format->gemv)
         layouts |= 1u << format->layout;
     if (!weights->packed)
@@ -153,6 +157,8 @@ static void unpack_tile(const qn_matmul_kernels *kernels, const qn_matrix *weigh
                          weights->data + (row + r) * weights->row_bytes + first * weights->type->block_bytes,
                          left < super_blocks ? left : super_blocks, &unpacked[r * n_super + s]);
         }
+    if (kernels->pair_rows)
+        kernels->pair_rows(weights->type, unpacked, n_rows, n_super);
 }
 
 /* Up to GEMV_MAX_TOKENS tokens, one GEMV per token over GEMV_BLOCK_ROWS rows, which stay in L1, is faster than

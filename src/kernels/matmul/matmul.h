@@ -125,7 +125,13 @@ void qn_acts_free(qn_acts *acts);
  * values of a group, and of those with the last, scale. */
 typedef struct qn_super_block {
     _Alignas(64) uint8_t codes[QN_SUPER];
-    float scale[QN_SUPER_GROUPS], scale_upper[QN_SUPER_GROUPS], offset[QN_SUPER_GROUPS], offset_upper[QN_SUPER_GROUPS];
+    union {
+        struct {
+            float scale[QN_SUPER_GROUPS], scale_upper[QN_SUPER_GROUPS], offset[QN_SUPER_GROUPS],
+                offset_upper[QN_SUPER_GROUPS];
+        };
+        float pair[QN_SUPER_GROUPS][4]; /* after pair_rows of qn_matmul_kernels (gemm_i8mm.h) */
+    };
     int32_t factor_lower[QN_SUPER_GROUPS], factor_upper[QN_SUPER_GROUPS];
 } qn_super_block;
 
@@ -183,6 +189,9 @@ typedef struct qn_matmul_kernels {
     /* Unpacks n_blocks blocks of any quantised type, at most a super-block. Scale and offset of missing blocks are
      * 0. */
     void (*unpack)(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out);
+    /* Rearranges the unpacked rows of a tile, [tile_rows][n_super] of which n_rows are there, for gemm; NULL for
+     * kernels that read them as unpacked. */
+    void (*pair_rows)(const qn_type_info *type, qn_super_block *rows, size_t n_rows, size_t n_super);
     /* Computes one tile: out[t*tile_rows + r] for n_rows unpacked rows of acts->n_super super-blocks each, by tokens
      * [first, first + n_tokens). */
     void (*gemm)(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
@@ -225,6 +234,7 @@ void qn_matmul_init_avxvnni(qn_matmul_kernels *kernels);
 void qn_matmul_init_avx512(qn_matmul_kernels *kernels);
 void qn_matmul_init_neon(qn_matmul_kernels *kernels);
 void qn_matmul_init_neondot(qn_matmul_kernels *kernels);
+void qn_matmul_init_i8mm(qn_matmul_kernels *kernels);
 void qn_matmul_init_ref(qn_matmul_kernels *kernels);
 
 #endif
