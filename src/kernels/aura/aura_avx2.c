@@ -7,7 +7,7 @@ enum { ACCUMULATORS = 4, KEY_ACCUMULATORS = 4 };
 #include "kernels/vec16.h"
 
 typedef struct tables {
-    const uint8_t *low, *high;     /* the codec's bytes of centroids */
+    const uint8_t *low, *high;     /* the codec's changes of the bytes of centroids */
     __m256i first_low, first_high; /* the first sixteen entries of each, in both 128-bit halves */
 } tables;
 typedef struct words {
@@ -22,7 +22,7 @@ QN_INLINE __m256i broadcast_16(const uint8_t *table)
 QN_INLINE tables tables_of(const qn_aura_codec *codec, unsigned bits)
 {
     (void)bits;
-    return (tables){ codec->low, codec->high, broadcast_16(codec->low), broadcast_16(codec->high) };
+    return (tables){ codec->low_change, codec->high_change, broadcast_16(codec->low), broadcast_16(codec->high) };
 }
 
 /* Shifts bytes right by `by` bits, or left if it is negative, and masks them. */
@@ -33,27 +33,21 @@ QN_INLINE __m256i shift_and_mask(const uint8_t *vector, int by, int mask)
                             _mm256_set1_epi8((char)mask));
 }
 
-/* Moves a bit of each byte to the top of its byte, where a byte blend tests it. */
-QN_INLINE __m256i select_mask(__m256i code, int bit)
+/* Looks up both bytes of the centroids of codes below 16 * n_tables, n_tables at most 8. A shuffle indexes with the low
+ * four bits, and returns 0 if the top bit is set. With 16 less for each table, the codes of tables before have that bit:
+ * a code takes the changes of its table and of all tables before, whose XOR is the byte. */
+QN_INLINE void look_up_bytes(__m256i code, const uint8_t *low, const uint8_t *high, int n_tables, __m256i *low_bytes,
+                             __m256i *high_bytes)
 {
-    return _mm256_slli_epi16(code, 7 - bit);
-}
-
-/* Looks up one byte of centroids for codes below 16 << levels. A shuffle indexes with the low four bits, and returns 0
- * if the top bit is set, which no code has; the bits above select between adjacent tables' results, two by two. */
-QN_INLINE __m256i look_up_byte(__m256i code, const uint8_t *table, int levels)
-{
-    __m256i selected[8];
-    const int n = 1 << levels;
+    __m256i l = _mm256_shuffle_epi8(broadcast_16(low), code), h = _mm256_shuffle_epi8(broadcast_16(high), code);
     QN_UNROLLED
-    for (int i = 0; i < n; i++)
-        selected[i] = _mm256_shuffle_epi8(broadcast_16(table + 16 * i), code);
-    QN_UNROLLED
-    for (int level = 0; level < levels; level++)
-        QN_UNROLLED
-    for (int i = 0; i < n >> (level + 1); i++)
-        selected[i] = _mm256_blendv_epi8(selected[2 * i], selected[2 * i + 1], select_mask(code, 4 + level));
-    return selected[0];
+    for (int i = 1; i < n_tables; i++) {
+        code = _mm256_sub_epi8(code, _mm256_set1_epi8(16));
+        l = _mm256_xor_si256(l, _mm256_shuffle_epi8(broadcast_16(low + 16 * i), code));
+        h = _mm256_xor_si256(h, _mm256_shuffle_epi8(broadcast_16(high + 16 * i), code));
+    }
+    *low_bytes = l;
+    *high_bytes = h;
 }
 
 /* Joins low and high bytes of centroids to 16-bit words: out[0] of codes 0 and 1, out[1] of codes 2 and 3 of each
@@ -72,14 +66,16 @@ QN_INLINE void look_up_mirrored(__m256i code, tables t, __m256i out[2])
     const __m256i negative = _mm256_cmpgt_epi8(code, _mm256_set1_epi8(-1)); /* its top bit is not set */
     const __m256i index = _mm256_and_si256(_mm256_xor_si256(code, negative), _mm256_set1_epi8(0x7f));
     const __m256i one = _mm256_set1_epi16(1);
-    interleave_bytes(look_up_byte(index, t.low + 128, 3), look_up_byte(index, t.high + 128, 3), out);
+    __m256i low, high;
+    look_up_bytes(index, t.low + 128, t.high + 128, 8, &low, &high);
+    interleave_bytes(low, high, out);
     out[0] = _mm256_sign_epi16(out[0], _mm256_or_si256(_mm256_slli_epi16(negative, 8), one));
     out[1] = _mm256_sign_epi16(out[1], _mm256_or_si256(negative, one));
 }
 
 QN_INLINE void decode_half_vector(const uint8_t *unit, unsigned bits, int run, tables t, __m256i out[2])
 {
-    __m256i code;
+    __m256i code, low, high;
     if (bits == 3)
         code = _mm256_or_si256(shift_and_mask(unit + run / 4 * 128, 2 * (run % 4), 3),
                                shift_and_mask(unit + 64, run - 2, 4));
@@ -88,12 +84,17 @@ QN_INLINE void decode_half_vector(const uint8_t *unit, unsigned bits, int run, t
                                shift_and_mask(unit + 64, 2 * run - 4, 48));
     else
         code = shift_and_mask(unit, (int)bits * run, (1 << bits) - 1);
-    if (bits == 8)
+    if (bits == 8) {
         look_up_mirrored(code, t, out);
-    else if (bits == 6)
-        interleave_bytes(look_up_byte(code, t.low, 2), look_up_byte(code, t.high, 2), out);
-    else
-        interleave_bytes(_mm256_shuffle_epi8(t.first_low, code), _mm256_shuffle_epi8(t.first_high, code), out);
+        return;
+    }
+    if (bits == 6) {
+        look_up_bytes(code, t.low, t.high, 4, &low, &high);
+    } else {
+        low = _mm256_shuffle_epi8(t.first_low, code);
+        high = _mm256_shuffle_epi8(t.first_high, code);
+    }
+    interleave_bytes(low, high, out);
 }
 
 QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, tables t, words out[2])
