@@ -50,7 +50,8 @@ QN_INLINE void look_up_bytes(__m256i code[2], const uint8_t *low, const uint8_t 
             low_bytes[half] = i ? _mm256_xor_si256(low_bytes[half], l) : l;
             high_bytes[half] = i ? _mm256_xor_si256(high_bytes[half], h) : h;
             code[half] = _mm256_sub_epi8(code[half], _mm256_set1_epi8(16));
-            __asm__("" : "+x"(low_bytes[half]), "+x"(high_bytes[half])); /* gcc keeps all terms of a sum, and spills */
+            /* In this order: gcc keeps the terms of a sum, and the tables for the next vectors, and spills them. */
+            __asm__ volatile("" : "+x"(low_bytes[half]), "+x"(high_bytes[half])::"memory");
         }
     }
 }
