@@ -59,9 +59,11 @@ int qn_cpu_threads(void);
 double qn_cpu_quota(void);
 double qn_cpu_quota_in(const char *root);
 
-/* qn_cpu_best_threads - returns how many threads compute fastest: one for each core, or, under a smaller quota, one for
- * each processor that the quota pays for, rounded, at least 1. With more, all of them would be stopped for a part of
- * each period. */
+/* qn_cpu_best_threads - returns how many threads compute fastest: one for each core, except cores that are too slow to
+ * help (qn_useful_cores of base/topology.h); or, under a smaller quota, one for each processor that the quota pays for,
+ * rounded, at least 1. With more, all of them would be stopped for a part of each period. qn_cpu_best_threads_in reads
+ * the system's files below `root`. */
 int qn_cpu_best_threads(void);
+int qn_cpu_best_threads_in(const char *root);
 
 #endif
