@@ -1,6 +1,7 @@
 /* CPU features. Each kernel table selects its variants from the features. */
 #include "base/append.h"
 #include "base/cpu.h"
+#include "base/tile_permission.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,9 @@ const qn_cpu_level qn_cpu_levels[] = {
     { "avx2", QN_CPU_AVX2 },
     { "avxvnni", QN_CPU_AVX2 | QN_CPU_AVXVNNI },
     { "avx512", QN_CPU_AVX2 | QN_CPU_AVX512 },
+#ifdef QN_HAVE_AMX
+    { "amx", QN_CPU_AVX2 | QN_CPU_AVX512 | QN_CPU_AMX },
+#endif
 #elif QN_ARM64
     { "neon", QN_CPU_NEON },
     { "dotprod", QN_CPU_NEON | QN_CPU_DOTPROD },
@@ -27,6 +31,21 @@ enum { N_LEVELS = sizeof qn_cpu_levels / sizeof qn_cpu_levels[0] };
 _Static_assert((int)N_LEVELS <= (int)QN_CPU_MAX_LEVELS, "arrays of levels would overflow");
 
 const size_t qn_cpu_n_levels = N_LEVELS;
+
+#ifdef QN_HAVE_AMX
+/* Whether the CPU has AMX with int8 and bf16, and the kernel can save its registers, with permission. */
+static bool has_amx(void)
+{
+    unsigned a, b, c, d, xcr0, high;
+    const unsigned amx = 1u << 22 | 1u << 24 | 1u << 25, tiles = 1u << 17 | 1u << 18; /* bf16, tile, int8 */
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
+        return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & amx) != amx)
+        return false;
+    __asm__("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
+    return (xcr0 & tiles) == tiles;
+}
+#endif
 
 unsigned qn_cpu_present(void)
 {
@@ -44,6 +63,10 @@ unsigned qn_cpu_present(void)
             __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
             __get_cpuid_count(7, 0, &a, &b, &c, &d) && c & bit_GFNI)
             features |= QN_CPU_AVX512;
+#ifdef QN_HAVE_AMX
+        if (features & QN_CPU_AVX512 && has_amx() && qn_request_tiles())
+            features |= QN_CPU_AMX;
+#endif
     }
 #elif QN_ARM64
     features = QN_CPU_NEON;

@@ -19,7 +19,8 @@ enum {
     QN_CPU_AVXVNNI = 1 << 1, /* AVX-VNNI: dpbusd on 256 bits */
     QN_CPU_AVX512 = 1 << 2,  /* F, BW, DQ, VL, VNNI, VBMI, GFNI: Ice Lake, Zen 4 and later */
     QN_CPU_NEON = 1 << 3,    /* ARMv8.0 */
-    QN_CPU_DOTPROD = 1 << 4  /* ARMv8.2 dot products */
+    QN_CPU_DOTPROD = 1 << 4, /* ARMv8.2 dot products */
+    QN_CPU_AMX = 1 << 5      /* AMX: tiles of int8 and bf16, and the kernel's permission; implies AVX-512 */
 };
 
 /* A level: the features that QN_CPU and the checks of kernels name together. */

@@ -106,6 +106,12 @@ static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out
 static void fill_lut(const int8_t *codes, uint8_t *lut);
 #endif
 
+#ifdef HAS_TILES
+/* Writes a super-block of a row to the tiles of acts (tiles.h); its scales and sums are in acts. A file that defines
+ * HAS_TILES defines this function. */
+static void fill_tiles(qn_acts *acts, size_t row, size_t super, const int8_t *codes, const int8_t *codes_lo);
+#endif
+
 static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *values, size_t n)
 {
     const size_t group0 = (row * acts->n_super + super) * QN_SUPER_GROUPS;
@@ -152,6 +158,10 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
         fill_lut(codes, acts->lut + group0 * QN_GROUP_LUT_BYTES);
     if (acts->lut_lo)
         fill_lut(codes_lo, acts->lut_lo + group0 * QN_GROUP_LUT_BYTES);
+#endif
+#ifdef HAS_TILES
+    if (acts->tiles)
+        fill_tiles(acts, row, super, codes, codes_lo);
 #endif
     for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
         if (acts->codes[layout])
