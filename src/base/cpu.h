@@ -42,8 +42,12 @@ bool qn_cpu_has_level(const qn_cpu_level *level);
 unsigned qn_cpu_present(void);
 
 /* qn_cpu_features - the features to use: the CPU's, or if the environment variable QN_CPU is set, those of the level
- * that it names. QN_ERR_INVALID for an unknown level, QN_ERR_UNSUPPORTED for one that the CPU lacks. */
+ * that it names. For a level that the CPU has and the kernel refuses (AMX, base/tile_permission.h), those of the level
+ * below it. QN_ERR_INVALID for an unknown level, QN_ERR_UNSUPPORTED for one that the CPU lacks. */
 qn_status qn_cpu_features(unsigned *features);
+
+/* qn_cpu_notice - returns a sentence for the user if QN_CPU names a level that the kernel refuses, else NULL. */
+const char *qn_cpu_notice(void);
 
 /* qn_cpu_name - the name of the highest level in a mask of features: "avx512", or "ref" for none. */
 const char *qn_cpu_name(unsigned features);

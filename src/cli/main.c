@@ -1,5 +1,6 @@
 /* The program: finds the command, parses its arguments and runs it. */
 #include "base/append.h"
+#include "base/cpu.h"
 #include "cli/cli.h"
 #include "cli/signals.h"
 
@@ -136,6 +137,9 @@ int main(int argc, char **argv)
 {
     set_locale();
     qn_signals_install();
+    const char *notice = qn_cpu_notice();
+    if (notice)
+        qn_cli_note("%s", notice);
     const int status = qn_out_finish(dispatch(argc, argv));
     qn_signals_exit();
     return status;

@@ -23,10 +23,15 @@ enum {
     BLOCK_TILES = 4 /* a block of 2 x 2 tiles of sums is computed at a time */
 };
 
-/* The scratch of a GEMM. A pair is two tiles of rows. */
+/* Some groups of a lane of a pair of tiles, unpacked. A pair is two tiles of rows. */
+struct tile_weights {
+    _Alignas(64) uint16_t codes[QN_TILE_CHUNK][PAIR_ROWS][QN_QUANT_GROUP]; /* bf16 */
+    float scale[QN_TILE_CHUNK][PAIR_ROWS], offset[QN_TILE_CHUNK][PAIR_ROWS];
+    size_t lane, first, n, pair; /* groups [first, first + n) of the lane; n is 0 at the end */
+};
+
+/* The scratch of a GEMM. */
 struct tile_memory {
-    uint16_t *weights;     /* [QN_TILE_CHUNK][PAIR_ROWS][32] bf16: some groups of a lane */
-    float *scale, *offset; /* [QN_TILE_CHUNK][PAIR_ROWS] */
     float *sums, *sums_lo; /* [QN_TILE_CHUNK][BLOCK_TILES][TILE_FLOATS], each tile [row][token] */
     float *partial;        /* [PANEL_PAIRS][tiles of tokens][2][TILE_FLOATS] */
     float *stack[4];       /* intermediate sums, as partial */
@@ -36,9 +41,6 @@ static struct tile_memory tile_memory_of(void *scratch)
 {
     struct tile_memory m;
     float *p = scratch;
-    m.weights = (uint16_t *)scratch, p += QN_TILE_CHUNK * PAIR_ROWS * QN_QUANT_GROUP / 2;
-    m.scale = p, p += QN_TILE_CHUNK * PAIR_ROWS;
-    m.offset = p, p += QN_TILE_CHUNK * PAIR_ROWS;
     m.sums = p, p += QN_TILE_CHUNK * BLOCK_TILES * TILE_FLOATS;
     m.sums_lo = p, p += QN_TILE_CHUNK * BLOCK_TILES * TILE_FLOATS;
     m.partial = p, p += QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
@@ -47,36 +49,43 @@ static struct tile_memory tile_memory_of(void *scratch)
     return m;
 }
 
-/* Unpacks groups [s, s + n) of a lane of a panel of codes, for a pair of tiles. */
-QN_INLINE void expand_pair_of_codes(const qn_tile_panel *panel, size_t lane, size_t s, size_t n, size_t pair,
-                                    const struct tile_memory *m)
+/* The unit sleeps after about 500 ns without a product, and so does the storing of tiles; waking takes about 300 ns.
+ * Called in work of other instructions. */
+QN_INLINE void keep_awake(tile_state *state, const struct tile_memory *m)
+{
+    (void)state;
+    TILE_ZERO(state, 3);
+    TILE_MULTIPLY(state, 3, 4, 6);
+    TILE_STORE(state, 3, m->sums);
+}
+
+/* Unpacks the groups that w names, of a panel of codes. */
+QN_INLINE void expand_codes_of_pair(const qn_tile_panel *panel, struct tile_weights *w)
 {
     const struct code_table table = code_table_of(panel);
-    for (size_t i = 0; i < n; i++) {
-        const size_t at = (lane * panel->n_super + s + i) * QN_TILE_PANEL_ROWS + pair * PAIR_ROWS;
+    for (size_t i = 0; i < w->n; i++) {
+        const size_t at = (w->lane * panel->n_super + w->first + i) * QN_TILE_PANEL_ROWS + w->pair * PAIR_ROWS;
         for (size_t row = 0; row < PAIR_ROWS; row++)
-            expand_codes(&table, panel->codes + (at + row) * QN_QUANT_GROUP,
-                         m->weights + (i * PAIR_ROWS + row) * QN_QUANT_GROUP);
-        memcpy(m->scale + i * PAIR_ROWS, panel->scale + at, PAIR_ROWS * sizeof(float));
+            expand_codes(&table, panel->codes + (at + row) * QN_QUANT_GROUP, w->codes[i][row]);
+        memcpy(w->scale[i], panel->scale + at, sizeof w->scale[i]);
         if (panel->offset)
-            memcpy(m->offset + i * PAIR_ROWS, panel->offset + at, PAIR_ROWS * sizeof(float));
+            memcpy(w->offset[i], panel->offset + at, sizeof w->offset[i]);
     }
 }
 
 /* The same of packed Q1_0. */
-QN_INLINE void expand_pair_of_words(const qn_tile_panel *panel, size_t lane, size_t s, size_t n, size_t pair,
-                                    const struct tile_memory *m)
+QN_INLINE void expand_words_of_pair(const qn_tile_panel *panel, struct tile_weights *w)
 {
     enum { BLOCK_GROUPS = QN_Q1_0_WEIGHTS / QN_QUANT_GROUP, BLOCK_BYTES = QN_Q1_0_BYTES * QN_PANEL_ROWS };
-    for (size_t i = 0; i < n; i++) {
-        const size_t group = (s + i) * QN_SUPER_GROUPS + lane;
+    for (size_t i = 0; i < w->n; i++) {
+        const size_t group = (w->first + i) * QN_SUPER_GROUPS + w->lane;
         const uint8_t *block = panel->words + group / BLOCK_GROUPS * BLOCK_BYTES;
-        const uint8_t *words = block + 4 * (group % BLOCK_GROUPS * QN_PANEL_ROWS + pair * PAIR_ROWS);
+        const uint8_t *words = block + 4 * (group % BLOCK_GROUPS * QN_PANEL_ROWS + w->pair * PAIR_ROWS);
         const uint16_t *d = (const uint16_t *)(const void *)(block + BLOCK_GROUPS * 4 * QN_PANEL_ROWS);
         for (size_t row = 0; row < PAIR_ROWS; row++)
-            expand_bits(words + 4 * row, m->weights + (i * PAIR_ROWS + row) * QN_QUANT_GROUP);
+            expand_bits(words + 4 * row, w->codes[i][row]);
         for (size_t row = 0; row < PAIR_ROWS; row += QN_LANES)
-            v16_store(m->scale + i * PAIR_ROWS + row, v16_load_f16(d + pair * PAIR_ROWS + row));
+            v16_store(&w->scale[i][row], v16_load_f16(d + w->pair * PAIR_ROWS + row));
     }
 }
 
@@ -120,10 +129,15 @@ QN_INLINE void multiply_groups(tile_state *state, const uint16_t *weights, const
     }
 }
 
+/* Lines that are prefetched per group of a tile: a block of four tiles of sums prefetches the two tiles of activations of
+ * the next block. */
+enum { PREFETCH_LINES = (int)sizeof(qn_act_tile) / 64 / 2 };
+
 /* Scales the sums of n groups of one tile, and adds them to its partial sums, which are 0 if the tile begins. hilo and
- * has_offset are constants at the calls. */
+ * has_offset are constants at the calls. Prefetches n * PREFETCH_LINES lines from `next` on. */
 QN_INLINE void scale_groups(const float *sums, const float *sums_lo, const float *scale, const float *offset,
-                            const qn_act_tile *acts, size_t n, bool begins, bool hilo, bool has_offset, float *partial)
+                            const qn_act_tile *acts, size_t n, bool begins, bool hilo, bool has_offset, const uint8_t *next,
+                            float *partial)
 {
     v16 acc[QN_TILE];
     QN_UNROLLED
@@ -133,6 +147,8 @@ QN_INLINE void scale_groups(const float *sums, const float *sums_lo, const float
         const v16 act_scale = v16_load(acts[s].scale), act_sum = v16_load(acts[s].sum);
         const float *sum = sums + s * BLOCK_TILES * TILE_FLOATS, *sum_lo = sums_lo + s * BLOCK_TILES * TILE_FLOATS;
         const float *w = scale + s * PAIR_ROWS, *o = offset + s * PAIR_ROWS;
+        for (int line = 0; line < PREFETCH_LINES; line++)
+            __builtin_prefetch(next + 64 * (s * PREFETCH_LINES + line));
         QN_UNROLLED
         for (int r = 0; r < QN_TILE; r++) {
             v16 x = v16_load(sum + r * QN_TILE);
@@ -164,27 +180,27 @@ QN_INLINE size_t tile_at(size_t pair, size_t token_tile)
     return (pair * (QN_TILE_MAX_TOKENS / QN_TILE) + token_tile) * 2 * TILE_FLOATS;
 }
 
-/* Adds groups [s, s + n) of a lane, which are unpacked, to the partial sums of a pair of tiles of rows and 1 or 2 tiles
- * of tokens. hilo, has_offset and n_token_tiles are constants at the calls. */
-QN_INLINE void add_groups(const struct tile_gemm *g, tile_state *state, const struct tile_memory *m, size_t lane,
-                          size_t s, size_t n, size_t pair, size_t token_tile, size_t n_token_tiles, bool hilo,
+/* Adds unpacked groups to the partial sums of 1 or 2 tiles of tokens. hilo, has_offset and n_token_tiles are constants at
+ * the calls. */
+QN_INLINE void add_groups(const struct tile_gemm *g, tile_state *state, const struct tile_memory *m,
+                          const struct tile_weights *w, size_t token_tile, size_t n_token_tiles, bool hilo,
                           bool has_offset)
 {
-    const size_t token = g->first + token_tile * QN_TILE, at = qn_act_tile_at(g->acts, token, s, lane),
-                 second = qn_act_tile_at(g->acts, QN_TILE, s, lane) - qn_act_tile_at(g->acts, 0, s, lane);
+    const size_t at = qn_act_tile_at(g->acts, g->first + token_tile * QN_TILE, w->first, w->lane),
+                 second = qn_act_tile_at(g->acts, QN_TILE, w->first, 0) - qn_act_tile_at(g->acts, 0, w->first, 0);
     const qn_act_tile *acts = g->acts->tiles + at;
-    multiply_groups(state, m->weights, (const uint8_t *)acts->codes, sizeof *acts, second * sizeof *acts, n,
+    multiply_groups(state, w->codes[0][0], (const uint8_t *)acts->codes, sizeof *acts, second * sizeof *acts, w->n,
                     n_token_tiles, m->sums);
     if (hilo) {
         const qn_act_tile_lo *lo = g->acts->tiles_lo + at;
-        multiply_groups(state, m->weights, (const uint8_t *)lo->codes, sizeof *lo, second * sizeof *lo, n,
+        multiply_groups(state, w->codes[0][0], (const uint8_t *)lo->codes, sizeof *lo, second * sizeof *lo, w->n,
                         n_token_tiles, m->sums_lo);
     }
-    for (size_t k = 0; k < 2 * n_token_tiles; k++) {
-        const float *scale = m->scale + k % 2 * QN_TILE, *offset = m->offset + k % 2 * QN_TILE;
-        scale_groups(m->sums + k * TILE_FLOATS, m->sums_lo + k * TILE_FLOATS, scale, offset, acts + k / 2 * second, n,
-                     s == 0, hilo, has_offset, m->partial + tile_at(pair, token_tile) + k * TILE_FLOATS);
-    }
+    for (size_t k = 0; k < 2 * n_token_tiles; k++)
+        scale_groups(m->sums + k * TILE_FLOATS, m->sums_lo + k * TILE_FLOATS, &w->scale[0][k % 2 * QN_TILE],
+                     &w->offset[0][k % 2 * QN_TILE], acts + k / 2 * second, w->n, w->first == 0, hilo, has_offset,
+                     (const uint8_t *)(acts + 2 * second) + k * w->n * PREFETCH_LINES * 64,
+                     m->partial + tile_at(w->pair, token_tile) + k * TILE_FLOATS);
 }
 
 /* Stores a tile of results [row][token]. */
@@ -223,31 +239,54 @@ QN_INLINE void join_partial(const struct tile_gemm *g, const struct tile_memory 
         memcpy(m->stack[level] + at, partial, TILE_FLOATS * sizeof *partial);
 }
 
-/* Computes one partial sum of all elements, the index-th in the order of lanes. */
+/* Returns the number of groups of a lane. */
+QN_INLINE size_t groups_of_lane(const qn_tile_panel *panel, size_t lane)
+{
+    return (panel->n_groups + QN_SUPER_GROUPS - 1 - lane) / QN_SUPER_GROUPS;
+}
+
+/* Unpacks the groups after those of `before`, or the first of a lane. */
+QN_INLINE void expand_next(const struct tile_gemm *g, size_t lane, const struct tile_weights *before,
+                           struct tile_weights *w)
+{
+    const size_t n_pairs = (g->panel->n_rows + PAIR_ROWS - 1) / PAIR_ROWS;
+    w->lane = lane;
+    w->pair = before && before->pair + 1 < n_pairs ? before->pair + 1 : 0;
+    w->first = !before ? 0 : before->first + (w->pair ? 0 : QN_TILE_CHUNK);
+    const size_t n = groups_of_lane(g->panel, lane), left = w->first < n ? n - w->first : 0;
+    w->n = left < QN_TILE_CHUNK ? left : QN_TILE_CHUNK;
+    (g->panel->words ? expand_words_of_pair : expand_codes_of_pair)(g->panel, w);
+}
+
+/* Computes one partial sum of all elements, the index-th in the order of lanes. Groups are unpacked before those before
+ * them are multiplied: tiles that were stored just before cannot be loaded until the stores have left the store
+ * buffer. */
 QN_INLINE void compute_lane(const struct tile_gemm *g, tile_state *state, const struct tile_memory *m, size_t index,
                             bool hilo, bool has_offset)
 {
     const size_t lane = (index & 1) << 3 | (index & 2) << 1 | (index & 4) >> 1 | index >> 3;
-    const size_t n = (g->panel->n_groups + QN_SUPER_GROUPS - 1 - lane) / QN_SUPER_GROUPS;
     const size_t n_token_tiles = (g->n_tokens + QN_TILE - 1) / QN_TILE;
-    const size_t n_pairs = (g->panel->n_rows + PAIR_ROWS - 1) / PAIR_ROWS;
-    if (!n)
+    struct tile_weights weights[2];
+    int current = 0;
+    if (!groups_of_lane(g->panel, lane))
         memset(m->partial, 0, QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS * sizeof *m->partial);
-    for (size_t s = 0; s < n; s += QN_TILE_CHUNK) {
-        const size_t count = n - s < QN_TILE_CHUNK ? n - s : QN_TILE_CHUNK;
-        for (size_t pair = 0; pair < n_pairs; pair++) {
-            (g->panel->words ? expand_pair_of_words : expand_pair_of_codes)(g->panel, lane, s, count, pair, m);
-            for (size_t t = 0; t + 2 <= n_token_tiles; t += 2)
-                add_groups(g, state, m, lane, s, count, pair, t, 2, hilo, has_offset);
-            if (n_token_tiles % 2)
-                add_groups(g, state, m, lane, s, count, pair, n_token_tiles - 1, 1, hilo, has_offset);
-        }
+    expand_next(g, lane, NULL, &weights[0]);
+    for (; weights[current].n; current = !current) {
+        const struct tile_weights *w = &weights[current];
+        keep_awake(state, m);
+        expand_next(g, lane, w, &weights[!current]);
+        keep_awake(state, m);
+        for (size_t t = 0; t + 2 <= n_token_tiles; t += 2)
+            add_groups(g, state, m, w, t, 2, hilo, has_offset);
+        if (n_token_tiles % 2)
+            add_groups(g, state, m, w, n_token_tiles - 1, 1, hilo, has_offset);
     }
-    for (size_t pair = 0; pair < n_pairs; pair++)
-        for (size_t k = 0; k < 2 * n_token_tiles; k++)
-            if (pair * PAIR_ROWS + k % 2 * QN_TILE < g->panel->n_rows)
-                join_partial(g, m, index, tile_at(pair, 0) + k * TILE_FLOATS, pair * PAIR_ROWS + k % 2 * QN_TILE,
-                             k / 2 * QN_TILE);
+    for (size_t row = 0; row < g->panel->n_rows; row += QN_TILE)
+        for (size_t t = 0; t < n_token_tiles; t++) {
+            if (t % 4 == 0)
+                keep_awake(state, m);
+            join_partial(g, m, index, tile_at(row / PAIR_ROWS, t) + row / QN_TILE % 2 * TILE_FLOATS, row, t * QN_TILE);
+        }
 }
 
 #define TILE_VARIANT(name, hilo, has_offset)                                                                           \
