@@ -66,6 +66,13 @@ void qn_acts_free(qn_acts *acts)
     *acts = (qn_acts){ 0 };
 }
 
+void qn_acts_select(qn_acts *acts, const qn_matmul_kernels *kernels, size_t n_tokens)
+{
+    const bool many = kernels->gemm_tiles && n_tokens >= kernels->min_tile_tokens;
+    acts->skip_tiles = !many;
+    acts->skip_codes = many && acts->tiles && acts->only_tiles;
+}
+
 void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu)
 {
     qn_matmul_init_ref(kernels);

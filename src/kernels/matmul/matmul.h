@@ -119,6 +119,8 @@ typedef struct qn_acts {
     uint8_t *lut, *lut_lo; /* [max_rows, n_super*16][QN_GROUP_LUT_BYTES], or NULL; lut_lo: hi/lo split only */
     struct qn_act_tile *tiles;       /* [ceil(max_rows / 16)][16][n_super], or NULL */
     struct qn_act_tile_lo *tiles_lo; /* the same; hi/lo split only */
+    bool only_tiles;                 /* of the caller: all matmuls that read them multiply tiles of many tokens */
+    bool skip_codes, skip_tiles;     /* layouts that quantize leaves as they are: qn_acts_select */
 } qn_acts;
 
 /* A group with a smaller amax is quantised as zeros, because 127 / amax would overflow. A group with an infinity or NaN
@@ -129,6 +131,11 @@ typedef struct qn_acts {
  * QN_ERR_MEMORY nothing is allocated. Free with qn_acts_free, which also accepts a zeroed struct. */
 qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned layouts, bool hilo);
 void qn_acts_free(qn_acts *acts);
+
+/* qn_acts_select - lets `quantize` fill what a matmul of n_tokens tokens reads, and no more: tiles, or all other
+ * layouts. Without it, quantize fills all. No quantize may be in progress. */
+struct qn_matmul_kernels;
+void qn_acts_select(qn_acts *acts, const struct qn_matmul_kernels *kernels, size_t n_tokens);
 
 /* One super-block of one weight row, unpacked: codes in the layout of qn_act_layout_of. offset, factor_* and
  * scale_upper are valid only for types that have them; of types with both of the first, offset is that of the first 16

@@ -153,15 +153,17 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
         acts->sum[group0 + lane] = (int32_t)(v16_sum(qa) + sum_upper);
         acts->sum_upper[group0 + lane] = (int32_t)sum_upper;
     }
+#ifdef HAS_TILES
+    if (acts->tiles && !acts->skip_tiles)
+        fill_tiles(acts, row, super, codes, codes_lo);
+#endif
+    if (acts->skip_codes)
+        return;
 #ifdef HAS_LUT
     if (acts->lut)
         fill_lut(codes, acts->lut + group0 * QN_GROUP_LUT_BYTES);
     if (acts->lut_lo)
         fill_lut(codes_lo, acts->lut_lo + group0 * QN_GROUP_LUT_BYTES);
-#endif
-#ifdef HAS_TILES
-    if (acts->tiles)
-        fill_tiles(acts, row, super, codes, codes_lo);
 #endif
     for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
         if (acts->codes[layout])
