@@ -18,31 +18,25 @@
 enum {
     TILE_FLOATS = QN_TILE * QN_TILE,
     GROUP_CODES = QN_TILE * QN_QUANT_GROUP, /* codes of a tile of weights */
-    PAIR_ROWS = 2 * QN_TILE,
-    PANEL_PAIRS = QN_TILE_PANEL_ROWS / PAIR_ROWS,
+    PANEL_PAIRS = QN_TILE_PANEL_ROWS / QN_TILE_PAIR_ROWS,
     BLOCK_TILES = 4 /* a block of 2 x 2 tiles of sums is computed at a time */
 };
 
-/* Some groups of a lane of a pair of tiles, unpacked. A pair is two tiles of rows. */
-struct tile_weights {
-    _Alignas(64) uint16_t codes[QN_TILE_CHUNK][PAIR_ROWS][QN_QUANT_GROUP]; /* bf16 */
-    float scale[QN_TILE_CHUNK][PAIR_ROWS], offset[QN_TILE_CHUNK][PAIR_ROWS];
-    size_t lane, first, n, pair; /* groups [first, first + n) of the lane; n is 0 at the end */
-};
-
-/* The scratch of a GEMM. */
+/* The scratch of a GEMM. The first three are always in L1: they lie next to each other, so that they share no sets. */
 struct tile_memory {
     float *sums, *sums_lo; /* [QN_TILE_CHUNK][BLOCK_TILES][TILE_FLOATS], each tile [row][token] */
-    float *partial;        /* [PANEL_PAIRS][tiles of tokens][2][TILE_FLOATS] */
-    float *stack[4];       /* intermediate sums, as partial */
+    qn_tile_weights *weights;
+    float *partial;  /* [PANEL_PAIRS][tiles of tokens][2][TILE_FLOATS] */
+    float *stack[4]; /* intermediate sums, as partial */
 };
 
 static struct tile_memory tile_memory_of(void *scratch)
 {
     struct tile_memory m;
     float *p = scratch;
-    m.sums = p, p += QN_TILE_CHUNK * BLOCK_TILES * TILE_FLOATS;
     m.sums_lo = p, p += QN_TILE_CHUNK * BLOCK_TILES * TILE_FLOATS;
+    m.sums = p, p += QN_TILE_CHUNK * BLOCK_TILES * TILE_FLOATS;
+    m.weights = (qn_tile_weights *)(void *)p, p += sizeof *m.weights / sizeof *p;
     m.partial = p, p += QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
     for (int level = 0; level < 4; level++)
         m.stack[level] = p, p += QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
@@ -60,12 +54,12 @@ QN_INLINE void keep_awake(tile_state *state, const struct tile_memory *m)
 }
 
 /* Unpacks the groups that w names, of a panel of codes. */
-QN_INLINE void expand_codes_of_pair(const qn_tile_panel *panel, struct tile_weights *w)
+QN_INLINE void expand_codes_of_pair(const qn_tile_panel *panel, qn_tile_weights *w)
 {
     const struct code_table table = code_table_of(panel);
     for (size_t i = 0; i < w->n; i++) {
-        const size_t at = (w->lane * panel->n_super + w->first + i) * QN_TILE_PANEL_ROWS + w->pair * PAIR_ROWS;
-        for (size_t row = 0; row < PAIR_ROWS; row++)
+        const size_t at = (w->lane * panel->n_super + w->first + i) * QN_TILE_PANEL_ROWS + w->pair * QN_TILE_PAIR_ROWS;
+        for (size_t row = 0; row < QN_TILE_PAIR_ROWS; row++)
             expand_codes(&table, panel->codes + (at + row) * QN_QUANT_GROUP, w->codes[i][row]);
         memcpy(w->scale[i], panel->scale + at, sizeof w->scale[i]);
         if (panel->offset)
@@ -74,18 +68,18 @@ QN_INLINE void expand_codes_of_pair(const qn_tile_panel *panel, struct tile_weig
 }
 
 /* The same of packed Q1_0. */
-QN_INLINE void expand_words_of_pair(const qn_tile_panel *panel, struct tile_weights *w)
+QN_INLINE void expand_words_of_pair(const qn_tile_panel *panel, qn_tile_weights *w)
 {
     enum { BLOCK_GROUPS = QN_Q1_0_WEIGHTS / QN_QUANT_GROUP, BLOCK_BYTES = QN_Q1_0_BYTES * QN_PANEL_ROWS };
     for (size_t i = 0; i < w->n; i++) {
         const size_t group = (w->first + i) * QN_SUPER_GROUPS + w->lane;
         const uint8_t *block = panel->words + group / BLOCK_GROUPS * BLOCK_BYTES;
-        const uint8_t *words = block + 4 * (group % BLOCK_GROUPS * QN_PANEL_ROWS + w->pair * PAIR_ROWS);
+        const uint8_t *words = block + 4 * (group % BLOCK_GROUPS * QN_PANEL_ROWS + w->pair * QN_TILE_PAIR_ROWS);
         const uint16_t *d = (const uint16_t *)(const void *)(block + BLOCK_GROUPS * 4 * QN_PANEL_ROWS);
-        for (size_t row = 0; row < PAIR_ROWS; row++)
+        for (size_t row = 0; row < QN_TILE_PAIR_ROWS; row++)
             expand_bits(words + 4 * row, w->codes[i][row]);
-        for (size_t row = 0; row < PAIR_ROWS; row += QN_LANES)
-            v16_store(&w->scale[i][row], v16_load_f16(d + w->pair * PAIR_ROWS + row));
+        for (size_t row = 0; row < QN_TILE_PAIR_ROWS; row += QN_LANES)
+            v16_store(&w->scale[i][row], v16_load_f16(d + w->pair * QN_TILE_PAIR_ROWS + row));
     }
 }
 
@@ -146,7 +140,7 @@ QN_INLINE void scale_groups(const float *sums, const float *sums_lo, const float
     for (size_t s = 0; s < n; s++) {
         const v16 act_scale = v16_load(acts[s].scale), act_sum = v16_load(acts[s].sum);
         const float *sum = sums + s * BLOCK_TILES * TILE_FLOATS, *sum_lo = sums_lo + s * BLOCK_TILES * TILE_FLOATS;
-        const float *w = scale + s * PAIR_ROWS, *o = offset + s * PAIR_ROWS;
+        const float *w = scale + s * QN_TILE_PAIR_ROWS, *o = offset + s * QN_TILE_PAIR_ROWS;
         for (int line = 0; line < PREFETCH_LINES; line++)
             __builtin_prefetch(next + 64 * (s * PREFETCH_LINES + line));
         QN_UNROLLED
@@ -180,11 +174,11 @@ QN_INLINE size_t tile_at(size_t pair, size_t token_tile)
     return (pair * (QN_TILE_MAX_TOKENS / QN_TILE) + token_tile) * 2 * TILE_FLOATS;
 }
 
-/* Adds unpacked groups to the partial sums of 1 or 2 tiles of tokens. hilo, has_offset and n_token_tiles are constants at
- * the calls. */
+/* Adds unpacked groups to the partial sums of 1 or 2 tiles of tokens, and prefetches the tiles that are needed next.
+ * hilo, has_offset and n_token_tiles are constants at the calls. */
 QN_INLINE void add_groups(const struct tile_gemm *g, tile_state *state, const struct tile_memory *m,
-                          const struct tile_weights *w, size_t token_tile, size_t n_token_tiles, bool hilo,
-                          bool has_offset)
+                          const qn_tile_weights *w, size_t token_tile, size_t n_token_tiles, const void *next,
+                          bool hilo, bool has_offset)
 {
     const size_t at = qn_act_tile_at(g->acts, g->first + token_tile * QN_TILE, w->first, w->lane),
                  second = qn_act_tile_at(g->acts, QN_TILE, w->first, 0) - qn_act_tile_at(g->acts, 0, w->first, 0);
@@ -199,7 +193,7 @@ QN_INLINE void add_groups(const struct tile_gemm *g, tile_state *state, const st
     for (size_t k = 0; k < 2 * n_token_tiles; k++)
         scale_groups(m->sums + k * TILE_FLOATS, m->sums_lo + k * TILE_FLOATS, &w->scale[0][k % 2 * QN_TILE],
                      &w->offset[0][k % 2 * QN_TILE], acts + k / 2 * second, w->n, w->first == 0, hilo, has_offset,
-                     (const uint8_t *)(acts + 2 * second) + k * w->n * PREFETCH_LINES * 64,
+                     (const uint8_t *)next + k * w->n * PREFETCH_LINES * 64,
                      m->partial + tile_at(w->pair, token_tile) + k * TILE_FLOATS);
 }
 
@@ -221,22 +215,29 @@ static void store_results(const struct tile_gemm *g, const float *results, size_
     }
 }
 
-/* Joins a tile of partial sums, the index-th in the order of lanes, with those before it; `at` is its place. */
+/* Joins a tile of partial sums, the index-th in the order of lanes, with those before it; `at` is its place. With an even
+ * index there are none: they were written to the stack. */
 QN_INLINE void join_partial(const struct tile_gemm *g, const struct tile_memory *m, size_t index, size_t at, size_t row,
                             size_t token)
 {
-    float *partial = m->partial + at;
-    int level = 0;
-    for (; index >> level & 1; level++) {
-        const float *earlier = m->stack[level] + at;
+    int levels = 0;
+    while (index >> levels & 1)
+        levels++;
+    float *to = index + 1 < QN_SUPER_GROUPS ? m->stack[levels] + at : m->partial + at;
+    v16 sum[QN_TILE];
+    QN_UNROLLED
+    for (int r = 0; r < QN_TILE; r++)
+        sum[r] = v16_load(m->partial + at + r * QN_TILE);
+    for (int level = 0; level < levels; level++) {
         QN_UNROLLED
         for (int r = 0; r < QN_TILE; r++)
-            v16_store(partial + r * QN_TILE, v16_add(v16_load(earlier + r * QN_TILE), v16_load(partial + r * QN_TILE)));
+            sum[r] = v16_add(v16_load(m->stack[level] + at + r * QN_TILE), sum[r]);
     }
+    QN_UNROLLED
+    for (int r = 0; r < QN_TILE; r++)
+        v16_store(to + r * QN_TILE, sum[r]);
     if (index + 1 == QN_SUPER_GROUPS)
-        store_results(g, partial, row, token);
-    else
-        memcpy(m->stack[level] + at, partial, TILE_FLOATS * sizeof *partial);
+        store_results(g, to, row, token);
 }
 
 /* Returns the number of groups of a lane. */
@@ -245,47 +246,56 @@ QN_INLINE size_t groups_of_lane(const qn_tile_panel *panel, size_t lane)
     return (panel->n_groups + QN_SUPER_GROUPS - 1 - lane) / QN_SUPER_GROUPS;
 }
 
-/* Unpacks the groups after those of `before`, or the first of a lane. */
-QN_INLINE void expand_next(const struct tile_gemm *g, size_t lane, const struct tile_weights *before,
-                           struct tile_weights *w)
+/* Returns the lane that is the index-th in the order of lanes. */
+QN_INLINE size_t lane_at(size_t index)
 {
-    const size_t n_pairs = (g->panel->n_rows + PAIR_ROWS - 1) / PAIR_ROWS;
-    w->lane = lane;
-    w->pair = before && before->pair + 1 < n_pairs ? before->pair + 1 : 0;
-    w->first = !before ? 0 : before->first + (w->pair ? 0 : QN_TILE_CHUNK);
-    const size_t n = groups_of_lane(g->panel, lane), left = w->first < n ? n - w->first : 0;
-    w->n = left < QN_TILE_CHUNK ? left : QN_TILE_CHUNK;
-    (g->panel->words ? expand_words_of_pair : expand_codes_of_pair)(g->panel, w);
+    return (index & 1) << 3 | (index & 2) << 1 | (index & 4) >> 1 | (index >> 3 & 1);
 }
 
-/* Computes one partial sum of all elements, the index-th in the order of lanes. Groups are unpacked before those before
- * them are multiplied: tiles that were stored just before cannot be loaded until the stores have left the store
- * buffer. */
-QN_INLINE void compute_lane(const struct tile_gemm *g, tile_state *state, const struct tile_memory *m, size_t index,
-                            bool hilo, bool has_offset)
+/* Returns the first tile of activations that is read after those of w, for which it is the index-th lane. */
+QN_INLINE const qn_act_tile *tiles_after(const struct tile_gemm *g, const qn_tile_weights *w, size_t index)
 {
-    const size_t lane = (index & 1) << 3 | (index & 2) << 1 | (index & 4) >> 1 | index >> 3;
-    const size_t n_token_tiles = (g->n_tokens + QN_TILE - 1) / QN_TILE;
-    struct tile_weights weights[2];
-    int current = 0;
-    if (!groups_of_lane(g->panel, lane))
-        memset(m->partial, 0, QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS * sizeof *m->partial);
-    expand_next(g, lane, NULL, &weights[0]);
-    for (; weights[current].n; current = !current) {
-        const struct tile_weights *w = &weights[current];
-        keep_awake(state, m);
-        expand_next(g, lane, w, &weights[!current]);
-        keep_awake(state, m);
-        for (size_t t = 0; t + 2 <= n_token_tiles; t += 2)
-            add_groups(g, state, m, w, t, 2, hilo, has_offset);
-        if (n_token_tiles % 2)
-            add_groups(g, state, m, w, n_token_tiles - 1, 1, hilo, has_offset);
+    size_t lane = w->lane, first = w->first;
+    if ((w->pair + 1) * QN_TILE_PAIR_ROWS >= g->panel->n_rows) {
+        first += QN_TILE_CHUNK;
+        if (first >= groups_of_lane(g->panel, lane))
+            lane = lane_at(index + 1), first = 0;
     }
-    for (size_t row = 0; row < g->panel->n_rows; row += QN_TILE)
+    return g->acts->tiles + qn_act_tile_at(g->acts, g->first, first, lane);
+}
+
+/* Computes one partial sum of all elements, the index-th in the order of lanes. */
+QN_INLINE void compute_lane(const struct tile_gemm *g, tile_state *state, const struct tile_memory *memory,
+                            size_t index, bool hilo, bool has_offset)
+{
+    struct tile_memory lane_memory = *memory, *m = &lane_memory;
+    const size_t lane = lane_at(index);
+    const size_t n = groups_of_lane(g->panel, lane), n_token_tiles = (g->n_tokens + QN_TILE - 1) / QN_TILE;
+    qn_tile_weights *w = m->weights;
+    w->lane = lane;
+    if (index % 2 == 0)
+        m->partial = m->stack[0];
+    if (!n)
+        memset(m->partial, 0, QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS * sizeof *m->partial);
+    for (w->first = 0; w->first < n; w->first += QN_TILE_CHUNK) {
+        w->n = n - w->first < QN_TILE_CHUNK ? n - w->first : QN_TILE_CHUNK;
+        for (w->pair = 0; w->pair * QN_TILE_PAIR_ROWS < g->panel->n_rows; w->pair++) {
+            keep_awake(state, m);
+            (g->panel->words ? expand_words_of_pair : expand_codes_of_pair)(g->panel, w);
+            const qn_act_tile *after = tiles_after(g, w, index);
+            for (size_t t = 0; t + 2 <= n_token_tiles; t += 2) {
+                const size_t at = qn_act_tile_at(g->acts, g->first + (t + 2) * QN_TILE, w->first, lane);
+                add_groups(g, state, m, w, t, 2, t + 2 < n_token_tiles ? g->acts->tiles + at : after, hilo, has_offset);
+            }
+            if (n_token_tiles % 2)
+                add_groups(g, state, m, w, n_token_tiles - 1, 1, after, hilo, has_offset);
+        }
+    }
+    for (size_t row = 0; index % 2 && row < g->panel->n_rows; row += QN_TILE)
         for (size_t t = 0; t < n_token_tiles; t++) {
             if (t % 4 == 0)
                 keep_awake(state, m);
-            join_partial(g, m, index, tile_at(row / PAIR_ROWS, t) + row / QN_TILE % 2 * TILE_FLOATS, row, t * QN_TILE);
+            join_partial(g, m, index, tile_at(row / QN_TILE_PAIR_ROWS, t) + row / QN_TILE % 2 * TILE_FLOATS, row, t * QN_TILE);
         }
 }
 

@@ -283,15 +283,6 @@ static void fill_tile_panel(const qn_matmul_kernels *kernels, const qn_matrix *w
         }
 }
 
-/* Returns the number of tokens whose tiles fit L2, 2 MiB on processors with matrix units, next to a panel. Fewer than
- * 128 are not worth unpacking the rows once more. */
-static size_t tile_tokens_per_l2(const qn_acts *acts)
-{
-    const size_t token_bytes = acts->n_super * QN_SUPER_GROUPS * sizeof(qn_act_tile) / QN_TILE * (acts->hilo ? 2 : 1);
-    const size_t tokens = (1536 << 10) / token_bytes / 32 * 32;
-    return tokens < 128 ? 128 : tokens > QN_TILE_MAX_TOKENS ? QN_TILE_MAX_TOKENS : tokens;
-}
-
 /* Multiplies rows on matrix units, by panels. */
 static void matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
                          size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
@@ -299,7 +290,7 @@ static void matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matri
 {
     const qn_matrix *stored = &weights->stored;
     const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
-    const size_t step = tile_tokens_per_l2(acts), n_super = acts->n_super;
+    const size_t n_super = acts->n_super;
     const qn_packed_kernel *kind = qn_matmul_packed(kernels, stored->type);
     uint8_t *rows = (uint8_t *)scratch + tile_scratch(kernels, stored->n_cols);
     uint8_t *memory = rows + qn_round_up(QN_PANEL_ROWS * QN_UNPACKED_ROW_BYTES(stored->n_cols), QN_ALIGN);
@@ -321,7 +312,7 @@ static void matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matri
             fill_tile_panel(kernels, stored, row, n_rows, memory, &panel);
         }
         for (size_t first = 0, n; first < n_tokens; first += n) {
-            n = n_tokens - first < step ? n_tokens - first : step;
+            n = n_tokens - first < QN_TILE_MAX_TOKENS ? n_tokens - first : QN_TILE_MAX_TOKENS;
             kernels->gemm_tiles(&panel, acts, first, n, accumulate, out + row, out_stride, gemm_scratch);
         }
     }

@@ -12,8 +12,8 @@ bool qn_tiles_multiply_type(const qn_type_info *type)
 
 size_t qn_tile_gemm_scratch(void)
 {
-    const size_t sums = 2 * QN_TILE_CHUNK * 4 * QN_TILE * QN_TILE;
-    return (sums + 5 * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS) * sizeof(float);
+    const size_t sums = 2 * QN_TILE_CHUNK * 4 * QN_TILE * QN_TILE, partial = QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
+    return (sums + 5 * partial) * sizeof(float) + sizeof(qn_tile_weights);
 }
 
 size_t qn_tile_panel_bytes(size_t n_super)

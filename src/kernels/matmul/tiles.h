@@ -29,6 +29,7 @@
 
 enum {
     QN_TILE = 16,            /* rows, and tokens, of a tile */
+    QN_TILE_PAIR_ROWS = 32,  /* rows of two tiles */
     QN_TILE_PANEL_ROWS = 64, /* rows of a panel */
     QN_TILE_MAX_TOKENS = 256, /* tokens of a call of the GEMM */
     QN_TILE_CHUNK = 4         /* groups of a lane that are multiplied before they are scaled; their sums stay in L1 */
@@ -65,6 +66,13 @@ typedef struct qn_tile_panel {
     uint8_t order[QN_QUANT_GROUP]; /* value i of a group is code order[i] */
     int zero_point, max_code;
 } qn_tile_panel;
+
+/* Groups [first, first + n) of a lane of two tiles of a panel, unpacked. */
+typedef struct qn_tile_weights {
+    _Alignas(64) uint16_t codes[QN_TILE_CHUNK][QN_TILE_PAIR_ROWS][QN_QUANT_GROUP]; /* bf16 */
+    float scale[QN_TILE_CHUNK][QN_TILE_PAIR_ROWS], offset[QN_TILE_CHUNK][QN_TILE_PAIR_ROWS];
+    size_t lane, first, n, pair;
+} qn_tile_weights;
 
 /* qn_tiles_multiply_type - returns whether the GEMM multiplies weights of this type: quantised types with one scale and
  * no factors in a group. */
