@@ -1,5 +1,6 @@
 /* The program: finds the command, parses its arguments and runs it. */
 #include "base/append.h"
+#include "base/cpu.h"
 #include "base/numa.h"
 #include "cli/cli.h"
 #include "cli/signals.h"
@@ -155,6 +156,9 @@ int main(int argc, char **argv)
 {
     set_locale();
     qn_signals_install();
+    const char *notice = qn_cpu_notice();
+    if (notice)
+        qn_cli_note("%s", notice);
     const int status = qn_out_finish(dispatch(argc, argv));
     qn_signals_exit();
     return status;

@@ -71,7 +71,8 @@ enum {
         commands, name, alias, accepted, QN_OPTION_ENUM, AT(field), value, help, more, 0, 0, choices                   \
     }
 
-const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL };
+const char *const qn_kv_names[] = { "f32",     "f16",     "aura8", "aura6", "aura4",
+                                    "aura4v3", "aura4v2", "aura3", "aura2", NULL };
 const char *const qn_json_spaces[] = { "default", "indent", "compact", "any", NULL };
 const char *const qn_json_orders[] = { "schema", "any", NULL };
 const char *const qn_jumps[] = { "auto", "on", "off", NULL };
@@ -449,11 +450,13 @@ const qn_option qn_options[] = {
         "It changes memory use and speed; on the CPU it never changes results."),
     TEXT(PERPLEXITY, "--kv", NULL, NULL, kv, "TYPE", "format of the KV cache (default f16), or a list of them",
          "As for the other commands. A list, such as f16,aura4,aura3, needs --kl-divergence."),
-    CHOICE(EVALUATE & ~PERPLEXITY, "--kv", NULL, NULL, kv, "TYPE", qn_kv_names, "format of the KV cache (default f16)",
-           "f16, or AURA codes with the given number of bits per value: aura8, aura6, aura4, aura3, aura2; aura4v3 and "
-           "aura4v2 have fewer bits for values than for keys. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 "
-           "values, and no large biases (Qwen2.5 has them); other models keep f16, and a note says so. A session file "
-           "keeps the format it was saved with."),
+    CHOICE(
+        EVALUATE & ~PERPLEXITY, "--kv", NULL, NULL, kv, "TYPE", qn_kv_names, "format of the KV cache (default f16)",
+        "f16; f32, which rounds nothing and takes twice the memory, for comparisons and on the CPU only; or AURA codes "
+        "with the given number of bits per value: aura8, aura6, aura4, aura3, aura2; aura4v3 and aura4v2 have fewer "
+        "bits for values than for keys. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 values, and no large "
+        "biases (Qwen2.5 has them); other models keep f16, and a note says so. A session file keeps the format it was "
+        "saved with."),
     BYTES(EVALUATE & ~SERVE, "--memory", NULL, NULL, memory, "SIZE", 1 << 22,
           "memory for KV caches and states, as in 8G (default: half of the free memory)",
           "Pages are taken from it as conversations grow, and given back. Weights do not count. On a GPU the default "

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "kernels/attention/attention.h"
 #include "kernels/matmul/packed.h"
+#include "kernels/matmul/tiles.h"
 
 static void free_buffers(const qn_plan *plan, qn_cpu_workspace *ws)
 {
@@ -34,6 +35,20 @@ static unsigned layouts_needed(const qn_plan *plan, const qn_matmul_kernels *ker
                 layouts |= qn_matmul_act_layouts(kernels, &weights->at[i][m]);
     }
     return layouts;
+}
+
+/* Returns whether all matmuls that read activations `id` multiply tiles of many rows. */
+static bool only_tiles_read(const qn_plan *plan, const qn_cpu_weights *weights, size_t id)
+{
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const qn_op_matrices *matrices = qn_op_matrices_of(&plan->ops[i]);
+        for (size_t m = 0; matrices && m < matrices->n; m++) {
+            const qn_type_info *type = weights->at[i][m].stored.type;
+            if ((size_t)matrices->at[m].acts == id && type->unpack && !qn_tiles_multiply_type(type))
+                return false;
+        }
+    }
+    return true;
 }
 
 /* Returns a shape with the largest sizes of all attention layers. It starts from the plan's own, for models without
@@ -83,6 +98,7 @@ static qn_status alloc_buffers(const qn_plan *plan, const qn_matmul_kernels *ker
         QN_TRY(qn_acts_create(&ws->acts[i], max_rows, plan->acts[i].width, layouts_needed(plan, kernels, weights, i),
                               plan->acts[i].hilo));
         advise_acts(&ws->acts[i]);
+        ws->acts[i].only_tiles = only_tiles_read(plan, weights, i);
     }
     const qn_attention_shape h = largest_shape(plan);
     const size_t angles = max_rows * (h.n_rot / 2);
