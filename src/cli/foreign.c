@@ -107,7 +107,6 @@ const qn_foreign_option qn_foreign_options[] = {
     { "--swap-space", NULL, 0, "use --prefix-host SIZE" },
     { "--mlock", NULL, 0, "quern keeps weights in memory without it; leave it out" },
     { "--no-mmap", NULL, 0, "quern maps files into memory; leave it out" },
-    { "--numa", NULL, 0, NOT_THIS },
     { "-fit", "--fit", 0, "quern fits the context to the memory; leave it out" },
     { "--dtype", NULL, 0, "weights keep the type of their file; quern quantize writes others" },
     { "--quantization", NULL, 0, "weights keep the type of their file; quern quantize writes others" },

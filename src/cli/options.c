@@ -83,6 +83,7 @@ static const char *const log_formats[] = { "text", "json", NULL };
 static const char *const scopes[] = { "key", "all", NULL };
 static const char *const reasoning_views[] = { "show", "fold", "hide", NULL };
 static const char *const switches[] = { "on", "off", "auto", NULL };
+static const char *const numas[] = { "off", "distribute", "isolate", "numactl", NULL };
 static const char *const poolings[] = { "mean", "cls", "last", NULL };
 static const char *const efforts[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max", NULL };
 
@@ -155,8 +156,8 @@ const qn_option qn_options[] = {
     INT_OR(
         EVALUATE | QUANTIZE | CONVERT, "-t", "--threads", NULL, threads, "N", 1, 1024, automatic,
         "threads (default: auto)",
-        "auto is one for each core, or as many as a quota of processor time pays for, and fewer while other processes "
-        "use the processors so that fewer are faster."),
+        "auto is one for each core, but for cores too slow to help, or as many as a quota of processor time pays for, "
+        "and fewer while other processes use the processors so that fewer are faster. quern kernels says what there is."),
     TEXT(GENERATE, "--load", NULL, NULL, load, "FILE", "continue the conversation in this session file",
          "The file was written by --save with the same model; the conversation continues as if it had never stopped. "
          "chat also takes a file of its command /save. "
@@ -268,12 +269,19 @@ const qn_option qn_options[] = {
          "(-n); then three requests that share P tokens and have N tokens of their own. Prints the evaluated tokens "
          "and the time to the first token of each."),
     NUMBER(BENCH, "--rate", NULL, NULL, rate, "R", 0, 1e6, "with --soak: requests a second", NULL),
+    FLAG(
+        BENCH, "--profile", NULL, NULL, profile, "say after each test where its time went, by operation",
+        "On the CPU. For each operation: seconds of all repetitions, milliseconds a step, and the share of the test's "
+        "time; the seconds in which threads computed and in which they waited for others, summed over the threads; and "
+        "the first of these over their sum. Matmuls have the columns and rows of their matrices in their names. With "
+        "--parallel prompts and decoding are one profile."),
     CHOICE(
         BENCH, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
         "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, "
         "parallel, tok_per_s (an object of median, min, max), bytes_per_token (weights, cache and states that "
         "decoding one token reads at that depth), read_gb_per_s (10^9 bytes a second; null when it could not be "
-        "measured) and peak_rss_bytes; of decoding also sampling (an object of temperature, top_k, top_p, min_p, "
+        "measured) and peak_rss_bytes; with --profile also profile (an object of seconds, outside_seconds, steps, "
+        "threads and operations, a list of objects of name, seconds, computing, waiting, parallel); of decoding also sampling (an object of temperature, top_k, top_p, min_p, "
         "typical_p, top_n_sigma, xtc_probability, xtc_threshold, mirostat, mirostat_tau, mirostat_eta, "
         "dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, dry_sequence_breakers (a list of texts), "
         "repeat_penalty, repeat_last_n, frequency_penalty, presence_penalty, seed; null if it is greedy), "
@@ -475,6 +483,11 @@ const qn_option qn_options[] = {
          "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
          "auto is the first GPU that can run the model, else the CPU."),
 
+    CHOICE(EVALUATE, "--numa", NULL, NULL, numa, "MODE", numas,
+           "on machines with several NUMA nodes: off, distribute or isolate (default off)",
+           "distribute puts weights and caches on all nodes in turn, page by page; isolate keeps threads, and so the "
+           "memory that they write first, on the node that the program started on. Pages of the file that are in the "
+           "page cache already stay where they are. numactl is off: what numactl has set holds."),
     FLAG(INFO, "--plan", NULL, NULL, plan, "print the operations that run the model",
          "Each with its layer, the bytes of weights that a token reads, what it is fused into by the persistent decode "
          "kernel of GPUs, its buffers (b) and activations (a) with their widths, > before those that it writes and + "
