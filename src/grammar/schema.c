@@ -205,7 +205,7 @@ static qn_status check_numbers(const qn_schema_compiler *c, json_t *schema)
     return QN_OK;
 }
 
-/* Whether `not` excludes a list of strings. */
+/* Whether `not` is only a constant or an enum of strings, each of which is then excluded. */
 static bool is_exclusion(json_t *schema)
 {
     json_t *excluded = qn_schema_excluded(schema);
@@ -254,8 +254,8 @@ static bool has_constants(json_t *schema)
     return json_object_get(schema, "enum") || json_object_get(schema, "const");
 }
 
-/* Returns a copy of the schema without a keyword and without annotations, a new reference. *is_empty: nothing is
- * left. */
+/* Returns a copy of the schema without a keyword and without annotations (qn_schema_is_note), a new reference.
+ * *is_empty: nothing is left. */
 static json_t *without(json_t *schema, const char *keyword, bool *is_empty)
 {
     json_t *rest = json_object(), *value;
@@ -275,8 +275,8 @@ qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status)
     return qn_fail(status, "%s: %s", qn_schema_path(c), text);
 }
 
-/* Joins a part of a keyword with `rest`, the schema's other keywords, in the order in which the schema has them.
- * *joined is owned by the compiler. */
+/* Joins `part`, an alternative of anyOf or oneOf or the target of $ref, with `rest`, the schema's other keywords. The
+ * properties of `rest` come first if the schema has `properties` before `keyword`. *joined is owned by the compiler. */
 static qn_status join(qn_schema_compiler *c, json_t *schema, const char *keyword, json_t *part, json_t *rest,
                       json_t **joined)
 {

@@ -32,7 +32,7 @@ bool qn_schema_restricts(const char *key);
 bool qn_schema_is_standard_format(const char *name);
 
 /* qn_schema_excluded - the strings that `not` excludes, a new reference to a list. NULL: there is no `not`, or it is
- * not a list of strings. */
+ * more than a constant or an enum of strings. */
 json_t *qn_schema_excluded(json_t *schema);
 
 /* qn_schema_unlike - the schema of strings that do not match a pattern. A new reference. */

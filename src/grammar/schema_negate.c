@@ -96,7 +96,7 @@ static json_t *any_of(json_t *alternatives)
 
 /* ---- Types and constants ---- */
 
-/* Whether a schema of the same value says that it is no number, or an integer. */
+/* Whether one of `known`, schemas of the same value, excludes numbers with fractions by types without "number". */
 static bool has_no_fractions(json_t *known)
 {
     json_t *schema;

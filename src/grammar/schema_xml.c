@@ -416,8 +416,8 @@ static qn_schema_form value_form(const qn_schema_compiler *c, const char *key)
     return (qn_schema_form)(QN_FORM_VALUE | reads);
 }
 
-/* Adds a parameter from after its tag to `between`, the node after the line of its end tag: a line end, a call of the
- * value's rule, a line end. */
+/* Adds what follows the opening tag of a parameter: a line end, a call of the value's rule, which reads the end tag
+ * too, and a line end. `between` is the node after them, *node the first of them. */
 static qn_status add_line(qn_schema_compiler *c, uint32_t rule, uint32_t between, uint32_t *node)
 {
     QN_TRY(qn_schema_byte(c, '\n', between, node));

@@ -436,7 +436,8 @@ static qn_status field_root(braces *f, const char *name, size_t n, qn_value *out
     return qn_run_fail(f->r, "there is no value '%.*s' to format", qn_shown_bytes(name, n, QN_SHOWN_BYTES), name);
 }
 
-/* Finds the value of a field: a name, then .attribute and [key]. */
+/* Finds the value of a place {}, whose text is at..end: a number, a name, or nothing for the next value; then any
+ * number of .attribute and [key]. */
 static qn_status field_value(braces *f, const char *at, const char *end, qn_value *out)
 {
     const char *stop = at;

@@ -70,7 +70,8 @@ static void note(const qn_http *http, const char *what)
     http->params.note(text);
 }
 
-/* Reads keys and certificate again and opens the access log again, on the I/O thread. What fails stays as it was. */
+/* Reads keys and certificate again, opens the access log again and has the model files scanned, on the I/O thread. What
+ * cannot be read or opened stays in use as it was. */
 static void reload(qn_http *http)
 {
     char state[64];
