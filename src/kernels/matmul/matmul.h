@@ -20,6 +20,8 @@
  *
  * Kernels by number of tokens:
  *
+ * With matrix units (tiles.h) matmuls of min_tile_tokens and more are tile GEMMs. Else:
+ *
  *   tokens    rows as stored                                  packed rows (packed.h)
  *   1 to 4    gemv, one token at a time, reads stored codes;  gemm_packed, up to its max_tokens;
  *             gemm if the type has no gemv                    above, rows are unpacked to the stored layout
@@ -55,6 +57,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct qn_act_tile;
+struct qn_act_tile_lo;
+struct qn_tile_panel;
+
 enum {
     QN_SUPER = 512,
     QN_SUPER_GROUPS = QN_SUPER / QN_QUANT_GROUP,
@@ -72,7 +78,8 @@ enum {
  *   QN_ACT_TERNARY       by blocks of 128 values: value e of block b is at 64*(e/16) + 16*b + e%16; gemv of PTQ1_0
  *   QN_ACT_PLAIN         ascending
  *   QN_ACT_F32           no codes: the f32 values            F32, F16, BF16
- *   QN_ACT_LUT           no codes: tables of the sums of all subsets of four values (packed.h); packed Q1_0 */
+ *   QN_ACT_LUT           no codes: tables of the sums of all subsets of four values (packed.h); packed Q1_0
+ *   QN_ACT_TILES         bf16 codes, scales and sums of 16 tokens (tiles.h); not with factors or half scales */
 typedef enum qn_act_layout {
     QN_ACT_INTERLEAVED,
     QN_ACT_1BIT,
@@ -80,7 +87,8 @@ typedef enum qn_act_layout {
     QN_ACT_TERNARY,
     QN_ACT_PLAIN,
     QN_ACT_F32,
-    QN_ACT_LUT
+    QN_ACT_LUT,
+    QN_ACT_TILES
 } qn_act_layout;
 enum { QN_ACT_INT8_LAYOUTS = 5 };
 
@@ -109,6 +117,10 @@ typedef struct qn_acts {
     int32_t *sum, *sum_upper;
     float *values;         /* [max_rows, n_cols], or NULL */
     uint8_t *lut, *lut_lo; /* [max_rows, n_super*16][QN_GROUP_LUT_BYTES], or NULL; lut_lo: hi/lo split only */
+    struct qn_act_tile *tiles;       /* [ceil(max_rows / 16)][16][n_super], or NULL */
+    struct qn_act_tile_lo *tiles_lo; /* the same; hi/lo split only */
+    bool only_tiles;                 /* of the caller: all matmuls that read them multiply tiles of many tokens */
+    bool skip_codes, skip_tiles;     /* layouts that quantize leaves as they are: qn_acts_select */
 } qn_acts;
 
 /* A group with a smaller amax is quantised as zeros, because 127 / amax would overflow. A group with an infinity or NaN
@@ -120,12 +132,23 @@ typedef struct qn_acts {
 qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned layouts, bool hilo);
 void qn_acts_free(qn_acts *acts);
 
+/* qn_acts_select - lets `quantize` fill what a matmul of n_tokens tokens reads, and no more: tiles, or all other
+ * layouts. Without it, quantize fills all. No quantize may be in progress. */
+struct qn_matmul_kernels;
+void qn_acts_select(qn_acts *acts, const struct qn_matmul_kernels *kernels, size_t n_tokens);
+
 /* One super-block of one weight row, unpacked: codes in the layout of qn_act_layout_of. offset, factor_* and
  * scale_upper are valid only for types that have them; of types with both of the first, offset is that of the first 16
  * values of a group, and of those with the last, scale. */
 typedef struct qn_super_block {
     _Alignas(64) uint8_t codes[QN_SUPER];
-    float scale[QN_SUPER_GROUPS], scale_upper[QN_SUPER_GROUPS], offset[QN_SUPER_GROUPS], offset_upper[QN_SUPER_GROUPS];
+    union {
+        struct {
+            float scale[QN_SUPER_GROUPS], scale_upper[QN_SUPER_GROUPS], offset[QN_SUPER_GROUPS],
+                offset_upper[QN_SUPER_GROUPS];
+        };
+        float pair[QN_SUPER_GROUPS][4]; /* after pair_rows of qn_matmul_kernels (gemm_i8mm.h) */
+    };
     int32_t factor_lower[QN_SUPER_GROUPS], factor_upper[QN_SUPER_GROUPS];
 } qn_super_block;
 
@@ -145,7 +168,14 @@ typedef void (*qn_gemv_fn)(const qn_matrix *weights, size_t row_begin, size_t ro
 typedef void (*qn_packed_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                                   size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride);
 
-/* A packed layout (packed.h) and its GEMM. */
+/* The same for many tokens, without the hi/lo split. Activations are read in QN_ACT_PLAIN. scratch: QN_BATCH_SCRATCH
+ * bytes (64-aligned), one per thread. */
+typedef void (*qn_batch_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
+                                 size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride,
+                                 void *scratch);
+enum { QN_BATCH_SCRATCH = 192 << 10 };
+
+/* A packed layout (packed.h) and its GEMMs. */
 typedef enum qn_packing { QN_PACKING_WORDS, QN_PACKING_BYTES } qn_packing;
 typedef struct qn_packed_kernel {
     qn_packing packing;
@@ -153,6 +183,8 @@ typedef struct qn_packed_kernel {
     qn_packed_gemm_fn gemm_packed;
     size_t max_tokens; /* with more tokens, rows are unpacked to the stored layout for gemm */
     bool hilo;         /* whether gemm_packed supports the hi/lo split */
+    qn_batch_gemm_fn gemm_batch; /* instead of gemm_packed from min_batch tokens on; NULL for none */
+    size_t min_batch;
 } qn_packed_kernel;
 
 /* The kernels of an instruction set for one type. */
@@ -174,6 +206,9 @@ typedef struct qn_matmul_kernels {
     /* Unpacks n_blocks blocks of any quantised type, at most a super-block. Scale and offset of missing blocks are
      * 0. */
     void (*unpack)(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out);
+    /* Rearranges the unpacked rows of a tile, [tile_rows][n_super] of which n_rows are there, for gemm; NULL for
+     * kernels that read them as unpacked. */
+    void (*pair_rows)(const qn_type_info *type, qn_super_block *rows, size_t n_rows, size_t n_super);
     /* Computes one tile: out[t*tile_rows + r] for n_rows unpacked rows of acts->n_super super-blocks each, by tokens
      * [first, first + n_tokens). */
     void (*gemm)(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
@@ -184,6 +219,10 @@ typedef struct qn_matmul_kernels {
     /* The types with their own kernels; other types use unpack and gemm. */
     const qn_matmul_format *formats;
     size_t n_formats;
+    /* The GEMM on matrix units (a qn_tile_gemm_fn of tiles.h), for that many tokens and more; NULL for none. */
+    void (*gemm_tiles)(const struct qn_tile_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens,
+                       bool accumulate, float *out, size_t out_stride, void *scratch);
+    size_t min_tile_tokens;
 } qn_matmul_kernels;
 
 void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu);
@@ -216,6 +255,11 @@ void qn_matmul_init_avxvnni(qn_matmul_kernels *kernels);
 void qn_matmul_init_avx512(qn_matmul_kernels *kernels);
 void qn_matmul_init_neon(qn_matmul_kernels *kernels);
 void qn_matmul_init_neondot(qn_matmul_kernels *kernels);
+void qn_matmul_init_i8mm(qn_matmul_kernels *kernels);
 void qn_matmul_init_ref(qn_matmul_kernels *kernels);
+
+/* Add the GEMM on matrix units to filled tables. */
+void qn_matmul_init_amx(qn_matmul_kernels *kernels);
+void qn_matmul_init_amx_ref(qn_matmul_kernels *kernels);
 
 #endif
