@@ -213,7 +213,7 @@ typedef struct qn_matmul_kernels {
      * [first, first + n_tokens). */
     void (*gemm)(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
                  size_t n_tokens, float *out);
-    /* Computes one tile of float weights as stored, from row `row` on. */
+    /* Computes one tile of outputs as gemm does, from rows [row, row + n_rows) of float weights as stored. */
     void (*gemm_float)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
                        size_t n_tokens, float *out);
     /* The types with their own kernels; other types use unpack and gemm. */
