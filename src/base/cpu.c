@@ -1,6 +1,7 @@
 /* CPU features. Each kernel table selects its variants from the features. */
 #include "base/append.h"
 #include "base/cpu.h"
+#include "base/tile_permission.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,9 @@ const qn_cpu_level qn_cpu_levels[] = {
     { "avx2", QN_CPU_AVX2 },
     { "avxvnni", QN_CPU_AVX2 | QN_CPU_AVXVNNI },
     { "avx512", QN_CPU_AVX2 | QN_CPU_AVX512 },
+#ifdef QN_HAVE_AMX
+    { "amx", QN_CPU_AVX2 | QN_CPU_AVX512 | QN_CPU_AMX },
+#endif
 #elif QN_ARM64
     { "neon", QN_CPU_NEON },
     { "dotprod", QN_CPU_NEON | QN_CPU_DOTPROD },
@@ -28,6 +32,27 @@ enum { N_LEVELS = sizeof qn_cpu_levels / sizeof qn_cpu_levels[0] };
 _Static_assert((int)N_LEVELS <= (int)QN_CPU_MAX_LEVELS, "arrays of levels would overflow");
 
 const size_t qn_cpu_n_levels = N_LEVELS;
+
+#ifdef QN_HAVE_AMX
+/* Whether the CPU has AMX with int8 and bf16. */
+static bool has_amx(void)
+{
+    unsigned a, b, c, d;
+    const unsigned bits = 1u << 22 | 1u << 24 | 1u << 25; /* bf16, tile, int8 */
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bits) == bits;
+}
+
+/* Whether the kernel saves tile registers, and permits them. */
+static bool may_use_amx(void)
+{
+    unsigned a, b, c, d, xcr0, high;
+    const unsigned tiles = 1u << 17 | 1u << 18; /* configuration and data */
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
+        return false;
+    __asm__("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
+    return (xcr0 & tiles) == tiles && qn_request_tiles();
+}
+#endif
 
 unsigned qn_cpu_present(void)
 {
@@ -45,6 +70,10 @@ unsigned qn_cpu_present(void)
             __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
             __get_cpuid_count(7, 0, &a, &b, &c, &d) && c & bit_GFNI)
             features |= QN_CPU_AVX512;
+#ifdef QN_HAVE_AMX
+        if (features & QN_CPU_AVX512 && has_amx() && may_use_amx())
+            features |= QN_CPU_AMX;
+#endif
     }
 #elif QN_ARM64
     features = QN_CPU_NEON;
@@ -70,6 +99,26 @@ static const qn_cpu_level *find_level(const char *name)
     return NULL;
 }
 
+/* Whether the CPU has the level, and the kernel refuses it; `present` are the features without it. */
+static bool is_refused(const qn_cpu_level *level, unsigned present)
+{
+#ifdef QN_HAVE_AMX
+    return (level->features & ~present) == QN_CPU_AMX && has_amx();
+#else
+    (void)level, (void)present;
+    return false;
+#endif
+}
+
+const char *qn_cpu_notice(void)
+{
+    const char *cap = getenv("QN_CPU");
+    const qn_cpu_level *level = cap ? find_level(cap) : NULL;
+    return level && is_refused(level, qn_cpu_present()) ? "QN_CPU: the kernel does not permit AMX's tile registers to "
+                                                          "this process, so 'avx512' is used"
+                                                        : NULL;
+}
+
 qn_status qn_cpu_features(unsigned *features)
 {
     const unsigned present = qn_cpu_present();
@@ -84,6 +133,10 @@ qn_status qn_cpu_features(unsigned *features)
         for (int i = 0; i < N_LEVELS; i++)
             qn_append(&text, "%s%s", i ? ", " : "", qn_cpu_levels[i].name);
         return qn_fail(QN_ERR_INVALID, "QN_CPU: '%s' is not an instruction set level (%s)", cap, known);
+    }
+    if (is_refused(level, present)) {
+        *features = level->features & present;
+        return QN_OK;
     }
     if (level->features & ~present)
         return qn_fail(QN_ERR_UNSUPPORTED, "QN_CPU: this CPU has no '%s', only '%s'", cap, qn_cpu_name(present));

@@ -28,6 +28,8 @@ static size_t slices_per_row(const qn_executor *ex, const qn_op_acts *acts)
 
 size_t qn_act_slices(const qn_executor *ex, const qn_op_acts *acts, size_t n_rows)
 {
+    for (size_t a = 0; a < acts->n; a++)
+        qn_acts_select(&ex->workspace.acts[acts->at[a]], &ex->kernels->matmul, n_rows);
     return n_rows * slices_per_row(ex, acts);
 }
 

@@ -1,8 +1,11 @@
 /* Allocation of the CPU's workspace. */
 #include "cpu/workspace.h"
 
+#include "base/address_space.h"
 #include "base/memory.h"
 #include "kernels/attention/attention.h"
+#include "kernels/matmul/packed.h"
+#include "kernels/matmul/tiles.h"
 
 static void free_buffers(const qn_plan *plan, qn_cpu_workspace *ws)
 {
@@ -34,6 +37,20 @@ static unsigned layouts_needed(const qn_plan *plan, const qn_matmul_kernels *ker
     return layouts;
 }
 
+/* Returns whether all matmuls that read activations `id` multiply tiles of many rows. */
+static bool only_tiles_read(const qn_plan *plan, const qn_cpu_weights *weights, size_t id)
+{
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const qn_op_matrices *matrices = qn_op_matrices_of(&plan->ops[i]);
+        for (size_t m = 0; matrices && m < matrices->n; m++) {
+            const qn_type_info *type = weights->at[i][m].stored.type;
+            if ((size_t)matrices->at[m].acts == id && type->unpack && !qn_tiles_multiply_type(type))
+                return false;
+        }
+    }
+    return true;
+}
+
 /* Returns a shape with the largest sizes of all attention layers. It starts from the plan's own, for models without
  * attention layers. */
 static qn_attention_shape largest_shape(const qn_plan *plan)
@@ -47,6 +64,25 @@ static qn_attention_shape largest_shape(const qn_plan *plan)
     return largest;
 }
 
+/* Prompts read and write the whole workspace in each layer, so huge pages make them faster. Where an array fills a few
+ * of them at most, they would only take memory. */
+static void advise(void *memory, size_t bytes)
+{
+    if (memory && bytes >= 2 * (size_t)QN_COMMIT_GRANULE)
+        qn_advise_huge(memory, bytes);
+}
+
+static void advise_acts(const qn_acts *acts)
+{
+    const size_t groups = acts->max_rows * acts->n_super * QN_SUPER_GROUPS;
+    for (size_t layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
+        advise(acts->codes[layout], groups * QN_QUANT_GROUP);
+        advise(acts->codes_lo[layout], groups * QN_QUANT_GROUP);
+    }
+    advise(acts->lut, groups * QN_GROUP_LUT_BYTES);
+    advise(acts->lut_lo, groups * QN_GROUP_LUT_BYTES);
+}
+
 static qn_status alloc_buffers(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights,
                                size_t max_rows, size_t max_positions, qn_cpu_workspace *ws)
 {
@@ -56,10 +92,14 @@ static qn_status alloc_buffers(const qn_plan *plan, const qn_matmul_kernels *ker
             return qn_fail(QN_ERR_MEMORY, "plan: %zu rows of %zu do not fit in memory", max_rows,
                            plan->buffers[i].width);
         QN_TRY(qn_alloc(&ws->buffers[i], count, sizeof(float), "step buffer"));
+        advise(ws->buffers[i], count * sizeof(float));
     }
-    for (size_t i = 0; i < plan->n_acts; i++)
+    for (size_t i = 0; i < plan->n_acts; i++) {
         QN_TRY(qn_acts_create(&ws->acts[i], max_rows, plan->acts[i].width, layouts_needed(plan, kernels, weights, i),
                               plan->acts[i].hilo));
+        advise_acts(&ws->acts[i]);
+        ws->acts[i].only_tiles = only_tiles_read(plan, weights, i);
+    }
     const qn_attention_shape h = largest_shape(plan);
     const size_t angles = max_rows * (h.n_rot / 2);
     QN_TRY(qn_alloc(&ws->cosines, angles, sizeof(float), "rope angles"));

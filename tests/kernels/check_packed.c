@@ -146,6 +146,15 @@ static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kerne
         qn_problem_new(&p, type, n_rows, blocks * block, tokens[draw % n_tokens], draw >= 2 * n_tokens);
         check_problem(&p, level, draw % 3 == 2, SIZE_MAX);
     }
+    /* One token, for which kernels compute several panels at once: even and odd numbers of panels. */
+    for (size_t draw = 0; draw < 12; draw++) {
+        static const size_t some[] = { 128, 192, 256, 321 };
+        qn_random_seed(2000 * (size_t)type->type + draw);
+        const size_t blocks = draw < 4 ? draw + 1 : 1 + qn_random_below(2600 / block);
+        qn_problem p;
+        qn_problem_new(&p, type, some[draw % 4], blocks * block, 1, kernel->hilo && draw >= 8);
+        check_problem(&p, level, draw % 3 == 2, SIZE_MAX);
+    }
 }
 
 /* Extremes of the narrow accumulators: every code at its minimum or maximum, by activations of maximum magnitude and

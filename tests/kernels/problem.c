@@ -1,6 +1,8 @@
 /* Test problems of matmuls: random blocks with finite weights, activations, memory. */
 #include "problem.h"
 
+#include "kernels/matmul/tiles.h"
+
 /* Random bits may be NaN, infinite or too large in f16 and f32 fields: such a block is generated again. */
 void qn_random_blocks(const qn_type_info *type, uint8_t *blocks, size_t n_blocks, float largest)
 {
@@ -58,7 +60,8 @@ void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size
     const size_t shift = type->type == QN_TYPE_F32 ? 4 * qn_random_below(16) : 2 * qn_random_below(32);
     p->weights.data = p->data = qn_guarded(n_rows * p->weights.row_bytes, shift);
     qn_random_blocks(type, p->data, n_rows * n_cols / type->block_weights, 1e6f);
-    const unsigned forms = qn_act_layout_of(type) == QN_ACT_F32 ? 1u << QN_ACT_F32 : (1u << QN_ACT_INT8_LAYOUTS) - 1;
+    const unsigned codes = ((1u << QN_ACT_INT8_LAYOUTS) - 1) | (qn_tiles_multiply_type(type) ? 1u << QN_ACT_TILES : 0),
+                   forms = qn_act_layout_of(type) == QN_ACT_F32 ? 1u << QN_ACT_F32 : codes;
     qn_acts_keep(&p->acts, n_tokens, n_cols, forms, hilo);
     p->x = qn_floats_of(n_tokens * n_cols, 1);
     qn_quantize_rows(&ref, &p->acts, p->x, n_tokens);

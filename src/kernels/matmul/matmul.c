@@ -5,6 +5,7 @@
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "kernels/matmul/packed.h"
+#include "kernels/matmul/tiles.h"
 
 #include <string.h>
 
@@ -36,6 +37,14 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
         status = qn_alloc(&acts->lut, groups, QN_GROUP_LUT_BYTES, "activation tables");
     if (status == QN_OK && hilo && layouts & 1u << QN_ACT_LUT)
         status = qn_alloc(&acts->lut_lo, groups, QN_GROUP_LUT_BYTES, "activation tables");
+    if (layouts & 1u << QN_ACT_TILES) {
+        const size_t tiles =
+            (groups / (acts->n_super * QN_SUPER_GROUPS) + QN_TILE - 1) / QN_TILE * acts->n_super * QN_SUPER_GROUPS;
+        if (status == QN_OK)
+            status = qn_alloc(&acts->tiles, tiles, sizeof *acts->tiles, "activation tiles");
+        if (status == QN_OK && hilo)
+            status = qn_alloc(&acts->tiles_lo, tiles, sizeof *acts->tiles_lo, "activation tiles");
+    }
     if (status != QN_OK)
         qn_acts_free(acts);
     return status;
@@ -53,7 +62,16 @@ void qn_acts_free(qn_acts *acts)
     qn_free(acts->values);
     qn_free(acts->lut);
     qn_free(acts->lut_lo);
+    qn_free(acts->tiles);
+    qn_free(acts->tiles_lo);
     *acts = (qn_acts){ 0 };
+}
+
+void qn_acts_select(qn_acts *acts, const qn_matmul_kernels *kernels, size_t n_tokens)
+{
+    const bool many = kernels->gemm_tiles && n_tokens >= kernels->min_tile_tokens;
+    acts->skip_tiles = !many;
+    acts->skip_codes = many && acts->tiles && acts->only_tiles;
 }
 
 void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu)
@@ -68,6 +86,10 @@ void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu)
 #endif
     if (cpu & QN_CPU_AVX512)
         qn_matmul_init_avx512(kernels);
+#ifdef QN_HAVE_AMX
+    if (cpu & QN_CPU_AMX)
+        qn_matmul_init_amx(kernels);
+#endif
 #elif QN_ARM64
     if (cpu & QN_CPU_NEON)
         qn_matmul_init_neon(kernels);
@@ -102,11 +124,13 @@ unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed
         layouts |= 1u << QN_ACT_PLAIN;
     if (format && format->gemv)
         layouts |= 1u << format->layout;
+    const unsigned tiles = kernels->gemm_tiles && qn_tiles_multiply_type(type) ? 1u << QN_ACT_TILES : 0;
+    layouts |= tiles;
     if (!weights->packed)
         return layouts;
     const qn_packed_kernel *kind = &format->packed;
     const bool only = kind->max_tokens == SIZE_MAX && weights->stored.n_rows % QN_PANEL_ROWS == 0;
-    return 1u << kind->layout | (kind->gemm_batch ? 1u << QN_ACT_PLAIN : 0) | (only ? 0 : layouts);
+    return 1u << kind->layout | (kind->gemm_batch ? 1u << QN_ACT_PLAIN : 0) | (only ? tiles : layouts);
 }
 
 static size_t tile_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
@@ -118,8 +142,11 @@ static size_t tile_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
 
 size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
 {
-    const size_t tiles = tile_scratch(kernels, n_cols) + qn_round_up(QN_PANEL_ROWS * QN_UNPACKED_ROW_BYTES(n_cols), QN_ALIGN);
-    return tiles > QN_BATCH_SCRATCH ? tiles : QN_BATCH_SCRATCH;
+    const size_t n_super = (n_cols + QN_SUPER - 1) / QN_SUPER;
+    size_t bytes = tile_scratch(kernels, n_cols) + qn_round_up(QN_PANEL_ROWS * QN_UNPACKED_ROW_BYTES(n_cols), QN_ALIGN);
+    if (kernels->gemm_tiles)
+        bytes += qn_tile_panel_bytes(n_super) + qn_tile_gemm_scratch();
+    return bytes > QN_BATCH_SCRATCH ? bytes : QN_BATCH_SCRATCH;
 }
 
 #define SUPER_FITS(ID, weights, bytes, ...)                                                                            \
@@ -249,6 +276,60 @@ static void matmul_stored(const qn_matmul_kernels *kernels, const qn_matrix *wei
     }
 }
 
+/* Unpacks rows [row, row + n_rows) as stored to a panel of codes. */
+static void fill_tile_panel(const qn_matmul_kernels *kernels, const qn_matrix *weights, size_t row, size_t n_rows,
+                            void *memory, qn_tile_panel *panel)
+{
+    const size_t super_blocks = QN_SUPER / weights->type->block_weights;
+    const size_t n_blocks = weights->n_cols / weights->type->block_weights;
+    const qn_matmul_format *format = find_format(kernels, weights->type);
+    qn_super_block block;
+    qn_tile_panel_begin(panel, weights->type, n_rows, weights->n_cols, memory);
+    for (size_t r = 0; r < n_rows; r++)
+        for (size_t s = 0; s < panel->n_super; s++) {
+            const size_t first = s * super_blocks, left = n_blocks - first;
+            unpack_super(kernels, format, weights->type,
+                         weights->data + (row + r) * weights->row_bytes + first * weights->type->block_bytes,
+                         left < super_blocks ? left : super_blocks, &block);
+            qn_tile_panel_put(panel, r, s, &block);
+        }
+}
+
+/* Multiplies rows on matrix units, by panels. */
+static void matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                         size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
+                         size_t out_stride, void *scratch)
+{
+    const qn_matrix *stored = &weights->stored;
+    const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
+    const size_t n_super = acts->n_super;
+    const qn_packed_kernel *kind = qn_matmul_packed(kernels, stored->type);
+    uint8_t *rows = (uint8_t *)scratch + tile_scratch(kernels, stored->n_cols);
+    uint8_t *memory = rows + qn_round_up(QN_PANEL_ROWS * QN_UNPACKED_ROW_BYTES(stored->n_cols), QN_ALIGN);
+    void *gemm_scratch = memory + qn_tile_panel_bytes(n_super);
+    for (size_t row = row_begin, n_rows; row < row_end; row += n_rows) {
+        qn_tile_panel panel;
+        n_rows = row_end - row < QN_TILE_PANEL_ROWS ? row_end - row : QN_TILE_PANEL_ROWS;
+        if (row < n_packed && stored->type->type == QN_TYPE_Q1_0 && kind->packing == QN_PACKING_WORDS) {
+            panel = (qn_tile_panel){ .n_rows = n_rows,
+                                     .n_super = n_super,
+                                     .n_groups = stored->n_cols / QN_QUANT_GROUP,
+                                     .words = weights->packed + row * stored->row_bytes };
+        } else if (row < n_packed) {
+            qn_matrix unpacked = *stored;
+            unpacked.data = rows;
+            qn_matmul_unpack(weights, kind->packing, row / QN_PANEL_ROWS, rows);
+            fill_tile_panel(kernels, &unpacked, 0, n_rows, memory, &panel);
+        } else {
+            fill_tile_panel(kernels, stored, row, n_rows, memory, &panel);
+        }
+        for (size_t first = 0, n; first < n_tokens; first += n) {
+            n = n_tokens - first < QN_TILE_MAX_TOKENS ? n_tokens - first : QN_TILE_MAX_TOKENS;
+            kernels->gemm_tiles(&panel, acts, first, n, accumulate, out + row, out_stride, gemm_scratch);
+        }
+    }
+}
+
 void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
                     size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride,
                     void *scratch)
@@ -256,6 +337,11 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *we
     if (!n_tokens)
         return;
     const qn_matrix *stored = &weights->stored;
+    if (acts->tiles && kernels->gemm_tiles && n_tokens >= kernels->min_tile_tokens &&
+        qn_tiles_multiply_type(stored->type)) {
+        matmul_tiles(kernels, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
+        return;
+    }
     const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
     const size_t end = row_end < n_packed ? row_end : n_packed;
     const qn_packed_kernel *kind = row_begin < end ? qn_matmul_packed(kernels, stored->type) : NULL;

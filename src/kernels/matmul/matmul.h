@@ -20,6 +20,8 @@
  *
  * Kernels by number of tokens:
  *
+ * With matrix units (tiles.h) matmuls of min_tile_tokens and more are tile GEMMs. Else:
+ *
  *   tokens    rows as stored                                  packed rows (packed.h)
  *   1 to 4    gemv, one token at a time, reads stored codes;  gemm_packed, up to its max_tokens;
  *             gemm if the type has no gemv                    above, rows are unpacked to the stored layout
@@ -55,6 +57,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct qn_act_tile;
+struct qn_act_tile_lo;
+struct qn_tile_panel;
+
 enum {
     QN_SUPER = 512,
     QN_SUPER_GROUPS = QN_SUPER / QN_QUANT_GROUP,
@@ -72,7 +78,8 @@ enum {
  *   QN_ACT_TERNARY       by blocks of 128 values: value e of block b is at 64*(e/16) + 16*b + e%16; gemv of PTQ1_0
  *   QN_ACT_PLAIN         ascending
  *   QN_ACT_F32           no codes: the f32 values            F32, F16, BF16
- *   QN_ACT_LUT           no codes: tables of the sums of all subsets of four values (packed.h); packed Q1_0 */
+ *   QN_ACT_LUT           no codes: tables of the sums of all subsets of four values (packed.h); packed Q1_0
+ *   QN_ACT_TILES         bf16 codes, scales and sums of 16 tokens (tiles.h); not with factors or half scales */
 typedef enum qn_act_layout {
     QN_ACT_INTERLEAVED,
     QN_ACT_1BIT,
@@ -80,7 +87,8 @@ typedef enum qn_act_layout {
     QN_ACT_TERNARY,
     QN_ACT_PLAIN,
     QN_ACT_F32,
-    QN_ACT_LUT
+    QN_ACT_LUT,
+    QN_ACT_TILES
 } qn_act_layout;
 enum { QN_ACT_INT8_LAYOUTS = 5 };
 
@@ -109,6 +117,10 @@ typedef struct qn_acts {
     int32_t *sum, *sum_upper;
     float *values;         /* [max_rows, n_cols], or NULL */
     uint8_t *lut, *lut_lo; /* [max_rows, n_super*16][QN_GROUP_LUT_BYTES], or NULL; lut_lo: hi/lo split only */
+    struct qn_act_tile *tiles;       /* [ceil(max_rows / 16)][16][n_super], or NULL */
+    struct qn_act_tile_lo *tiles_lo; /* the same; hi/lo split only */
+    bool only_tiles;                 /* of the caller: all matmuls that read them multiply tiles of many tokens */
+    bool skip_codes, skip_tiles;     /* layouts that quantize leaves as they are: qn_acts_select */
 } qn_acts;
 
 /* A group with a smaller amax is quantised as zeros, because 127 / amax would overflow. A group with an infinity or NaN
@@ -119,6 +131,11 @@ typedef struct qn_acts {
  * QN_ERR_MEMORY nothing is allocated. Free with qn_acts_free, which also accepts a zeroed struct. */
 qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned layouts, bool hilo);
 void qn_acts_free(qn_acts *acts);
+
+/* qn_acts_select - lets `quantize` fill what a matmul of n_tokens tokens reads, and no more: tiles, or all other
+ * layouts. Without it, quantize fills all. No quantize may be in progress. */
+struct qn_matmul_kernels;
+void qn_acts_select(qn_acts *acts, const struct qn_matmul_kernels *kernels, size_t n_tokens);
 
 /* One super-block of one weight row, unpacked: codes in the layout of qn_act_layout_of. offset, factor_* and
  * scale_upper are valid only for types that have them; of types with both of the first, offset is that of the first 16
@@ -202,6 +219,10 @@ typedef struct qn_matmul_kernels {
     /* The types with their own kernels; other types use unpack and gemm. */
     const qn_matmul_format *formats;
     size_t n_formats;
+    /* The GEMM on matrix units (a qn_tile_gemm_fn of tiles.h), for that many tokens and more; NULL for none. */
+    void (*gemm_tiles)(const struct qn_tile_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens,
+                       bool accumulate, float *out, size_t out_stride, void *scratch);
+    size_t min_tile_tokens;
 } qn_matmul_kernels;
 
 void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu);
@@ -236,5 +257,9 @@ void qn_matmul_init_neon(qn_matmul_kernels *kernels);
 void qn_matmul_init_neondot(qn_matmul_kernels *kernels);
 void qn_matmul_init_i8mm(qn_matmul_kernels *kernels);
 void qn_matmul_init_ref(qn_matmul_kernels *kernels);
+
+/* Add the GEMM on matrix units to filled tables. */
+void qn_matmul_init_amx(qn_matmul_kernels *kernels);
+void qn_matmul_init_amx_ref(qn_matmul_kernels *kernels);
 
 #endif

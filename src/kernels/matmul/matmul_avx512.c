@@ -5,9 +5,11 @@
 enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
 #define OWN_REORDER_CODES
 #define HAS_LUT
+#define HAS_TILES
 
 #include "kernels/matmul/gemv_wide_avx512.h"
 #include "kernels/matmul/packed_avx512.h"
+#include "kernels/matmul/tiles.h"
 
 /* Prefetch distance of the GEMV in bytes, non-temporal, into L1 only: weights are read once and would evict data from
  * the other caches. Measured on Zen 4 with both cores reading from memory: 4096 bytes with the non-temporal hint give
@@ -287,6 +289,33 @@ static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out
             to = _mm512_mask_blend_epi32((__mmask16)(0xf << 4 * q), to,
                                          _mm512_permutex2var_epi8(quarter[q][0], from, quarter[q][1]));
         _mm512_storeu_si512(out + 64 * v, to);
+    }
+}
+
+/* Writes the 16 pairs of codes of a group to a tile's rows. */
+QN_INLINE void fill_tile(const int8_t *codes, uint16_t (*pairs)[QN_TILE][2], size_t token)
+{
+    uint32_t words[QN_TILE];
+    for (int half = 0; half < 2; half++) {
+        const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(codes + 16 * half));
+        const __m512i bits = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
+        _mm256_storeu_si256((__m256i *)(void *)(words + 8 * half), _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+    }
+    for (size_t pair = 0; pair < QN_TILE; pair++)
+        memcpy(pairs[pair][token], &words[pair], 4);
+}
+
+static void fill_tiles(qn_acts *acts, size_t row, size_t super, const int8_t *codes, const int8_t *codes_lo)
+{
+    const size_t group0 = (row * acts->n_super + super) * QN_SUPER_GROUPS, token = row % QN_TILE;
+    for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
+        const size_t at = qn_act_tile_at(acts, row, super, lane);
+        qn_act_tile *tile = &acts->tiles[at];
+        fill_tile(codes + lane * QN_QUANT_GROUP, tile->codes, token);
+        tile->scale[token] = acts->scale[group0 + lane];
+        tile->sum[token] = (float)acts->sum[group0 + lane];
+        if (acts->tiles_lo)
+            fill_tile(codes_lo + lane * QN_QUANT_GROUP, acts->tiles_lo[at].codes, token);
     }
 }
 

@@ -3,10 +3,16 @@
 #include "kernels/matmul/matmul.h"
 
 #include "kernels/canon.h"
+#include "kernels/matmul/tiles.h"
 
 #include <string.h>
 
 enum { TILE_ROWS = 1, TILE_TOKENS = 1 };
+
+static uint16_t bf16_of_code(float code)
+{
+    return (uint16_t)(qn_f32_bits(code) >> 16);
+}
 
 static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *values, size_t n)
 {
@@ -42,6 +48,12 @@ static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *v
                 if (acts->codes_lo[layout])
                     acts->codes_lo[layout][at] = (int8_t)code_lo;
             }
+            if (acts->tiles)
+                acts->tiles[qn_act_tile_at(acts, row, super, lane)].codes[i / 2][row % QN_TILE][i % 2] =
+                    bf16_of_code(code);
+            if (acts->tiles_lo)
+                acts->tiles_lo[qn_act_tile_at(acts, row, super, lane)].codes[i / 2][row % QN_TILE][i % 2] =
+                    bf16_of_code(code_lo);
             const int32_t code_hilo = acts->hilo ? (int32_t)code * QN_HILO_BASE + (int32_t)code_lo : (int32_t)code;
             sum += code_hilo;
             sum_upper += i < QN_QUANT_GROUP / 2 ? 0 : code_hilo;
@@ -49,6 +61,11 @@ static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *v
         acts->scale[group0 + lane] = acts->hilo ? scale * (1.0f / QN_HILO_BASE) : scale;
         acts->sum[group0 + lane] = sum;
         acts->sum_upper[group0 + lane] = sum_upper;
+        if (acts->tiles) {
+            qn_act_tile *tile = &acts->tiles[qn_act_tile_at(acts, row, super, lane)];
+            tile->scale[row % QN_TILE] = acts->scale[group0 + lane];
+            tile->sum[row % QN_TILE] = (float)sum;
+        }
     }
 }
 
@@ -153,6 +170,12 @@ static void gemm_float_ref(const qn_matrix *weights, size_t row, size_t n_rows, 
                                              x[k], partial[k % QN_LANES]);
             out[t * TILE_ROWS + r] = qn_sum16(partial);
         }
+}
+
+void qn_matmul_init_amx_ref(qn_matmul_kernels *kernels)
+{
+    kernels->gemm_tiles = qn_tile_gemm_ref;
+    kernels->min_tile_tokens = 1;
 }
 
 void qn_matmul_init_ref(qn_matmul_kernels *kernels)

@@ -106,6 +106,12 @@ static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out
 static void fill_lut(const int8_t *codes, uint8_t *lut);
 #endif
 
+#ifdef HAS_TILES
+/* Writes a super-block of a row to the tiles of acts (tiles.h); its scales and sums are in acts. A file that defines
+ * HAS_TILES defines this function. */
+static void fill_tiles(qn_acts *acts, size_t row, size_t super, const int8_t *codes, const int8_t *codes_lo);
+#endif
+
 static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *values, size_t n)
 {
     const size_t group0 = (row * acts->n_super + super) * QN_SUPER_GROUPS;
@@ -147,6 +153,12 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
         acts->sum[group0 + lane] = (int32_t)(v16_sum(qa) + sum_upper);
         acts->sum_upper[group0 + lane] = (int32_t)sum_upper;
     }
+#ifdef HAS_TILES
+    if (acts->tiles && !acts->skip_tiles)
+        fill_tiles(acts, row, super, codes, codes_lo);
+#endif
+    if (acts->skip_codes)
+        return;
 #ifdef HAS_LUT
     if (acts->lut)
         fill_lut(codes, acts->lut + group0 * QN_GROUP_LUT_BYTES);

@@ -21,9 +21,8 @@
 
 #include "kernels/matmul/matmul.h"
 
-/* Upper bound of the bytes of a packed row that is unpacked for the GEMM: Q1_0 or PTQ1_0 (Q2_0 and PQ2_0 are never
- * unpacked). */
-#define QN_UNPACKED_ROW_BYTES(n_cols) ((n_cols) / 4)
+/* Upper bound of the bytes of a packed row that is unpacked for a GEMM: Q2_0's. */
+#define QN_UNPACKED_ROW_BYTES(n_cols) ((n_cols) / QN_Q2_0_WEIGHTS * QN_Q2_0_BYTES)
 
 enum { QN_PANEL_ROWS = 64, QN_GROUP_LUT_BYTES = QN_QUANT_GROUP / 4 * 2 * 16, QN_PANEL_TOKENS = 4 };
 

@@ -256,7 +256,7 @@ static void read_group(bool bits, size_t block_groups, const struct table_job *j
             unpack_offsets_1bit(p + at, s->offsets + row);
         else
             unpack_offsets_2bit(p + at, s->offsets + 2 * row);
-        load_scales(p + scale_at, s->scale + row);
+        load_scales(p + scale_at, 0, s->scale + row);
     }
 }
 

@@ -1,0 +1,130 @@
+/* The GEMM of tiles.h on Intel AMX, with AVX-512 for the rest. */
+#define QN_V16_AVX512
+#include "kernels/vec16.h"
+
+#include "kernels/matmul/tiles.h"
+
+/* The compilers have no operands for tile registers: the memory clobber orders the instructions. */
+typedef struct tile_state {
+    char none;
+} tile_state;
+
+struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+
+static void tile_begin(tile_state *state)
+{
+    struct tile_config config = { .palette = 1 };
+    (void)state;
+    for (int tile = 0; tile < 8; tile++) {
+        config.row_bytes[tile] = 64;
+        config.rows[tile] = QN_TILE;
+    }
+    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
+}
+
+static void tile_end(tile_state *state)
+{
+    (void)state;
+    __asm__ volatile("tilerelease" ::: "memory");
+}
+
+#define TILE_ZERO(state, tile) __asm__ volatile("tilezero %%tmm" #tile::: "memory")
+#define TILE_LOAD(state, tile, from)                                                                                   \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((size_t)64) : "memory")
+#define TILE_STORE(state, tile, to)                                                                                    \
+    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"((size_t)64) : "memory")
+#define TILE_MULTIPLY(state, c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
+
+/* Codes up to 31: a table of bf16. Larger codes, which have zero point 128: computed. */
+struct code_table {
+    __m256i order;
+    __m512i values;
+    bool wide;
+};
+
+QN_INLINE struct code_table code_table_of(const qn_tile_panel *panel)
+{
+    uint16_t values[32];
+    for (int code = 0; code < 32; code++)
+        values[code] = (uint16_t)(qn_f32_bits((float)(code - panel->zero_point)) >> 16);
+    return (struct code_table){ .order = _mm256_loadu_si256((const __m256i *)panel->order),
+                                .values = _mm512_loadu_si512(values),
+                                .wide = panel->max_code > 31 };
+}
+
+QN_INLINE __m512i bf16_of_int8(__m128i codes)
+{
+    return _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)));
+}
+
+QN_INLINE void expand_codes(const struct code_table *table, const uint8_t *codes, uint16_t *out)
+{
+    const __m256i ordered = _mm256_permutexvar_epi8(table->order, _mm256_loadu_si256((const __m256i *)codes));
+    if (!table->wide) {
+        _mm512_storeu_si512(out, _mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(ordered), table->values));
+        return;
+    }
+    const __m256i signed_codes = _mm256_xor_si256(ordered, _mm256_set1_epi8((char)0x80));
+    const __m512i low = bf16_of_int8(_mm256_castsi256_si128(signed_codes)),
+                  high = bf16_of_int8(_mm256_extracti128_si256(signed_codes, 1));
+    _mm256_storeu_si256((__m256i *)out, _mm512_cvtepi32_epi16(_mm512_srli_epi32(low, 16)));
+    _mm256_storeu_si256((__m256i *)(out + 16), _mm512_cvtepi32_epi16(_mm512_srli_epi32(high, 16)));
+}
+
+/* 32 weights of 1 or -1. */
+QN_INLINE void expand_bits(const uint8_t *word, uint16_t *out)
+{
+    uint32_t bits;
+    memcpy(&bits, word, 4);
+    _mm512_store_si512(
+        out, _mm512_mask_blend_epi16((__mmask32)bits, _mm512_set1_epi16((short)0xbf80), _mm512_set1_epi16(0x3f80)));
+}
+
+/* Transposes 4 x 4 blocks of floats of each 128-bit lane, then the blocks. */
+static void tile_transpose(const float *in, float *out)
+{
+    __m512 a[16], b[16];
+    QN_UNROLLED
+    for (int i = 0; i < 16; i++)
+        a[i] = _mm512_loadu_ps(in + 16 * i);
+    QN_UNROLLED
+    for (int i = 0; i < 16; i += 4) {
+        const __m512 l0 = _mm512_unpacklo_ps(a[i], a[i + 1]), h0 = _mm512_unpackhi_ps(a[i], a[i + 1]);
+        const __m512 l1 = _mm512_unpacklo_ps(a[i + 2], a[i + 3]), h1 = _mm512_unpackhi_ps(a[i + 2], a[i + 3]);
+        b[i] = _mm512_shuffle_ps(l0, l1, 0x44);
+        b[i + 1] = _mm512_shuffle_ps(l0, l1, 0xee);
+        b[i + 2] = _mm512_shuffle_ps(h0, h1, 0x44);
+        b[i + 3] = _mm512_shuffle_ps(h0, h1, 0xee);
+    }
+    QN_UNROLLED
+    for (int i = 0; i < 4; i++) { /* b[4q + i], lane p: rows 4q.. of column 4p + i */
+        const __m512 l0 = _mm512_shuffle_f32x4(b[i], b[4 + i], 0x88), h0 = _mm512_shuffle_f32x4(b[i], b[4 + i], 0xdd);
+        const __m512 l1 = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0x88),
+                     h1 = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0xdd);
+        _mm512_storeu_ps(out + 16 * i, _mm512_shuffle_f32x4(l0, l1, 0x88));
+        _mm512_storeu_ps(out + 16 * (i + 4), _mm512_shuffle_f32x4(h0, h1, 0x88));
+        _mm512_storeu_ps(out + 16 * (i + 8), _mm512_shuffle_f32x4(l0, l1, 0xdd));
+        _mm512_storeu_ps(out + 16 * (i + 12), _mm512_shuffle_f32x4(h0, h1, 0xdd));
+    }
+}
+
+#include "kernels/matmul/gemm_tiles.h"
+
+/* With fewer tokens, unpacking the rows costs more than is won. */
+enum { MIN_TOKENS = 8 };
+
+void qn_matmul_init_amx(qn_matmul_kernels *kernels)
+{
+    kernels->gemm_tiles = qn_tile_gemm_amx;
+    kernels->min_tile_tokens = MIN_TOKENS;
+}
+
+void qn_tile_gemm_amx(const qn_tile_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
+                      float *out, size_t out_stride, void *scratch)
+{
+    gemm_tiles(panel, acts, first, n_tokens, accumulate, out, out_stride, scratch);
+}

@@ -1,0 +1,57 @@
+/* Panels of weights for the GEMM of tiles.h. */
+#include "kernels/matmul/tiles.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+bool qn_tiles_multiply_type(const qn_type_info *type)
+{
+    return type->unpack && !type->has_factor && !type->has_half_scale;
+}
+
+size_t qn_tile_gemm_scratch(void)
+{
+    const size_t sums = 2 * QN_TILE_CHUNK * 4 * QN_TILE * QN_TILE, partial = QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
+    return (sums + 5 * partial) * sizeof(float) + sizeof(qn_tile_weights);
+}
+
+size_t qn_tile_panel_bytes(size_t n_super)
+{
+    const size_t groups = n_super * QN_SUPER_GROUPS * QN_TILE_PANEL_ROWS;
+    return groups * (QN_QUANT_GROUP + 2 * sizeof(float));
+}
+
+void qn_tile_panel_begin(qn_tile_panel *panel, const qn_type_info *type, size_t n_rows, size_t n_cols, void *memory)
+{
+    const size_t n_super = (n_cols + QN_SUPER - 1) / QN_SUPER;
+    const size_t groups = n_super * QN_SUPER_GROUPS * QN_TILE_PANEL_ROWS;
+    uint8_t *codes = memory;
+    *panel = (qn_tile_panel){ .n_rows = n_rows,
+                              .n_super = n_super,
+                              .n_groups = n_cols / QN_QUANT_GROUP,
+                              .codes = codes,
+                              .scale = (float *)(void *)(codes + groups * QN_QUANT_GROUP),
+                              .zero_point = type->zero_point,
+                              .max_code = type->max_code };
+    if (type->has_offset)
+        panel->offset = panel->scale + groups;
+    for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
+        const size_t at = qn_act_index(qn_act_layout_of(type), i); /* of lane 0: 64 * vector + byte */
+        panel->order[i] = (uint8_t)(at / 64 * 4 + at % 64);
+    }
+    if (n_rows < QN_TILE_PANEL_ROWS)
+        memset(memory, 0, qn_tile_panel_bytes(n_super));
+}
+
+void qn_tile_panel_put(const qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block)
+{
+    for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
+        const size_t at = (lane * panel->n_super + super) * QN_TILE_PANEL_ROWS + row;
+        for (size_t quad = 0; quad < QN_QUANT_GROUP / 4; quad++)
+            memcpy(panel->codes + at * QN_QUANT_GROUP + 4 * quad, block->codes + 64 * quad + 4 * lane, 4);
+        panel->scale[at] = block->scale[lane];
+        if (panel->offset)
+            panel->offset[at] = block->offset[lane];
+    }
+}

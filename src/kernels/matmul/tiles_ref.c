@@ -1,0 +1,126 @@
+/* The GEMM of tiles.h in plain C: tile registers are memory. */
+#include "kernels/canon.h"
+#include "kernels/matmul/tiles.h"
+
+#include <string.h>
+
+#define QN_INLINE static inline
+#define QN_UNROLLED
+
+typedef struct tile_state {
+    _Alignas(64) unsigned char tiles[8][QN_TILE * 64];
+} tile_state;
+
+static void tile_begin(tile_state *state)
+{
+    memset(state, 0xff, sizeof *state); /* NaN, until a tile is loaded */
+}
+
+static void tile_end(tile_state *state)
+{
+    (void)state;
+}
+
+#define TILE_ZERO(state, tile) memset((state)->tiles[tile], 0, sizeof(state)->tiles[tile])
+#define TILE_LOAD(state, tile, from) memcpy((state)->tiles[tile], from, sizeof(state)->tiles[tile])
+#define TILE_STORE(state, tile, to) memcpy(to, (state)->tiles[tile], sizeof(state)->tiles[tile])
+#define TILE_MULTIPLY(state, c, a, b) tile_multiply((state)->tiles[c], (state)->tiles[a], (state)->tiles[b])
+
+static void tile_multiply(void *c, const void *a, const void *b)
+{
+    float(*sums)[QN_TILE] = c;
+    const uint16_t(*rows)[QN_QUANT_GROUP] = a, (*pairs)[QN_TILE][2] = b;
+    for (size_t row = 0; row < QN_TILE; row++)
+        for (size_t k = 0; k < QN_QUANT_GROUP; k++)
+            for (size_t token = 0; token < QN_TILE; token++)
+                sums[row][token] += qn_bf16_to_f32(rows[row][k]) * qn_bf16_to_f32(pairs[k / 2][token][k % 2]);
+}
+
+typedef struct v16 {
+    float x[QN_LANES];
+} v16;
+
+static v16 v16_load(const float *p)
+{
+    v16 a;
+    memcpy(a.x, p, sizeof a.x);
+    return a;
+}
+
+static void v16_store(float *p, v16 a)
+{
+    memcpy(p, a.x, sizeof a.x);
+}
+
+static v16 v16_load_f16(const uint16_t *p)
+{
+    v16 a;
+    for (int i = 0; i < QN_LANES; i++)
+        a.x[i] = qn_f16_to_f32(p[i]);
+    return a;
+}
+
+static v16 v16_set1(float x)
+{
+    v16 a;
+    for (int i = 0; i < QN_LANES; i++)
+        a.x[i] = x;
+    return a;
+}
+
+static v16 v16_add(v16 a, v16 b)
+{
+    for (int i = 0; i < QN_LANES; i++)
+        a.x[i] += b.x[i];
+    return a;
+}
+
+static v16 v16_mul(v16 a, v16 b)
+{
+    for (int i = 0; i < QN_LANES; i++)
+        a.x[i] *= b.x[i];
+    return a;
+}
+
+static v16 v16_fma(v16 a, v16 b, v16 c)
+{
+    for (int i = 0; i < QN_LANES; i++)
+        a.x[i] = fmaf(a.x[i], b.x[i], c.x[i]);
+    return a;
+}
+
+struct code_table {
+    const uint8_t *order;
+    int zero_point;
+};
+
+static struct code_table code_table_of(const qn_tile_panel *panel)
+{
+    return (struct code_table){ panel->order, panel->zero_point };
+}
+
+static void expand_codes(const struct code_table *table, const uint8_t *codes, uint16_t *out)
+{
+    for (size_t i = 0; i < QN_QUANT_GROUP; i++)
+        out[i] = (uint16_t)(qn_f32_bits((float)(codes[table->order[i]] - table->zero_point)) >> 16);
+}
+
+static void expand_bits(const uint8_t *word, uint16_t *out)
+{
+    for (size_t i = 0; i < QN_QUANT_GROUP; i++)
+        out[i] = word[i / 8] >> i % 8 & 1 ? 0x3f80 : 0xbf80;
+}
+
+static void tile_transpose(const float *in, float *out)
+{
+    for (size_t i = 0; i < QN_TILE * QN_TILE; i++)
+        out[i % QN_TILE * QN_TILE + i / QN_TILE] = in[i];
+}
+
+#include "kernels/matmul/gemm_tiles.h"
+
+void qn_tile_gemm_ref(const qn_tile_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
+                      float *out, size_t out_stride, void *scratch)
+{
+    gemm_tiles(panel, acts, first, n_tokens, accumulate, out, out_stride, scratch);
+}
