@@ -286,8 +286,9 @@ QN_INLINE void read_2bit(qn_type type, const uint8_t *p, size_t half, __m256i *f
 }
 
 /* Takes the first two base-3 digits of fractions of 16 bits: returns 3 times the first one plus the second; the rest is
- * the next fraction. A byte b of five digits is the fraction b / 256, so digits 0 and 1 are floor(9 b / 256), and what is
- * left is 9 b modulo 256. Two products give two digits, where bytes need two additions and two comparisons for each. */
+ * the next fraction. A byte b of five digits is the fraction b / 256, so digits 0 and 1 are floor(9 b / 256), and what
+ * is left is 9 b modulo 256. Two products give two digits, where bytes need two additions and two comparisons for each.
+ */
 QN_INLINE __m256i take_two_digits(__m256i *fraction)
 {
     __m256i nine = _mm256_set1_epi16(9);
@@ -335,10 +336,10 @@ QN_INLINE void read_ptq1_0(const uint8_t *p, size_t half, __m256i code[8])
     five_digits(load_2x16(p, p + QN_PTQ1_0_BYTES), code);
     /* Bytes 12 to 27: from 4 on bytes 16 to 23, then 24 and 25, which have four digits: the fractions of all four. */
     const __m256i rest = load_2x16(p + QN_PTQ1_0_BYTES - 16, p + 2 * QN_PTQ1_0_BYTES - 16);
-    const __m256i spread_eight = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(-1, 4, -1, 5, -1, 6, -1, 7, -1, 8, -1, 9, -1, 10, -1, 11));
-    const __m256i spread_last = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(-1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13));
+    const __m256i spread_eight =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(-1, 4, -1, 5, -1, 6, -1, 7, -1, 8, -1, 9, -1, 10, -1, 11));
+    const __m256i spread_last =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(-1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13));
     const __m256i powers = _mm256_broadcastsi128_si256(_mm_setr_epi16(1, 1, 3, 3, 9, 9, 27, 27));
     __m256i eight = _mm256_shuffle_epi8(rest, spread_eight);
     const __m256i last = _mm256_mullo_epi16(_mm256_shuffle_epi8(rest, spread_last), powers);
