@@ -680,7 +680,7 @@ typedef struct qn_sampling {
     float dry_multiplier;
     float dry_base;         /* at least 1 */
     int dry_allowed_length; /* shorter repetitions are not penalised; n - dry_allowed_length is at most 128 */
-    int dry_penalty_last_n; /* number of preceding tokens that are searched, at most 8192; -1: all of these, 0: off */
+    int dry_penalty_last_n; /* number of last tokens that are searched; -1: all, 0: off. At most 8192 are searched */
     /* [n_dry_breakers] sequences of tokens that no repetition extends across, each followed by -1. The token of a
      * sequence of length one is not penalised. qn_dry_breakers makes sequences from texts. */
     const qn_token *dry_breakers;

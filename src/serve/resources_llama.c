@@ -115,7 +115,8 @@ static void write_slot(const qn_registered *model, uint32_t index, const qn_plac
     qn_json_close(out, '}');
 }
 
-/* Writes the slots of a model. Called by qn_registry_read, with the registry's lock. */
+/* Writes the slots of a model, and sets the numbers in `user`, a struct slots. Called by qn_registry_read, which holds
+ * the registry's lock. */
 static void write_slots(const qn_registered *model, void *user)
 {
     slots *s = user;
