@@ -1,6 +1,6 @@
-/* The peak int8 and f32 rates of one thread, from registers only: the limit that prefill is compared with. Then the int8
- * rates of one thread and of all at once, whose cores may have two threads that share a unit, and the share of it that
- * the matmul of a prompt reaches. Nothing is checked. */
+/* The peak int8 and f32 rates of one thread, from registers only: the limit that prefill is compared with. Then the
+ * int8 rates of one thread and of all at once, whose cores may have two threads that share a unit, and the share of it
+ * that the matmul of a prompt reaches. Nothing is checked. */
 #include "problem.h"
 
 #include "base/cpu.h"
@@ -96,13 +96,14 @@ enum { TILE_PRODUCTS = 4, TILE_OPERATIONS = 2 * 16 * 16 * 64 };
             config.row_bytes[tile] = 64;                                                                               \
             config.rows[tile] = 16;                                                                                    \
         }                                                                                                              \
-        __asm__ volatile("ldtilecfg %0\n\ttilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3\n\t"   \
-                         "tilezero %%tmm4\n\ttilezero %%tmm5" ::"m"(config)                                            \
-                         : "memory");                                                                                  \
+        __asm__ volatile(                                                                                              \
+            "ldtilecfg %0\n\ttilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3\n\t"             \
+            "tilezero %%tmm4\n\ttilezero %%tmm5" ::"m"(config)                                                         \
+            : "memory");                                                                                               \
         for (int n = 0; n < REPEATS; n++)                                                                              \
-            __asm__ volatile(instruction " %%tmm4, %%tmm5, %%tmm0\n\t" instruction " %%tmm4, %%tmm5, %%tmm1\n\t"       \
-                                         instruction " %%tmm4, %%tmm5, %%tmm2\n\t" instruction                         \
-                                         " %%tmm4, %%tmm5, %%tmm3" ::                                                  \
+            __asm__ volatile(instruction " %%tmm4, %%tmm5, %%tmm0\n\t" instruction                                     \
+                                         " %%tmm4, %%tmm5, %%tmm1\n\t" instruction                                     \
+                                         " %%tmm4, %%tmm5, %%tmm2\n\t" instruction " %%tmm4, %%tmm5, %%tmm3" ::        \
                                              : "memory");                                                              \
         __asm__ volatile("tilerelease" ::: "memory");                                                                  \
     }
@@ -250,8 +251,8 @@ static void bench_all_threads(void)
     for (int i = 0; i < (n_threads > 1 ? 2 : 1); i++) {
         const int n = i ? n_threads : 1;
         if (present & QN_CPU_AVX512)
-            limit[i] = bench_threads(n, "avx512", "int8 dpbusd", 2.0 * N_ACCUMULATORS * REPEATS * 64, peak_avx512, NULL,
-                                     0);
+            limit[i] =
+                bench_threads(n, "avx512", "int8 dpbusd", 2.0 * N_ACCUMULATORS * REPEATS * 64, peak_avx512, NULL, 0);
 #ifdef QN_HAVE_AMX
         if (present & QN_CPU_AMX) {
             const double calls = (double)TILE_PRODUCTS * REPEATS * TILE_OPERATIONS;

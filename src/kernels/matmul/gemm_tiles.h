@@ -123,15 +123,15 @@ QN_INLINE void multiply_groups(tile_state *state, const uint16_t *weights, const
     }
 }
 
-/* Lines that are prefetched per group of a tile: a block of four tiles of sums prefetches the two tiles of activations of
- * the next block. */
+/* Lines that are prefetched per group of a tile: a block of four tiles of sums prefetches the two tiles of activations
+ * of the next block. */
 enum { PREFETCH_LINES = (int)sizeof(qn_act_tile) / 64 / 2 };
 
 /* Scales the sums of n groups of one tile, and adds them to its partial sums, which are 0 if the tile begins. hilo and
  * has_offset are constants at the calls. Prefetches n * PREFETCH_LINES lines from `next` on. */
 QN_INLINE void scale_groups(const float *sums, const float *sums_lo, const float *scale, const float *offset,
-                            const qn_act_tile *acts, size_t n, bool begins, bool hilo, bool has_offset, const uint8_t *next,
-                            float *partial)
+                            const qn_act_tile *acts, size_t n, bool begins, bool hilo, bool has_offset,
+                            const uint8_t *next, float *partial)
 {
     v16 acc[QN_TILE];
     QN_UNROLLED
@@ -215,8 +215,8 @@ static void store_results(const struct tile_gemm *g, const float *results, size_
     }
 }
 
-/* Joins a tile of partial sums, the index-th in the order of lanes, with those before it; `at` is its place. With an even
- * index there are none: they were written to the stack. */
+/* Joins a tile of partial sums, the index-th in the order of lanes, with those before it; `at` is its place. With an
+ * even index there are none: they were written to the stack. */
 QN_INLINE void join_partial(const struct tile_gemm *g, const struct tile_memory *m, size_t index, size_t at, size_t row,
                             size_t token)
 {
@@ -295,12 +295,13 @@ QN_INLINE void compute_lane(const struct tile_gemm *g, tile_state *state, const 
         for (size_t t = 0; t < n_token_tiles; t++) {
             if (t % 4 == 0)
                 keep_awake(state, m);
-            join_partial(g, m, index, tile_at(row / QN_TILE_PAIR_ROWS, t) + row / QN_TILE % 2 * TILE_FLOATS, row, t * QN_TILE);
+            join_partial(g, m, index, tile_at(row / QN_TILE_PAIR_ROWS, t) + row / QN_TILE % 2 * TILE_FLOATS, row,
+                         t * QN_TILE);
         }
 }
 
 #define TILE_VARIANT(name, hilo, has_offset)                                                                           \
-    static void name(const struct tile_gemm *g, tile_state *state, const struct tile_memory *memory)                  \
+    static void name(const struct tile_gemm *g, tile_state *state, const struct tile_memory *memory)                   \
     {                                                                                                                  \
         for (size_t index = 0; index < QN_SUPER_GROUPS; index++)                                                       \
             compute_lane(g, state, memory, index, hilo, has_offset);                                                   \

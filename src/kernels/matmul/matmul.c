@@ -38,7 +38,8 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
     if (status == QN_OK && hilo && layouts & 1u << QN_ACT_LUT)
         status = qn_alloc(&acts->lut_lo, groups, QN_GROUP_LUT_BYTES, "activation tables");
     if (layouts & 1u << QN_ACT_TILES) {
-        const size_t tiles = (groups / (acts->n_super * QN_SUPER_GROUPS) + QN_TILE - 1) / QN_TILE * acts->n_super * QN_SUPER_GROUPS;
+        const size_t tiles =
+            (groups / (acts->n_super * QN_SUPER_GROUPS) + QN_TILE - 1) / QN_TILE * acts->n_super * QN_SUPER_GROUPS;
         if (status == QN_OK)
             status = qn_alloc(&acts->tiles, tiles, sizeof *acts->tiles, "activation tiles");
         if (status == QN_OK && hilo)

@@ -115,8 +115,8 @@ typedef struct qn_acts {
     bool hilo;
     float *scale;
     int32_t *sum, *sum_upper;
-    float *values;         /* [max_rows, n_cols], or NULL */
-    uint8_t *lut, *lut_lo; /* [max_rows, n_super*16][QN_GROUP_LUT_BYTES], or NULL; lut_lo: hi/lo split only */
+    float *values;                   /* [max_rows, n_cols], or NULL */
+    uint8_t *lut, *lut_lo;           /* [max_rows, n_super*16][QN_GROUP_LUT_BYTES], or NULL; lut_lo: hi/lo split only */
     struct qn_act_tile *tiles;       /* [ceil(max_rows / 16)][16][n_super], or NULL */
     struct qn_act_tile_lo *tiles_lo; /* the same; hi/lo split only */
     bool only_tiles;                 /* of the caller: all matmuls that read them multiply tiles of many tokens */

@@ -37,8 +37,7 @@ static void tile_end(tile_state *state)
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((size_t)64) : "memory")
 #define TILE_STORE(state, tile, to)                                                                                    \
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"((size_t)64) : "memory")
-#define TILE_MULTIPLY(state, c, a, b)                                                                                  \
-    __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
+#define TILE_MULTIPLY(state, c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
 
 /* Codes up to 31: a table of bf16. Larger codes, which have zero point 128: computed. */
 struct code_table {
@@ -81,8 +80,8 @@ QN_INLINE void expand_bits(const uint8_t *word, uint16_t *out)
 {
     uint32_t bits;
     memcpy(&bits, word, 4);
-    _mm512_store_si512(out, _mm512_mask_blend_epi16((__mmask32)bits, _mm512_set1_epi16((short)0xbf80),
-                                                    _mm512_set1_epi16(0x3f80)));
+    _mm512_store_si512(
+        out, _mm512_mask_blend_epi16((__mmask32)bits, _mm512_set1_epi16((short)0xbf80), _mm512_set1_epi16(0x3f80)));
 }
 
 /* Transposes 4 x 4 blocks of floats of each 128-bit lane, then the blocks. */

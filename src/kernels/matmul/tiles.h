@@ -28,9 +28,9 @@
 #include "kernels/matmul/matmul.h"
 
 enum {
-    QN_TILE = 16,            /* rows, and tokens, of a tile */
-    QN_TILE_PAIR_ROWS = 32,  /* rows of two tiles */
-    QN_TILE_PANEL_ROWS = 64, /* rows of a panel */
+    QN_TILE = 16,             /* rows, and tokens, of a tile */
+    QN_TILE_PAIR_ROWS = 32,   /* rows of two tiles */
+    QN_TILE_PANEL_ROWS = 64,  /* rows of a panel */
     QN_TILE_MAX_TOKENS = 256, /* tokens of a call of the GEMM */
     QN_TILE_CHUNK = 4         /* groups of a lane that are multiplied before they are scaled; their sums stay in L1 */
 };
@@ -60,9 +60,9 @@ static inline size_t qn_act_tile_at(const qn_acts *acts, size_t token, size_t su
  * do not exist have codes and scales that are finite; their results are not stored. */
 typedef struct qn_tile_panel {
     size_t n_rows, n_super, n_groups;
-    const uint8_t *words;         /* Q1_0: a panel of QN_PACKING_WORDS (packed.h); NULL: codes */
-    uint8_t *codes;               /* [16 lanes][n_super][64 rows][32], in the order of `order` */
-    float *scale, *offset;        /* [16 lanes][n_super][64 rows]; offset is NULL for types without one */
+    const uint8_t *words;          /* Q1_0: a panel of QN_PACKING_WORDS (packed.h); NULL: codes */
+    uint8_t *codes;                /* [16 lanes][n_super][64 rows][32], in the order of `order` */
+    float *scale, *offset;         /* [16 lanes][n_super][64 rows]; offset is NULL for types without one */
     uint8_t order[QN_QUANT_GROUP]; /* value i of a group is code order[i] */
     int zero_point, max_code;
 } qn_tile_panel;
