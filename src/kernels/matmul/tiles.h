@@ -61,8 +61,8 @@ static inline size_t qn_act_tile_at(const qn_acts *acts, size_t token, size_t su
 typedef struct qn_tile_panel {
     size_t n_rows, n_super, n_groups;
     const uint8_t *words;          /* Q1_0: a panel of QN_PACKING_WORDS (packed.h); NULL: codes */
-    uint8_t *codes;                /* [16 lanes][n_super][64 rows][32], in the order of `order` */
-    float *scale, *offset;         /* [16 lanes][n_super][64 rows]; offset is NULL for types without one */
+    uint8_t *codes;                /* [n_super][16 lanes][64 rows][32], in the order of `order` */
+    float *scale, *offset;         /* [n_super][16 lanes][64 rows]; offset is NULL for types without one */
     uint8_t order[QN_QUANT_GROUP]; /* value i of a group is code order[i] */
     int zero_point, max_code;
 } qn_tile_panel;
@@ -85,11 +85,12 @@ size_t qn_tile_gemm_scratch(void);
 size_t qn_tile_panel_bytes(size_t n_super);
 
 /* qn_tile_panel_begin - lays out a panel of codes for n_rows rows in memory [qn_tile_panel_bytes], 64-aligned. Its rows
- * are then filled by qn_tile_panel_put. */
+ * are then filled by qn_tile_put_amx or qn_tile_put_ref. */
 void qn_tile_panel_begin(qn_tile_panel *panel, const qn_type_info *type, size_t n_rows, size_t n_cols, void *memory);
 
-/* qn_tile_panel_put - stores super-block `super` of a row. */
-void qn_tile_panel_put(const qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block);
+/* qn_tile_put_amx, qn_tile_put_ref - store super-block `super` of a row of a panel of codes. */
+void qn_tile_put_amx(const qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block);
+void qn_tile_put_ref(const qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block);
 
 /* qn_tile_gemm_amx, qn_tile_gemm_ref - multiply a panel by tokens [first, first + n_tokens) of acts, which have tiles.
  *
