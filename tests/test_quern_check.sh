@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # quern-check compares every level of instruction sets that this CPU has: it lists them, counts their cases, and fails when one
-# is left out. Arguments: the command that runs quern-check.
+# is left out. Arguments: the command that runs quern-check. QN_ABSENT: levels that this CPU must not have.
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -26,6 +26,9 @@ grep -vqE '^[a-z0-9]+ +(present|absent)$' "$work/out" && fail 'a line is not a l
 [ "$(head -n 1 "$work/out")" = 'ref      present' ] || fail 'the reference is not the first level'
 present=$(sed -n 's/ *present$//p' "$work/out")
 absent=$(sed -n 's/ *absent$//p' "$work/out")
+for level in ${QN_ABSENT:-}; do
+    grep -qw "$level" <<<"$absent" || fail "$level is not absent"
+done
 for level in $present $absent; do
     grep -q "^| \`QN_CPU\` .*\`$level\`" "$QN_SOURCE_DIR/docs/environment.md" || fail "docs/environment.md: QN_CPU lacks $level"
     grep -A 3 '^\.It Ev QN_CPU$' "$QN_SOURCE_DIR/docs/quern.1" | grep -qw "$level" || fail "docs/quern.1: QN_CPU lacks $level"

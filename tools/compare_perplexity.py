@@ -4,16 +4,17 @@
     python3 tools/compare_perplexity.py --quern build/quern --llama-perplexity PROGRAM MODEL.gguf OTHER.gguf TEXT FOLDER
 
 MODEL and OTHER are models of one vocabulary, in types that ggufio.py decodes. Both are first rewritten with float32 weights, because
-llama.cpp rounds the inputs of other matmuls to 8 or 16 bits. Then, with pieces of -c tokens and a KV cache in f16:
+llama.cpp rounds the inputs of other matmuls to 8 or 16 bits. Then, with pieces of -c tokens and a KV cache in f16, or in --cache:
 
   1. both programs save MODEL's log probabilities: the same head and tokens; the values' difference is printed
   2. with either file as the base, both print the statistics of OTHER
-  3. the base is MODEL with each KV cache of --kv, which quern saves; both print the statistics of MODEL with f16
+  3. the base is MODEL with each KV cache of --kv, which quern saves; both print the statistics of MODEL with the cache of 2
 
 Perplexities, means and shares, and their errors, must be equal to four digits in 2: they differ by at most 5e-4 of their value, or by
-less than the printed digits can tell. llama.cpp's attention rounds queries and weights of values to 16 bits, too. This moves single
-tokens, so percentiles may differ by 2% and a little. In 3, where both models are nearly the same, it also moves the means, which may
-differ by a quarter of their standard error. --as-stored compares with OTHER as it is in 2, too, without a bound: this shows what the
+less than the printed digits can tell. With a cache in f16, llama.cpp's attention rounds queries and weights of values to 16 bits, too.
+This moves single tokens, so percentiles may differ by 2% and a little. In 3, where both models are nearly the same, it also moves the
+means, which may differ by a quarter of their standard error. With --cache f32 neither program rounds anything in attention, but for
+quern's bases in 3, and the means in 3 have the bound of those in 2. --as-stored compares with OTHER as it is in 2, too, without a bound: this shows what the
 rounding of other inputs does. FOLDER is for files of several GB. Exit status 1: a figure differs.
 
 Needs numpy.
@@ -62,26 +63,26 @@ def float32_copy(path, folder, n_layers):
 
 class Programs:
     def __init__(self, a, text):
-        self.quern, self.llama, self.text, self.c, self.threads = a.quern, a.llama_perplexity, text, a.c, a.threads
+        self.quern, self.llama, self.text, self.c, self.threads, self.cache = a.quern, a.llama_perplexity, text, a.c, a.threads, a.cache
 
     def quern_perplexity(self, model, *options):
         return run([self.quern, "perplexity", "-m", model, "-t", self.threads, *options])
 
     def llama_perplexity(self, model, *options):
-        return run([self.llama, "-m", model, "-t", self.threads, "-c", self.c, "-b", self.c, "-fa", "off", "-ctk", "f16", "-ctv", "f16", *options])
+        return run([self.llama, "-m", model, "-t", self.threads, "-c", self.c, "-b", self.c, "-fa", "off", "-ctk", self.cache, "-ctv", self.cache, *options])
 
-    def save(self, model, name, folder, kv="f16"):
+    def save(self, model, name, folder, kv=None):
         """A file of log probabilities by either program."""
         path = folder / f"{name}.kld"
         if name == "llama":
             self.llama_perplexity(model, "-f", self.text, "--save-all-logits", path)
         else:
-            self.quern_perplexity(model, "-f", self.text, "-c", self.c, "--kv", kv, "--save-logits", path)
+            self.quern_perplexity(model, "-f", self.text, "-c", self.c, "--kv", kv or self.cache, "--save-logits", path)
         return path
 
     def statistics(self, model, base):
         """What both programs print, {figure: (value, error)}."""
-        quern = self.quern_perplexity(model, "--kl-divergence", base)
+        quern = self.quern_perplexity(model, "--kv", self.cache, "--kl-divergence", base)
         return figures_of(quern), figures_of(self.llama_perplexity(model, "--kl-divergence-base", base, "--kl-divergence"))
 
 
@@ -151,6 +152,7 @@ def main():
     parser.add_argument("-t", "--threads", type=int, default=2)
     parser.add_argument("--bytes", type=int, default=65536, help="of the text")
     parser.add_argument("--kv", default="aura4", help="formats that quern's bases have in 3, with commas")
+    parser.add_argument("--cache", choices=["f16", "f32"], default="f16", help="of both programs")
     parser.add_argument("--layers", type=int, default=0, help="blocks that both models keep (default: all)")
     parser.add_argument("--as-stored", action="store_true")
     a = parser.parse_args()
@@ -166,7 +168,7 @@ def main():
             compare_statistics(f"{a.other.name} as stored, base {base.name}", *programs.statistics(a.other, base), False)
     for kv in a.kv.split(","):
         base = programs.save(model, kv, a.folder, kv)
-        fine &= compare_statistics(f"f16, base {base.name}", *programs.statistics(model, base), True)
+        fine &= compare_statistics(f"{a.cache}, base {base.name}", *programs.statistics(model, base), a.cache == "f16")
         base.unlink()
     sys.exit(not fine)
 

@@ -307,9 +307,9 @@ typedef struct qn_session_params {
                        is less. The same rule holds for schedulers, the program and the server */
     uint32_t n_batch; /* tokens per prefill batch, 1 to 4096; 0: 128 on the CPU, 2048 on a GPU. Affects memory and
                          speed; on the CPU it does not affect results */
-    const char *kv;   /* format of the KV cache: NULL or "f16"; or AURA codes of the named number of bits: "aura8",
-                         "aura6", "aura4", "aura3", "aura2"; "aura4v3" and "aura4v2" have 4 bits for keys and 3 or 2 for
-                         values */
+    const char *kv;   /* format of the KV cache: NULL or "f16"; "f32", which rounds nothing, for comparisons, on the CPU
+                         only; or AURA codes of the named number of bits: "aura8", "aura6", "aura4", "aura3", "aura2";
+                         "aura4v3" and "aura4v2" have 4 bits for keys and 3 or 2 for values */
     uint32_t n_checkpoints; /* checkpoints kept, 1 to 64; 0: 4 */
     qn_log_fn on_log;       /* reports a cache format that differs from `kv`; NULL: none */
     void *user;             /* passed to on_log */
@@ -548,7 +548,7 @@ typedef struct qn_rows {
  *
  * A row with an embedding is the token -1 of qn_session_tokens. Its embedding is not kept: a length whose rows would
  * have to be evaluated again, as after truncation of a cache of AURA codes, cannot be truncated to if they include an
- * embedding (qn_session_reach says which can). Rows with embeddings, positions or hidden states are for the CPU.
+ * embedding (qn_session_reach says which can). Rows with embeddings or positions are for the CPU.
  *
  * QN_ERR_CONTEXT, QN_ERR_MEMORY, QN_ERR_CANCELLED as qn_session_eval; logits and hidden states of finished batches have
  * been written then.
@@ -576,7 +576,9 @@ typedef enum qn_pooling {
     QN_POOLING_NONE, /* no vector */
     QN_POOLING_MEAN, /* the mean of all tokens */
     QN_POOLING_CLS,  /* the first token */
-    QN_POOLING_LAST  /* the last token */
+    QN_POOLING_LAST, /* the last token */
+    QN_POOLING_RANK  /* no vector but one number, the score that qn_rank computes: of requests alone
+                        (qn_request_params.pooling) */
 } qn_pooling;
 
 /* qn_model_get_pooling - Returns the pooling that the model's file names, as the files of embedding models do;
@@ -596,14 +598,36 @@ QN_API qn_status qn_embedding_tokens(const qn_model *model, const char *text, si
  * scheduler computes embeddings between the steps of other requests (qn_request_params.pooling).
  *
  *   tokens      [n] n >= 1
- *   embedding   [qn_model_info.n_embd] f32, written: of length 1 (L2), except that a vector of zeros stays one. Bits do
- *               not depend on n_batch or the number of threads
- *
- * On the CPU: QN_ERR_UNSUPPORTED on a GPU.
+ *   embedding   [qn_model_info.n_embd] f32, written: of length 1 (L2), except that a vector of zeros stays one. On the
+ *               CPU bits do not depend on n_batch or the number of threads
  *
  * QN_ERR_INVALID   no tokens, an id outside the vocabulary, or QN_POOLING_NONE
  * QN_ERR_CONTEXT, QN_ERR_MEMORY, QN_ERR_CANCELLED as qn_session_eval */
 QN_API qn_status qn_embed(qn_session *session, const qn_token *tokens, size_t n, qn_pooling pooling, float *embedding);
+
+/* ---- Ranking of documents ---- */
+
+/* qn_model_check_ranking - Returns QN_OK if the model and its device rank documents, else QN_ERR_UNSUPPORTED with the
+ * reason. Models do that have a head for it: Qwen3-Reranker as llama.cpp converts it. */
+QN_API qn_status qn_model_check_ranking(const qn_model *model);
+
+/* qn_ranking_tokens - Makes the prompt that asks a model that ranks documents about one document. The prompt around
+ * both texts is the file's. Special tokens spelled in them stay text.
+ *
+ *   tokens   [*count] free them with qn_free_tokens */
+QN_API qn_status qn_ranking_tokens(const qn_model *model, const char *query, size_t query_length, const char *document,
+                                   size_t document_length, qn_token **tokens, size_t *count);
+
+/* qn_rank - Computes the score of a document, from 0 to 1: the probability of the first label of the model's head
+ * ("yes"). The session is emptied first, and holds the tokens afterwards. A scheduler computes scores between the steps
+ * of other requests, of documents of one query from the state after what their prompts share (qn_request_params.pooling
+ * with QN_POOLING_RANK).
+ *
+ *   tokens   [n] of qn_ranking_tokens
+ *   score    written. On the CPU bits do not depend on n_batch or the number of threads
+ *
+ * Errors as qn_embed; QN_ERR_UNSUPPORTED as qn_model_check_ranking. */
+QN_API qn_status qn_rank(qn_session *session, const qn_token *tokens, size_t n, float *score);
 
 /* ---- Interruption ---- */
 
@@ -961,9 +985,9 @@ typedef struct qn_request_params {
     bool (*on_progress)(void *user, const qn_prompt_progress *progress);
 
     /* true: on_token's log probabilities are those of the distribution from which the token was drawn, after mask,
-     * bias, penalties, temperature and filters; tokens that these dropped are not listed. On the CPU, else
-     * QN_ERR_UNSUPPORTED. Under a grammar or a caller's mask, a token that was accepted without a mask has its
-     * probability without one. */
+     * bias, penalties, temperature and filters; tokens that these dropped are not listed. On a GPU the host samples
+     * such tokens, and steps of a scheduler do not run ahead of them. Under a grammar or a caller's mask, a token that
+     * was accepted without a mask has its probability without one. */
     bool logprobs_after;
 } qn_request_params;
 #define QN_REQUEST_PARAMS_INIT                                                                                         \

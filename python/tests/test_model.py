@@ -111,6 +111,22 @@ def test_tokenizer(parrot: pyquern.Model) -> None:
         t.decode([9999])
 
 
+def test_ranking(demo: pyquern.Model) -> None:
+    ranker = pyquern.Model(GOLDEN / "ranker.gguf", device="cpu", kv="f32")
+    with open(GOLDEN / "ranker.scores", encoding="utf-8") as lines:
+        cases = [line.rstrip("\n").split("\t") for line in lines]
+    for score, ids, query, document in cases:
+        with ranker.session() as session:
+            assert abs(session.rank(query, document) - float(score)) < 1e-5
+            assert ",".join(map(str, session.tokens)) == ids
+    mill = [case for case in cases if case[2] == "a mill"]
+    found = ranker.rank("a mill", [case[3] for case in mill])
+    assert max(abs(a - float(case[0])) for a, case in zip(found, mill, strict=True)) < 1e-5
+    assert ranker.rank("a mill", []) == []
+    with pytest.raises(pyquern.UnsupportedError, match="does not rank documents"):
+        demo.rank("a", ["b"])
+
+
 def test_embeddings(demo: pyquern.Model, caller: pyquern.Model) -> None:
     texts = ["Once upon a time", "The cat sat.", [1, 2, 3]]
     found = demo.embed(texts)

@@ -113,6 +113,7 @@ def test_save_and_restore(demo: pyquern.Model, tmp_path: Path) -> None:
 def test_kv(demo: pyquern.Model) -> None:
     assert demo.session(kv="aura4").kv == "aura4"
     assert pyquern.Model(DEMO, device="cpu", kv="aura8").session().kv == "aura8"
+    assert pyquern.Model(DEMO, device="cpu", kv="f32").session().kv == "f32"
     with pytest.raises(pyquern.UnsupportedError, match="aura5"):
         demo.session(kv="aura5")
 

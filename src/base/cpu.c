@@ -24,6 +24,7 @@ const qn_cpu_level qn_cpu_levels[] = {
 #elif QN_ARM64
     { "neon", QN_CPU_NEON },
     { "dotprod", QN_CPU_NEON | QN_CPU_DOTPROD },
+    { "i8mm", QN_CPU_NEON | QN_CPU_DOTPROD | QN_CPU_I8MM },
 #endif
 };
 
@@ -76,9 +77,11 @@ unsigned qn_cpu_present(void)
     }
 #elif QN_ARM64
     features = QN_CPU_NEON;
-    const unsigned long hwcap_asimddp = 1ul << 20; /* Linux, asm/hwcap.h for arm64 */
+    const unsigned long hwcap_asimddp = 1ul << 20, hwcap2_i8mm = 1ul << 13; /* Linux, asm/hwcap.h for arm64 */
     if (getauxval(AT_HWCAP) & hwcap_asimddp)
         features |= QN_CPU_DOTPROD;
+    if (features & QN_CPU_DOTPROD && getauxval(AT_HWCAP2) & hwcap2_i8mm)
+        features |= QN_CPU_I8MM;
 #endif
     return features;
 }

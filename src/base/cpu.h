@@ -20,7 +20,8 @@ enum {
     QN_CPU_AVX512 = 1 << 2,  /* F, BW, DQ, VL, VNNI, VBMI, GFNI: Ice Lake, Zen 4 and later */
     QN_CPU_NEON = 1 << 3,    /* ARMv8.0 */
     QN_CPU_DOTPROD = 1 << 4, /* ARMv8.2 dot products */
-    QN_CPU_AMX = 1 << 5      /* AMX: tiles of int8 and bf16, and the kernel's permission; implies AVX-512 */
+    QN_CPU_AMX = 1 << 5,     /* AMX: tiles of int8 and bf16, and the kernel's permission; implies AVX-512 */
+    QN_CPU_I8MM = 1 << 6     /* ARMv8.6 int8 matrix multiplication; implies QN_CPU_DOTPROD */
 };
 
 /* A level: the features that QN_CPU and the checks of kernels name together. */
@@ -63,9 +64,11 @@ int qn_cpu_threads(void);
 double qn_cpu_quota(void);
 double qn_cpu_quota_in(const char *root);
 
-/* qn_cpu_best_threads - returns how many threads compute fastest: one for each core, or, under a smaller quota, one for
- * each processor that the quota pays for, rounded, at least 1. With more, all of them would be stopped for a part of
- * each period. */
+/* qn_cpu_best_threads - returns how many threads compute fastest: one for each core, except cores that are too slow to
+ * help (qn_useful_cores of base/topology.h); or, under a smaller quota, one for each processor that the quota pays for,
+ * rounded, at least 1. With more, all of them would be stopped for a part of each period. qn_cpu_best_threads_in reads
+ * the system's files below `root`. */
 int qn_cpu_best_threads(void);
+int qn_cpu_best_threads_in(const char *root);
 
 #endif

@@ -4,9 +4,12 @@
 
 #include "cache/sequence.h"
 
+#include <stdbool.h>
+
 typedef struct qn_kv_format {
     const char *name;
-    unsigned key_bits, value_bits; /* bits of an AURA code; both 0: fp16 */
+    unsigned key_bits, value_bits; /* bits of an AURA code; both 0: fp16 or fp32 */
+    bool is_f32;
 } qn_kv_format;
 
 /* Seed of the codecs' rotations. Session files hold rotated rows, so a new seed requires a new file version. */

@@ -13,6 +13,7 @@ qn_saved_layout qn_saved_layout_of(const qn_plan *plan, const qn_kv_format *form
                           .head_dim = plan->heads.head_dim,
                           .key_bits = format->key_bits,
                           .value_bits = format->value_bits,
+                          .is_f32 = format->is_f32,
                           .recurrent = plan->recurrent };
     for (size_t i = 0; i < l.n_layers; i++)
         l.n_recurrent += l.is_recurrent && l.is_recurrent[i];
@@ -95,8 +96,8 @@ static size_t region_bytes(const qn_saved_layout *l, const qn_saved_region *r)
         return 0;
     switch (r->part) {
     case QN_SAVED_MEANS: return l->n_attention * l->n_heads * l->head_dim * sizeof(float);
-    case QN_SAVED_KEYS: return qn_round_up(r->held, QN_SAVED_KEY_TILE) * l->head_dim * sizeof(uint16_t);
-    case QN_SAVED_VALUES: return r->held * l->head_dim * sizeof(uint16_t);
+    case QN_SAVED_KEYS: return qn_round_up(r->held, QN_SAVED_KEY_TILE) * l->head_dim * qn_saved_element_bytes(l);
+    case QN_SAVED_VALUES: return r->held * l->head_dim * qn_saved_element_bytes(l);
     case QN_SAVED_KEY_CODES: return QN_PAGE * ((l->head_dim * l->key_bits + 31) / 32) * sizeof(uint32_t);
     case QN_SAVED_VALUE_CODES: return QN_PAGE * l->head_dim * l->value_bits / 8;
     case QN_SAVED_KEY_SCALES:
@@ -130,10 +131,9 @@ bool qn_saved_find_region(const qn_saved_layout *l, const qn_extent *extent, siz
 
 void qn_saved_zero_tail(const qn_saved_layout *l, const qn_saved_region *r, void *data)
 {
-    uint16_t *keys = data;
-    const size_t end = qn_round_up(r->held, QN_SAVED_KEY_TILE);
+    const size_t end = qn_round_up(r->held, QN_SAVED_KEY_TILE), bytes = qn_saved_element_bytes(l);
     for (size_t d = 0; r->part == QN_SAVED_KEYS && r->held < end && d < l->head_dim; d++)
-        memset(keys + qn_saved_key_at(l->head_dim, r->held, d), 0, (end - r->held) * sizeof *keys);
+        memset((uint8_t *)data + qn_saved_key_at(l->head_dim, r->held, d) * bytes, 0, (end - r->held) * bytes);
 }
 
 /* ---- Recurrent layers ---- */

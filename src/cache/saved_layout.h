@@ -2,8 +2,9 @@
  * device converts first the regions of the KV cache, then the arrays of the recurrent layers, layer by layer. Functions
  * of constant data, for any thread. engine/state_file.h has the rest of the file.
  *
- *   fp16 keys     [tiles of QN_SAVED_KEY_TILE positions][head_dim][QN_SAVED_KEY_TILE] f16: qn_saved_key_at
- *   fp16 values   [positions][head_dim] f16
+ *   keys          [tiles of QN_SAVED_KEY_TILE positions][head_dim][QN_SAVED_KEY_TILE] f16, or f32 in an fp32 cache:
+ *                 qn_saved_key_at
+ *   values        [positions][head_dim] f16 or f32
  *   codes         keys or values of one page, as qn_aura_store_key and qn_aura_store_value place them
  *                 (kernels/aura/aura.h); their scales [positions] f32 are a separate region
  *   means         [attention layers][heads][head_dim] f32, the means of page 0's keys
@@ -25,6 +26,7 @@ typedef struct qn_saved_layout {
     size_t n_layers, n_attention, n_recurrent;
     size_t n_heads, head_dim; /* KV heads of an attention layer */
     unsigned key_bits, value_bits;
+    bool is_f32; /* type of a cache without codes */
     qn_recurrent_shape recurrent;
 } qn_saved_layout;
 
@@ -40,7 +42,7 @@ qn_status qn_saved_check_recurrent(const qn_recurrent_shape *shape, size_t n_lay
 typedef enum qn_saved_part {
     QN_SAVED_MEANS,
     QN_SAVED_KEYS,
-    QN_SAVED_VALUES, /* fp16 */
+    QN_SAVED_VALUES, /* fp16 or fp32 */
     QN_SAVED_KEY_CODES,
     QN_SAVED_VALUE_CODES,
     QN_SAVED_KEY_SCALES,
@@ -60,13 +62,19 @@ typedef struct qn_saved_region {
 bool qn_saved_find_region(const qn_saved_layout *layout, const qn_extent *extent, size_t index,
                           qn_saved_region *region);
 
-/* qn_saved_key_at - returns the index of dimension d of the key at `position`, in the fp16 keys of a page. */
+/* qn_saved_element_bytes - returns the bytes of an element of keys and values that are not codes. */
+static inline size_t qn_saved_element_bytes(const qn_saved_layout *layout)
+{
+    return layout->is_f32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+/* qn_saved_key_at - returns the index of dimension d of the key at `position`, in the keys of a page without codes. */
 static inline size_t qn_saved_key_at(size_t head_dim, size_t position, size_t d)
 {
     return (position / QN_SAVED_KEY_TILE * head_dim + d) * QN_SAVED_KEY_TILE + position % QN_SAVED_KEY_TILE;
 }
 
-/* qn_saved_zero_tail - zeroes the positions after `held` in a region of fp16 keys; does nothing to other regions. */
+/* qn_saved_zero_tail - zeroes the positions after `held` in a region of keys; does nothing to other regions. */
 void qn_saved_zero_tail(const qn_saved_layout *layout, const qn_saved_region *region, void *data);
 
 /* ---- Recurrent layers ---- */

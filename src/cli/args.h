@@ -33,7 +33,7 @@ typedef struct qn_args {
     bool quiet, verbose, deterministic;
     /* The model and its session. */
     const char *model; /* NULL: the demo model, in commands that take it */
-    const char *device, *kv;
+    const char *device, *kv, *numa;
     const char *load, *save; /* session files */
     uint64_t memory, prefix_cache, prefix_host;
     int64_t threads, context, batch;
@@ -49,6 +49,7 @@ typedef struct qn_args {
     int64_t n_prompt, n_generate, depth, repetitions;
     const char *format, *parallel, *soak, *reuse;
     float rate;
+    bool profile;
     /* bench-serve */
     const char *api, *api_key, *lengths;
     int64_t requests, timeout;

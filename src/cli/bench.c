@@ -1,6 +1,6 @@
 /* quern bench: measures tokens a second for a prompt, and for decoding (bench_decode.c). Each is compared with the read
  * bandwidth of the machine or the GPU, measured between the repetitions. */
-#include "cli/bench_report.h"
+#include "cli/bench_profile.h"
 #include "cli/cli.h"
 #include "cli/grammar.h"
 #include "cli/progress.h"
@@ -26,11 +26,15 @@ void qn_bench_defaults(qn_args *args)
 
 /* Returns the tokens a second of one repetition, after which the session holds `depth` tokens again; negative:
  * failed. */
-static double repeat(qn_session *session, const qn_bench_test *test, const qn_token *tokens, float *logits)
+static double repeat(const qn_bench *bench, qn_bench_test *test, qn_session *session, const qn_token *tokens,
+                     float *logits)
 {
+    if (!qn_bench_profile_start(bench))
+        return -1;
     const double start = qn_seconds();
     const bool done = qn_session_eval(session, tokens, test->n_tokens, QN_LOGITS_LAST, logits) == QN_OK;
     const double seconds = qn_seconds() - start;
+    qn_bench_profile_stop(bench, test);
     if (!done || qn_session_truncate(session, (uint32_t)test->depth))
         return -1;
     return (double)test->n_tokens / seconds;
@@ -45,7 +49,8 @@ static bool repeat_all(const qn_bench *bench, qn_bench_test *test, qn_session *s
     bool done = true;
     qn_progress_begin(&progress, test->name);
     for (size_t i = 0; i < n && done; i++)
-        done = qn_progress_update(&progress, i, n) && (test->rates[i] = repeat(session, test, tokens, logits)) >= 0 &&
+        done = qn_progress_update(&progress, i, n) &&
+               (test->rates[i] = repeat(bench, test, session, tokens, logits)) >= 0 &&
                qn_bench_limit(bench, &test->bandwidths[i]);
     qn_progress_end(&progress);
     return done;
@@ -112,6 +117,10 @@ static int check_args(qn_args *args)
         qn_cli_error("-d: %s measures from an empty context; use a longer prompt, -p", args->soak       ? "--soak"
                                                                                        : args->parallel ? "--parallel"
                                                                                                         : "--reuse");
+        return QN_EXIT_USAGE;
+    }
+    if (args->profile && (args->reuse || args->soak)) {
+        qn_cli_error("--profile: cannot be used with %s", args->reuse ? "--reuse" : "--soak");
         return QN_EXIT_USAGE;
     }
     const bool has_mode = qn_args_has_sampling(args) || args->json_schema;

@@ -1,7 +1,7 @@
 /* quern bench, decoding: requests to a scheduler, as a server makes them, of one sequence at a depth or of those of
  * --parallel after their prompts. Greedy decoding and, by the options, sampled decoding and decoding under a JSON
  * schema are measured in turn. */
-#include "cli/bench_report.h"
+#include "cli/bench_profile.h"
 #include "cli/progress.h"
 #include "quern/scheduler.h"
 
@@ -155,7 +155,9 @@ static bool repeat_all(struct run *run)
             qn_bench_test *test = &run->tests[1 + mode];
             if (!qn_bench_has(bench, mode))
                 continue;
-            done = repeat(run, mode, run->n_generate, NULL, &prompt_seconds, &decode_seconds);
+            done = qn_bench_profile_start(bench) &&
+                   repeat(run, mode, run->n_generate, NULL, &prompt_seconds, &decode_seconds);
+            qn_bench_profile_stop(bench, test);
             test->bandwidths[i] = prompt->bandwidths[i];
             test->rates[i] = (double)(run->n * run->n_generate) / decode_seconds;
             if (mode == QN_BENCH_GREEDY)

@@ -1,6 +1,8 @@
 /* Tables and JSON of quern bench, sampling modes, and the limit that rates are compared with. */
 #include "cli/bench_report.h"
 
+#include "cli/bench_profile.h"
+
 #include "base/splitmix.h"
 #include "cli/grammar.h"
 #include "engine/read_rate.h"
@@ -223,6 +225,8 @@ static void print_table_line(const qn_bench *bench, qn_bench_test *test)
         snprintf(of_free, sizeof of_free, "%.3f", qn_bench_quantile(test->of_free, n, 0.5));
     printf("%-18s %8zu %8d %8s %26s %12.1f %10.1f %10s %10s\n", name, test->depth, bench->info.n_threads, bench->kv,
            rates, (double)test->bytes_per_token * 1e-6, limit * 1e-9, of_limit, of_free);
+    if (bench->args->profile)
+        qn_bench_profile_print(&test->profile, bench->info.n_threads);
 }
 
 static void print_json(const qn_bench *bench, qn_bench_test *test)
@@ -244,6 +248,8 @@ static void print_json(const qn_bench *bench, qn_bench_test *test)
         else
             fputs(",\"of_free\":null,", stdout);
     }
+    if (bench->args->profile)
+        qn_bench_profile_print_json(&test->profile, bench->info.n_threads);
     printf("\"peak_rss_bytes\":%llu}\n", (unsigned long long)qn_peak_rss());
 }
 

@@ -5,6 +5,7 @@
 
 #include "cli/bench_bandwidth.h"
 #include "cli/cli.h"
+#include "device/profile.h"
 #include "quern/grammar.h"
 #include "quern/scheduler.h"
 
@@ -37,6 +38,7 @@ typedef struct qn_bench_test {
     double rates[QN_BENCH_MAX_REPETITIONS], bandwidths[QN_BENCH_MAX_REPETITIONS];
     double of_free[QN_BENCH_MAX_REPETITIONS]; /* `rates` over those of qn_bench_compared */
     uint64_t bytes_per_token;
+    qn_profile profile; /* of all repetitions, with --profile */
 } qn_bench_test;
 
 /* qn_bench_tokens - fill in random token ids; the same seed gives the same ids. */

@@ -285,6 +285,24 @@ static void print_rotation(const qn_gguf *file)
     qn_rotation_free(&rotation);
 }
 
+/* Prints the labels of the head that ranks documents: a score is the first one's probability. */
+static void print_labels(const qn_gguf *file, const char *architecture)
+{
+    char key[128];
+    qn_string *labels;
+    snprintf(key, sizeof key, "%s.classifier.output_labels", architecture);
+    const qn_gguf_kv *kv = qn_gguf_find(file, key);
+    if (!kv || qn_gguf_array_strings(file, kv, &labels) != QN_OK)
+        return;
+    fputs("ranking     documents, by the probability of ", stdout);
+    for (uint64_t i = 0; i < kv->count; i++) {
+        fputs(i == 0 ? "\"" : i == 1 ? "\" among \"" : "\", \"", stdout);
+        qn_print_escaped(stdout, labels[i].data, labels[i].length);
+    }
+    puts("\"");
+    free(labels);
+}
+
 /* Prints the cache format that is forced, if the model does not allow any, and what needs memory; nothing for files
  * that cannot be run. */
 static void print_kv(const qn_gguf *file, const char *device)
@@ -295,11 +313,13 @@ static void print_kv(const qn_gguf *file, const char *device)
     if (qn_model_build(file, &hparams, &plan) != QN_OK)
         return;
     qn_plan_describe_kv_bias(&plan, layers, sizeof layers);
+    if (plan.rank_head.n_rows)
+        print_labels(file, hparams.architecture);
     if (!qn_aura_has_dim(hparams.head_dim))
-        printf("KV cache    f16 in all layers, whatever --kv says: there are no AURA codes for heads of %u values\n",
+        printf("KV cache    f16 in all layers, unless --kv is f32: there are no AURA codes for heads of %u values\n",
                (unsigned)hparams.head_dim);
     else if (*layers)
-        printf("KV cache    f16 in all layers, whatever --kv says: AURA codes would be inaccurate, as %s\n", layers);
+        printf("KV cache    f16 in all layers, unless --kv is f32: AURA codes would be inaccurate, as %s\n", layers);
     qn_print_memory(file, &hparams, &plan, device);
     qn_plan_free(&plan);
 }

@@ -2,6 +2,9 @@
  * empties the cache of compiled code. */
 #include "cli/cli.h"
 
+#include "base/append.h"
+#include "base/cpu.h"
+#include "base/topology.h"
 #include "device/registry.h"
 
 #include <stdlib.h>
@@ -66,6 +69,20 @@ static void print_built_in(const qn_backend_kernels *kernels)
     }
 }
 
+/* Prints the processors that the process may use, and the number of threads without -t. */
+static void print_processors(void)
+{
+    qn_topology topology;
+    char text[256], quota_text[64] = "";
+    const double quota = qn_cpu_quota();
+    const int n = qn_cpu_best_threads();
+    qn_topology_read("", &topology);
+    qn_topology_print(&topology, text, sizeof text);
+    if (quota > 0)
+        (void)qn_print(quota_text, sizeof quota_text, "; a quota of %.3g processors", quota);
+    printf("processors  %s%s; -t auto is %d thread%s\n", text, quota_text, n, n == 1 ? "" : "s");
+}
+
 /* Lists the code in this program, without a device. */
 static int list_built_in(void)
 {
@@ -75,6 +92,7 @@ static int list_built_in(void)
     if (qn_device_name_parse("--device", "cpu", &cpu) || qn_device_describe(&cpu, text))
         return qn_cli_fail();
     printf("device      %s: its kernels are part of the program\n", text);
+    print_processors();
     for (size_t i = 0; (backend = qn_device_backend(i)); i++)
         if (backend->kernels)
             print_built_in(backend->kernels);

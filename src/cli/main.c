@@ -1,6 +1,7 @@
 /* The program: finds the command, parses its arguments and runs it. */
 #include "base/append.h"
 #include "base/cpu.h"
+#include "base/numa.h"
 #include "cli/cli.h"
 #include "cli/signals.h"
 
@@ -93,6 +94,23 @@ static const qn_foreign_command *find_foreign_pair(int argc, char **argv)
     return qn_foreign_command_find(words);
 }
 
+/* Before threads are started and memory is written. If the system refuses, the program is only slower. */
+static void apply_numa(const qn_args *args)
+{
+    const qn_numa mode = !args->numa                         ? QN_NUMA_OFF
+                         : !strcmp(args->numa, "distribute") ? QN_NUMA_DISTRIBUTE
+                         : !strcmp(args->numa, "isolate")    ? QN_NUMA_ISOLATE
+                                                             : QN_NUMA_OFF;
+    qn_topology topology;
+    if (mode == QN_NUMA_OFF)
+        return;
+    qn_topology_read("", &topology);
+    if (qn_numa_apply(mode, &topology) && !args->quiet)
+        qn_cli_error("note: --numa %s: %s", args->numa, qn_error_text());
+    else if (topology.n_nodes < 2 && !args->quiet)
+        qn_cli_error("note: --numa %s: all processors are on one NUMA node", args->numa);
+}
+
 static int dispatch(int argc, char **argv)
 {
     static const char *const version_names[] = { "version", "--version", "-v", "-V", NULL };
@@ -123,6 +141,7 @@ static int dispatch(int argc, char **argv)
     case QN_ARGS_BAD: return QN_EXIT_USAGE;
     case QN_ARGS_OK: break;
     }
+    apply_numa(&args);
     return command->run(&args);
 }
 

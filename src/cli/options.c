@@ -71,7 +71,8 @@ enum {
         commands, name, alias, accepted, QN_OPTION_ENUM, AT(field), value, help, more, 0, 0, choices                   \
     }
 
-const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL };
+const char *const qn_kv_names[] = { "f32",     "f16",     "aura8", "aura6", "aura4",
+                                    "aura4v3", "aura4v2", "aura3", "aura2", NULL };
 const char *const qn_json_spaces[] = { "default", "indent", "compact", "any", NULL };
 const char *const qn_json_orders[] = { "schema", "any", NULL };
 const char *const qn_jumps[] = { "auto", "on", "off", NULL };
@@ -82,6 +83,7 @@ static const char *const log_formats[] = { "text", "json", NULL };
 static const char *const scopes[] = { "key", "all", NULL };
 static const char *const reasoning_views[] = { "show", "fold", "hide", NULL };
 static const char *const switches[] = { "on", "off", "auto", NULL };
+static const char *const numas[] = { "off", "distribute", "isolate", "numactl", NULL };
 static const char *const poolings[] = { "mean", "cls", "last", NULL };
 static const char *const efforts[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max", NULL };
 
@@ -154,8 +156,8 @@ const qn_option qn_options[] = {
     INT_OR(
         EVALUATE | QUANTIZE | CONVERT, "-t", "--threads", NULL, threads, "N", 1, 1024, automatic,
         "threads (default: auto)",
-        "auto is one for each core, or as many as a quota of processor time pays for, and fewer while other processes "
-        "use the processors so that fewer are faster."),
+        "auto is one for each core, but for cores too slow to help, or as many as a quota of processor time pays for, "
+        "and fewer while other processes use the processors so that fewer are faster. quern kernels says what there is."),
     TEXT(GENERATE, "--load", NULL, NULL, load, "FILE", "continue the conversation in this session file",
          "The file was written by --save with the same model; the conversation continues as if it had never stopped. "
          "chat also takes a file of its command /save. "
@@ -267,12 +269,19 @@ const qn_option qn_options[] = {
          "(-n); then three requests that share P tokens and have N tokens of their own. Prints the evaluated tokens "
          "and the time to the first token of each."),
     NUMBER(BENCH, "--rate", NULL, NULL, rate, "R", 0, 1e6, "with --soak: requests a second", NULL),
+    FLAG(
+        BENCH, "--profile", NULL, NULL, profile, "say after each test where its time went, by operation",
+        "On the CPU. For each operation: seconds of all repetitions, milliseconds a step, and the share of the test's "
+        "time; the seconds in which threads computed and in which they waited for others, summed over the threads; and "
+        "the first of these over their sum. Matmuls have the columns and rows of their matrices in their names. With "
+        "--parallel prompts and decoding are one profile."),
     CHOICE(
         BENCH, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
         "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, "
         "parallel, tok_per_s (an object of median, min, max), bytes_per_token (weights, cache and states that "
         "decoding one token reads at that depth), read_gb_per_s (10^9 bytes a second; null when it could not be "
-        "measured) and peak_rss_bytes; of decoding also sampling (an object of temperature, top_k, top_p, min_p, "
+        "measured) and peak_rss_bytes; with --profile also profile (an object of seconds, outside_seconds, steps, "
+        "threads and operations, a list of objects of name, seconds, computing, waiting, parallel); of decoding also sampling (an object of temperature, top_k, top_p, min_p, "
         "typical_p, top_n_sigma, xtc_probability, xtc_threshold, mirostat, mirostat_tau, mirostat_eta, "
         "dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, dry_sequence_breakers (a list of texts), "
         "repeat_penalty, repeat_last_n, frequency_penalty, presence_penalty, seed; null if it is greedy), "
@@ -441,11 +450,13 @@ const qn_option qn_options[] = {
         "It changes memory use and speed; on the CPU it never changes results."),
     TEXT(PERPLEXITY, "--kv", NULL, NULL, kv, "TYPE", "format of the KV cache (default f16), or a list of them",
          "As for the other commands. A list, such as f16,aura4,aura3, needs --kl-divergence."),
-    CHOICE(EVALUATE & ~PERPLEXITY, "--kv", NULL, NULL, kv, "TYPE", qn_kv_names, "format of the KV cache (default f16)",
-           "f16, or AURA codes with the given number of bits per value: aura8, aura6, aura4, aura3, aura2; aura4v3 and "
-           "aura4v2 have fewer bits for values than for keys. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 "
-           "values, and no large biases (Qwen2.5 has them); other models keep f16, and a note says so. A session file "
-           "keeps the format it was saved with."),
+    CHOICE(
+        EVALUATE & ~PERPLEXITY, "--kv", NULL, NULL, kv, "TYPE", qn_kv_names, "format of the KV cache (default f16)",
+        "f16; f32, which rounds nothing and takes twice the memory, for comparisons and on the CPU only; or AURA codes "
+        "with the given number of bits per value: aura8, aura6, aura4, aura3, aura2; aura4v3 and aura4v2 have fewer "
+        "bits for values than for keys. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 values, and no large "
+        "biases (Qwen2.5 has them); other models keep f16, and a note says so. A session file keeps the format it was "
+        "saved with."),
     BYTES(EVALUATE & ~SERVE, "--memory", NULL, NULL, memory, "SIZE", 1 << 22,
           "memory for KV caches and states, as in 8G (default: half of the free memory)",
           "Pages are taken from it as conversations grow, and given back. Weights do not count. On a GPU the default "
@@ -472,6 +483,11 @@ const qn_option qn_options[] = {
          "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
          "auto is the first GPU that can run the model, else the CPU."),
 
+    CHOICE(EVALUATE, "--numa", NULL, NULL, numa, "MODE", numas,
+           "on machines with several NUMA nodes: off, distribute or isolate (default off)",
+           "distribute puts weights and caches on all nodes in turn, page by page; isolate keeps threads, and so the "
+           "memory that they write first, on the node that the program started on. Pages of the file that are in the "
+           "page cache already stay where they are. numactl is off: what numactl has set holds."),
     FLAG(INFO, "--plan", NULL, NULL, plan, "print the operations that run the model",
          "Each with its layer, the bytes of weights that a token reads, what it is fused into by the persistent decode "
          "kernel of GPUs, its buffers (b) and activations (a) with their widths, > before those that it writes and + "

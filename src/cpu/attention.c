@@ -11,11 +11,17 @@
 
 #include <string.h>
 
-_Static_assert((int)QN_KEY_BLOCK == (int)QN_AURA_BLOCK, "fp16 and AURA caches have the same blocks");
+_Static_assert((int)QN_KEY_BLOCK == (int)QN_AURA_BLOCK, "caches with and without codes have the same blocks");
 
 static const qn_kv_view *cache_of(const qn_row *row)
 {
     return &qn_cpu_memory_of(row)->kv;
+}
+
+/* The kernels for the pages of a cache that hold no codes. */
+static const qn_attention_cache_kernels *kernels_of(const qn_executor *ex, const qn_kv_view *cache)
+{
+    return cache->is_f32 ? &ex->kernels->attention.f32 : &ex->kernels->attention.f16;
 }
 
 /* Scratch of one thread: a tile of queries with running results (acc, m, l), the results of one split (block, block_m,
@@ -129,7 +135,7 @@ static void store_rotated(const qn_executor *ex, const qn_kv_view *cache, size_t
     float rotated_key[QN_AURA_MAX_DIM], rotated_value[QN_AURA_MAX_DIM];
     qn_aura_rotate(&ex->kernels->aura, cache->key_codec, rotated_key, key);
     qn_aura_rotate(&ex->kernels->aura, cache->value_codec, rotated_value, value);
-    ex->kernels->attention.store(qn_kv_f16_keys(cache, layer, page, kv), qn_kv_f16_values(cache, layer, page, kv),
+    kernels_of(ex, cache)->store(qn_kv_f16_keys(cache, layer, page, kv), qn_kv_f16_values(cache, layer, page, kv),
                                  position % QN_PAGE, rotated_key, rotated_value, cache->key_codec->dim);
     if ((position + 1) % QN_PAGE)
         return;
@@ -158,7 +164,7 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
     if (cache->key_codec)
         store_rotated(ex, cache, layer, r->position, kv, key, value);
     else
-        ex->kernels->attention.store(qn_kv_keys(cache, layer, page, kv), qn_kv_values(cache, layer, page, kv),
+        kernels_of(ex, cache)->store(qn_kv_keys(cache, layer, page, kv), qn_kv_values(cache, layer, page, kv),
                                      r->position % QN_PAGE, key, value, dim);
 }
 
@@ -215,9 +221,9 @@ size_t qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, qn
 
 /* ---- Splits ---- */
 
-/* A split of a row's visible positions. They are divided in this order: of an fp16 cache, its blocks; of an AURA cache,
- * page 0, the blocks of codes, and the row's own page if that is not page 0. Pages without a visible position are
- * NULL. */
+/* A split of a row's visible positions. They are divided in this order: of a cache without codes, its blocks; of an
+ * AURA cache, page 0, the blocks of codes, and the row's own page if that is not page 0. Pages without a visible
+ * position are NULL. */
 typedef struct kv_split {
     const qn_kv_view *cache;
     size_t layer, kv;
@@ -349,7 +355,7 @@ static void attend_one_split(const qn_executor *ex, struct attention_scratch *s,
             block.values[i] = p->values[i];
             block.next_keys[i] = next && !cache->key_codec ? next->keys[i] : NULL;
         }
-        ex->kernels->attention.block(s->queries, n, &block, s->visible, dim, out, m, l, s->scores);
+        kernels_of(ex, cache)->block(s->queries, n, &block, s->visible, dim, out, m, l, s->scores);
         return;
     }
     qn_aura_block block = { .key_codec = cache->key_codec, .value_codec = cache->value_codec };

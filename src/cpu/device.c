@@ -11,6 +11,7 @@ static void device_free(qn_device *device)
 {
     qn_cpu_device *cpu = (qn_cpu_device *)device;
     qn_executor_free(cpu->executor);
+    qn_cpu_profile_free(cpu->profile);
     qn_cpu_caches_free(cpu->caches);
     qn_free(cpu->logits);
     qn_free(cpu->scratch);
@@ -59,6 +60,7 @@ static void sample_rows(void *context, size_t begin, size_t end, int thread)
 {
     const struct sampling *s = context;
     const size_t n = s->cpu->plan->n_vocab;
+    const uint64_t began = s->cpu->profile ? qn_ticks() : 0;
     for (size_t i = begin; i < end; i++) {
         qn_sample_request *request = &s->step->requests[i];
         if (request->prepare)
@@ -66,6 +68,8 @@ static void sample_rows(void *context, size_t begin, size_t end, int thread)
         qn_sample_token(&s->cpu->kernels.sample, request, s->step->logits + i * n, n,
                         s->cpu->scratch + (size_t)thread * s->cpu->scratch_bytes);
     }
+    if (s->cpu->profile)
+        qn_cpu_profile_add(s->cpu->profile, thread, s->cpu->plan->n_ops, qn_ticks() - began);
 }
 
 /* Calls `check` for each sampled token, on the thread that runs the step. If it rejects the token, it returns a buffer
@@ -89,8 +93,12 @@ static qn_status sample(qn_cpu_device *cpu, const qn_step *step)
     if (!step->logits)
         with_logits.logits = cpu->logits;
     qn_executor_run(cpu->executor, &with_logits);
+    if (cpu->profile)
+        qn_cpu_profile_open(cpu->profile, cpu->executor->n_phases, (size_t)qn_team_size(cpu->team));
     qn_team_divide(cpu->team, step->n_logit_rows, 1, sample_rows, &sampling);
     check_rows(cpu, &with_logits);
+    if (cpu->profile)
+        qn_cpu_profile_close(cpu->profile);
     return QN_OK;
 }
 
@@ -108,12 +116,34 @@ static qn_status device_memory(qn_device *device, const qn_memory_params *params
     return qn_cpu_memory_new(((qn_cpu_device *)device)->caches, params, out);
 }
 
+static qn_status device_profile_start(qn_device *device)
+{
+    qn_cpu_device *cpu = (qn_cpu_device *)device;
+    const qn_executor *ex = cpu->executor;
+    qn_cpu_profile_free(cpu->profile);
+    const qn_status status =
+        qn_cpu_profile_create(cpu->plan, ex->phases, ex->n_phases, (size_t)qn_team_size(cpu->team), &cpu->profile);
+    cpu->executor->profile = cpu->profile;
+    return status;
+}
+
+static void device_profile_stop(qn_device *device, qn_profile *report)
+{
+    qn_cpu_device *cpu = (qn_cpu_device *)device;
+    if (cpu->profile)
+        qn_cpu_profile_report(cpu->profile, report);
+    qn_cpu_profile_free(cpu->profile);
+    cpu->executor->profile = cpu->profile = NULL;
+}
+
 static const qn_device_vtable vtable = {
     .free = device_free,
     .reserve = device_reserve,
     .run = device_run,
     .memory_new = device_memory,
     .upload = device_upload,
+    .profile_start = device_profile_start,
+    .profile_stop = device_profile_stop,
 };
 
 qn_status qn_cpu_device_create(const qn_device_params *params, qn_device **out)

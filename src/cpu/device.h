@@ -17,6 +17,7 @@ typedef struct qn_cpu_device {
     float *logits;    /* [max_sampled, n_vocab] for sampling */
     uint8_t *scratch; /* [n_threads, scratch_bytes] for sampling. Both are allocated when first needed */
     size_t max_sampled, scratch_bytes;
+    qn_cpu_profile *profile; /* NULL: off. The executor has it too */
 } qn_cpu_device;
 
 /* qn_cpu_device_create - creates a device that executes params->plan. QN_ERR_MEMORY. Free with vtable->free. */

@@ -97,5 +97,7 @@ void qn_executor_run(qn_executor *executor, const qn_step *step)
     executor->step = step;
     executor->split_kv = qn_executor_split_kv(executor);
     qn_team_do(executor->team, &job);
+    if (executor->profile)
+        qn_cpu_profile_close(executor->profile);
     executor->step = NULL;
 }

@@ -9,16 +9,22 @@
 _Static_assert((int)QN_SAVED_KEY_TILE == (int)QN_KEY_TILE && (int)QN_SAVED_BLOCK_PAGES == (int)QN_BLOCK_PAGES,
                "session files have the layout of the CPU's pages");
 
-/* Returns the bytes of one head's keys in a page. */
-static size_t key_page_bytes(size_t head_dim, const qn_aura_codec *codec)
+/* Returns the bytes of one head's keys, or of its values, in a page without codes. */
+static size_t float_page_bytes(size_t head_dim, bool is_f32)
 {
-    return codec ? qn_aura_key_page_bytes(head_dim, codec->bits) : QN_PAGE * head_dim * sizeof(uint16_t);
+    return QN_PAGE * head_dim * (is_f32 ? sizeof(float) : sizeof(uint16_t));
+}
+
+/* Returns the bytes of one head's keys in a page. */
+static size_t key_page_bytes(size_t head_dim, const qn_aura_codec *codec, bool is_f32)
+{
+    return codec ? qn_aura_key_page_bytes(head_dim, codec->bits) : float_page_bytes(head_dim, is_f32);
 }
 
 /* Returns the bytes of one head's values in a page. */
-static size_t value_page_bytes(size_t head_dim, const qn_aura_codec *codec)
+static size_t value_page_bytes(size_t head_dim, const qn_aura_codec *codec, bool is_f32)
 {
-    return codec ? qn_aura_value_page_bytes(head_dim, codec->bits) : QN_PAGE * head_dim * sizeof(uint16_t);
+    return codec ? qn_aura_value_page_bytes(head_dim, codec->bits) : float_page_bytes(head_dim, is_f32);
 }
 
 static qn_status create(qn_kv_layout *layout, const qn_plan *plan)
@@ -39,12 +45,13 @@ static qn_status create(qn_kv_layout *layout, const qn_plan *plan)
     return QN_OK;
 }
 
-qn_status qn_kv_layout_create(qn_kv_layout *layout, const qn_plan *plan, const qn_aura_codecs *codecs)
+qn_status qn_kv_layout_create(qn_kv_layout *layout, const qn_plan *plan, const qn_aura_codecs *codecs, bool is_f32)
 {
     const size_t head_dim = plan->heads.head_dim;
     *layout = (qn_kv_layout){ .view = { .n_heads = plan->heads.n_kv_heads,
-                                        .key_bytes = key_page_bytes(head_dim, codecs->keys),
-                                        .value_bytes = value_page_bytes(head_dim, codecs->values),
+                                        .key_bytes = key_page_bytes(head_dim, codecs->keys, is_f32),
+                                        .value_bytes = value_page_bytes(head_dim, codecs->values, is_f32),
+                                        .is_f32 = is_f32,
                                         .key_codec = codecs->keys,
                                         .value_codec = codecs->values },
                               .head_dim = head_dim };

@@ -13,13 +13,14 @@ typedef struct qn_kv_layout {
 } qn_kv_layout;
 
 /* qn_kv_layout_create - creates the layout for the attention layers of a plan. The codecs, of dimension head_dim, must
- * outlive it; NULL: an fp16 cache. QN_ERR_MEMORY if sizes overflow. Free with qn_kv_layout_free, which accepts a zeroed
- * struct. */
-qn_status qn_kv_layout_create(qn_kv_layout *layout, const qn_plan *plan, const qn_aura_codecs *codecs);
+ * outlive it; without codecs (NULL), the cache has fp16 or, is_f32, fp32 elements. QN_ERR_MEMORY if sizes overflow.
+ * Free with qn_kv_layout_free, which accepts a zeroed struct. */
+qn_status qn_kv_layout_create(qn_kv_layout *layout, const qn_plan *plan, const qn_aura_codecs *codecs, bool is_f32);
 void qn_kv_layout_free(qn_kv_layout *layout);
 
 /* qn_kv_region - returns the address, in a sequence's memory, of a region with bytes > 0. The memory there has the
- * layout of the file. In fp16 keys, whose tiles are whole, elements of positions after region->held are arbitrary. */
+ * layout of the file. In fp16 and fp32 keys, whose tiles are whole, elements of positions after region->held are
+ * arbitrary. */
 void *qn_kv_region(const qn_kv_view *view, const qn_saved_region *region);
 
 /* qn_kv_bytes - returns the bytes that `length` positions use. */

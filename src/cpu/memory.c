@@ -248,7 +248,7 @@ static qn_status create_format(const qn_cpu_caches *c, qn_cpu_format *f)
 {
     QN_TRY(qn_aura_codecs_new(&f->codecs, c->plan->heads.head_dim, f->format->key_bits, f->format->value_bits,
                               QN_KV_SEED));
-    QN_TRY(qn_kv_layout_create(&f->layout, c->plan, &f->codecs));
+    QN_TRY(qn_kv_layout_create(&f->layout, c->plan, &f->codecs, f->format->is_f32));
     f->saved = qn_saved_layout_of(c->plan, f->format);
     f->recurrent = c->states ? &c->recurrent : NULL;
     f->cache =

@@ -2,6 +2,7 @@
 #ifndef QN_CPU_OPERATIONS_H
 #define QN_CPU_OPERATIONS_H
 
+#include "cpu/profile.h"
 #include "cpu/workspace.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
@@ -46,13 +47,15 @@ struct qn_executor {
     bool split_kv;       /* this step's attention is split-KV: distributed over blocks of keys too */
     size_t scratch_bytes;
     unsigned char *scratch; /* [n_threads, scratch_bytes] */
-    float *zeros;   /* convolution inputs at positions before 0, and rows of a missing state; NULL without recurrent
-                       layers */
-    size_t *phases; /* [n_phases + 1] the first operation of each phase; then n_ops */
+    float *zeros;    /* convolution inputs at positions before 0, and rows of a missing state; NULL without recurrent
+                        layers */
+    double own_part; /* of a thread's equal part of the work, how much may be its own: 1, or less if cores differ */
+    size_t *phases;  /* [n_phases + 1] the first operation of each phase; then n_ops */
     size_t n_phases;
     /* Of the phase that is open: written by the thread that opens it, read by all that do its pieces. */
     qn_cpu_work *works; /* [n_works] */
     size_t n_works;
+    qn_cpu_profile *profile; /* NULL: off. Set between steps; the caller's */
 };
 
 /* Returns the address of a row in a buffer of the plan. */

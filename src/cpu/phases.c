@@ -2,6 +2,7 @@
 #include "cpu/phases.h"
 
 #include "base/memory.h"
+#include "base/topology.h"
 
 /* Limit of operations in a phase, so that the numbers of pieces of their works fit in qn_team_pieces; a phase that is
  * divided in two is only slower. */
@@ -9,10 +10,21 @@ enum { MAX_OPS = 4, MAX_WORKS = MAX_OPS * QN_CPU_OP_WORKS };
 
 /* Pieces. A thread that is interrupted delays the others by the piece that it is in, so pieces are short; but each
  * costs a claim, and begins to read memory anew. A work that reads little memory is divided once for each thread if it
- * has fewer than MANY items for each. Else an eighth of the items is shared. */
+ * has fewer than MANY items for each. Else an eighth of the items is shared; more where cores differ in speed, so that
+ * the own pieces of a thread on a slow core end with the phase. There, few items are shared singly. */
 enum { MANY = 32, OWN = 7, SHARED_PART = 8, PIECE_BYTES = 64 << 10, MAX_OWN_PIECES = 24, MAX_SHARED_PIECES = 8 };
 enum { MAX_SINGLE_PIECES = QN_TEAM_MAX_SHARED / MAX_WORKS };
 _Static_assert(MAX_WORKS *MAX_OWN_PIECES <= QN_TEAM_MAX_OWN, "the own pieces of all works fit");
+
+/* With more threads than cores two threads of a core are slow, which the system spreads over all cores. */
+static double find_own_part(size_t n_threads)
+{
+    qn_topology topology;
+    float speeds[QN_MAX_PROCESSORS];
+    qn_topology_read("", &topology);
+    qn_topology_speeds(&topology, speeds);
+    return qn_own_part(speeds, n_threads < topology.n_cores ? n_threads : topology.n_cores);
+}
 
 qn_status qn_phases_create(qn_executor *executor)
 {
@@ -22,6 +34,7 @@ qn_status qn_phases_create(qn_executor *executor)
     QN_TRY(qn_alloc(&executor->works, MAX_WORKS, sizeof *executor->works, "executor"));
     QN_TRY(qn_alloc(&barriers, plan->n_ops, sizeof *barriers, "executor"));
     qn_plan_find_barriers(plan, barriers);
+    executor->own_part = find_own_part((size_t)qn_team_size(executor->team));
     for (size_t i = 0, first = 0; i < plan->n_ops; i++)
         if (barriers[i] || i + 1 == plan->n_ops || i + 1 - first == MAX_OPS)
             executor->phases[++executor->n_phases] = first = i + 1;
@@ -47,26 +60,33 @@ static void divide_singly(qn_cpu_work *work, size_t units)
     work->shared = at_most(units, MAX_SINGLE_PIECES);
 }
 
-/* Pieces of about PIECE_BYTES, seven eighths of them in the threads' own parts. */
-static void divide_evenly(qn_cpu_work *work, size_t units, size_t n_threads)
+/* Pieces of about PIECE_BYTES, seven eighths of `own_part` of them in the threads' own parts. */
+static void divide_evenly(qn_cpu_work *work, size_t units, size_t n_threads, double own_part)
 {
-    const size_t own_units = n_threads == 1 ? units : units - units / SHARED_PART, shared_units = units - own_units,
-                 per_thread = own_units / n_threads;
+    const size_t own_units = n_threads == 1 ? units : (size_t)((double)(units - units / SHARED_PART) * own_part);
+    const size_t shared_units = units - own_units, per_thread = own_units / n_threads;
+    if (!per_thread) {
+        divide_singly(work, units);
+        return;
+    }
     const size_t by_bytes = per_thread * work->unit * work->item_bytes / PIECE_BYTES;
     const size_t wanted = work->item_bytes ? by_bytes : OWN;
-    work->own = n_threads == 1 || !wanted ? 1 : at_most(at_most(wanted, per_thread), MAX_OWN_PIECES);
+    const size_t most = work->item_bytes ? (per_thread + 1) / 2 : per_thread; /* kernels compute two panels at once */
+    work->own = n_threads == 1 || !wanted ? 1 : at_most(at_most(wanted, most), MAX_OWN_PIECES);
     work->n_own_items = at_most(own_units * work->unit, work->count);
     work->shared = at_most(at_most(shared_units, MAX_SHARED_PIECES * n_threads), MAX_SINGLE_PIECES);
 }
 
-static void divide(qn_cpu_work *work, size_t n_threads)
+static void divide(qn_cpu_work *work, size_t n_threads, double own_part)
 {
     work->unit = work->unit ? work->unit : 1;
     const size_t units = (work->count + work->unit - 1) / work->unit;
     if (work->spread == QN_SPREAD_SINGLE || units <= 1) {
         divide_singly(work, units);
     } else if (work->item_bytes ? units >= SHARED_PART * n_threads : units >= MANY * n_threads) {
-        divide_evenly(work, units, n_threads);
+        divide_evenly(work, units, n_threads, own_part);
+    } else if (own_part < 1 && n_threads > 1) {
+        divide_singly(work, units);
     } else {
         work->own = 1;
         work->n_own_items = work->count;
@@ -84,7 +104,7 @@ static size_t find_works(const qn_executor *ex, const qn_op *op, size_t n_thread
     const size_t n = find[op->kind](ex, op, works);
     for (size_t i = 0; i < n; i++) {
         works[i].op = op;
-        divide(&works[i], n_threads);
+        divide(&works[i], n_threads, ex->own_part);
     }
     return n;
 }
@@ -93,6 +113,8 @@ qn_team_pieces qn_phases_open(void *executor, size_t phase, int n_threads)
 {
     qn_executor *ex = executor;
     qn_team_pieces pieces = { 0 };
+    if (ex->profile)
+        qn_cpu_profile_open(ex->profile, phase, (size_t)n_threads);
     ex->n_works = 0;
     for (size_t i = ex->phases[phase]; i < ex->phases[phase + 1]; i++)
         ex->n_works += find_works(ex, &ex->plan->ops[i], (size_t)n_threads, &ex->works[ex->n_works]);
@@ -137,8 +159,15 @@ static qn_cpu_range shared_range(const qn_cpu_work *work, size_t index, size_t n
 static void run_range(const qn_executor *ex, const qn_cpu_work *work, qn_cpu_range range, int thread)
 {
     range.thread = thread;
-    if (range.begin < range.end)
+    if (range.begin >= range.end)
+        return;
+    if (!ex->profile) {
         work->run(ex, work->op, &range);
+        return;
+    }
+    const uint64_t begin = qn_ticks();
+    work->run(ex, work->op, &range);
+    qn_cpu_profile_add(ex->profile, thread, (size_t)(work->op - ex->plan->ops), qn_ticks() - begin);
 }
 
 /* A thread at the end of its own pieces prefetches the weights that it begins the next phase with. */

@@ -16,8 +16,8 @@ _Static_assert((int)QN_PAGE == (int)QN_PAGE && (int)QN_PAGE == (int)QN_GDN_CHUNK
 /* A sequence's KV cache, as the operations read and write it.
  *
  * Page r holds positions [r, r+1) * QN_PAGE. Tables give the index of each page's memory, which holds all attention
- * layers. Within a page each head has its keys and its values, in the layout of kernels/attention/attention.h (fp16) or
- * of kernels/aura/aura.h (AURA codes, if there are codecs).
+ * layers. Within a page each head has its keys and its values, in the layout of kernels/attention/attention.h (fp16 or
+ * fp32) or of kernels/aura/aura.h (AURA codes, if there are codecs).
  *
  * Quantisation error matters most at the positions that queries attend to most: the first and the newest. The rows of a
  * page of an AURA cache are therefore first stored in fp16, in the codecs' rotated basis; a complete page is quantised,
@@ -34,7 +34,8 @@ typedef struct qn_kv_view {
     const uint32_t *kv_index;                     /* [n_layers]: a layer's index among the attention layers */
     size_t n_kv_layers, n_heads;                  /* attention layers; KV heads of each */
     size_t key_bytes, value_bytes;                /* of one head in one page; multiples of 64 */
-    const qn_aura_codec *key_codec, *value_codec; /* both NULL: an fp16 cache, without the fields below */
+    bool is_f32;                                  /* type of a cache without codes */
+    const qn_aura_codec *key_codec, *value_codec; /* both NULL: no codes, and none of the fields below */
     uint8_t *f16_pages; /* f16_stride apart, each [n_kv_layers][n_heads]: QN_PAGE keys, then QN_PAGE values; after all
                            of them [n_kv_layers][n_heads][dim] f32: the means of the page's keys in the rotated basis,
                            used only in page 0 */
@@ -42,14 +43,14 @@ typedef struct qn_kv_view {
     const uint32_t *f16_table; /* [r]: index of page r in f16_pages; valid for page 0 and for pages being filled */
 } qn_kv_view;
 
-/* qn_kv_keys - returns the keys of a head in a page: fp16 rows or codes. */
+/* qn_kv_keys - returns the keys of a head in a page: fp16 rows, fp32 rows or codes. */
 static inline void *qn_kv_keys(const qn_kv_view *view, size_t layer, size_t page, size_t head)
 {
     return view->pages + view->table[page] * view->page_stride +
            view->kv_index[layer] * view->n_heads * (view->key_bytes + view->value_bytes) + head * view->key_bytes;
 }
 
-/* qn_kv_values - returns the values of a head in a page: fp16 rows or codes. */
+/* qn_kv_values - returns the values of a head in a page: fp16 rows, fp32 rows or codes. */
 static inline void *qn_kv_values(const qn_kv_view *view, size_t layer, size_t page, size_t head)
 {
     return (uint8_t *)qn_kv_keys(view, layer, page, 0) + view->n_heads * view->key_bytes + head * view->value_bytes;

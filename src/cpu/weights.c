@@ -5,8 +5,6 @@
 #include "base/memory.h"
 #include "kernels/matmul/packed.h"
 
-#include <stdlib.h>
-
 qn_status qn_cpu_weights_create(const qn_plan *plan, qn_cpu_weights *weights)
 {
     *weights = (qn_cpu_weights){ 0 };
@@ -21,9 +19,8 @@ qn_status qn_cpu_weights_create(const qn_plan *plan, qn_cpu_weights *weights)
 
 void qn_cpu_weights_free(qn_cpu_weights *weights)
 {
-    for (size_t i = 0; i < weights->n_packed; i++)
-        qn_free(weights->packed[i]);
-    free(weights->packed);
+    if (weights->packed)
+        qn_address_space_free(weights->packed, weights->reserved);
     qn_free(weights->at);
     *weights = (qn_cpu_weights){ 0 };
 }
@@ -48,16 +45,42 @@ static const qn_packed_kernel *find_kernel(const qn_matmul_kernels *kernels, con
     return kernel && (!hilo || kernel->hilo) && stored->n_rows >= QN_PANEL_ROWS ? kernel : NULL;
 }
 
+static size_t packed_bytes(const qn_matrix *stored)
+{
+    return qn_round_up(stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS * stored->row_bytes, QN_ALIGN);
+}
+
+/* Reserves addresses for all matrices that can be packed. */
+static qn_status reserve(qn_cpu_weights *weights, const qn_plan *plan, const qn_matmul_kernels *kernels)
+{
+    size_t bytes = 0;
+    void *address;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const qn_op_matrices *matrices = qn_op_matrices_of(&plan->ops[i]);
+        for (size_t m = 0; matrices && m < matrices->n; m++) {
+            const qn_matrix *stored = &weights->at[i][m].stored;
+            if (find_kernel(kernels, stored, plan->acts[matrices->at[m].acts].hilo) &&
+                !qn_add_size(bytes, packed_bytes(stored), &bytes))
+                return qn_fail(QN_ERR_MEMORY, "packed weights: they do not fit in memory");
+        }
+    }
+    bytes = qn_round_up(bytes, QN_COMMIT_GRANULE);
+    QN_TRY(qn_address_space_reserve(bytes, &address));
+    weights->packed = address;
+    weights->reserved = bytes;
+    return QN_OK;
+}
+
 static qn_status pack_rows(qn_cpu_weights *weights, const qn_matrix *stored, qn_packing packing, qn_team *team,
                            uint8_t **out)
 {
-    const size_t bytes = stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS * stored->row_bytes;
-    struct pack pack = { .stored = stored, .packing = packing };
-    QN_TRY(qn_realloc_array(&weights->packed, &weights->cap_packed, weights->n_packed + 1, sizeof *weights->packed,
-                            "packed weights"));
-    QN_TRY(qn_alloc(&pack.packed, bytes, 1, "packed weights"));
-    *out = weights->packed[weights->n_packed++] = pack.packed;
-    qn_advise_huge(pack.packed, bytes);
+    struct pack pack = { .stored = stored, .packing = packing, .packed = weights->packed + weights->used };
+    const size_t end = weights->used + packed_bytes(stored);
+    for (; weights->committed < end; weights->committed += QN_COMMIT_GRANULE)
+        QN_TRY(qn_address_space_commit(weights->packed + weights->committed));
+    *out = pack.packed;
+    weights->used = end;
+    weights->n_packed++;
     qn_team_divide(team, stored->n_rows / QN_PANEL_ROWS, 1, pack_panels, &pack);
     return QN_OK;
 }
@@ -76,6 +99,8 @@ qn_status qn_cpu_weights_pack(qn_cpu_weights *weights, const qn_plan *plan, cons
                     : NULL;
             if (!kernel)
                 continue;
+            if (!weights->packed)
+                QN_TRY(reserve(weights, plan, kernels));
             if (!rows)
                 QN_TRY(pack_rows(weights, &matrix->stored, kernel->packing, team, &rows));
             matrix->packed = rows;

@@ -10,8 +10,11 @@
 /* Constant after the last qn_cpu_weights_pack. Matrices that are not packed point into the file's map. */
 typedef struct qn_cpu_weights {
     qn_packed_matrix (*at)[QN_OP_MATRICES]; /* [n_ops] of the plan: the matrices of each operation */
-    uint8_t **packed;                       /* [n_packed] packed rows that matrices point to */
-    size_t n_packed, cap_packed;
+    /* Packed rows that matrices point to, of one matrix after the other. They share huge pages: most matrices are
+     * smaller than a few of those. */
+    uint8_t *packed;
+    size_t reserved, committed, used; /* bytes: addresses, memory, rows */
+    size_t n_packed;                  /* matrices */
 } qn_cpu_weights;
 
 /* qn_cpu_weights_create - refers to the matrices as stored in the file. After QN_ERR_MEMORY the struct must be freed

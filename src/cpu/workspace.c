@@ -1,8 +1,10 @@
 /* Allocation of the CPU's workspace. */
 #include "cpu/workspace.h"
 
+#include "base/address_space.h"
 #include "base/memory.h"
 #include "kernels/attention/attention.h"
+#include "kernels/matmul/packed.h"
 #include "kernels/matmul/tiles.h"
 
 static void free_buffers(const qn_plan *plan, qn_cpu_workspace *ws)
@@ -62,6 +64,25 @@ static qn_attention_shape largest_shape(const qn_plan *plan)
     return largest;
 }
 
+/* Prompts read and write the whole workspace in each layer, so huge pages make them faster. Where an array fills a few
+ * of them at most, they would only take memory. */
+static void advise(void *memory, size_t bytes)
+{
+    if (memory && bytes >= 2 * (size_t)QN_COMMIT_GRANULE)
+        qn_advise_huge(memory, bytes);
+}
+
+static void advise_acts(const qn_acts *acts)
+{
+    const size_t groups = acts->max_rows * acts->n_super * QN_SUPER_GROUPS;
+    for (size_t layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
+        advise(acts->codes[layout], groups * QN_QUANT_GROUP);
+        advise(acts->codes_lo[layout], groups * QN_QUANT_GROUP);
+    }
+    advise(acts->lut, groups * QN_GROUP_LUT_BYTES);
+    advise(acts->lut_lo, groups * QN_GROUP_LUT_BYTES);
+}
+
 static qn_status alloc_buffers(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights,
                                size_t max_rows, size_t max_positions, qn_cpu_workspace *ws)
 {
@@ -71,10 +92,12 @@ static qn_status alloc_buffers(const qn_plan *plan, const qn_matmul_kernels *ker
             return qn_fail(QN_ERR_MEMORY, "plan: %zu rows of %zu do not fit in memory", max_rows,
                            plan->buffers[i].width);
         QN_TRY(qn_alloc(&ws->buffers[i], count, sizeof(float), "step buffer"));
+        advise(ws->buffers[i], count * sizeof(float));
     }
     for (size_t i = 0; i < plan->n_acts; i++) {
         QN_TRY(qn_acts_create(&ws->acts[i], max_rows, plan->acts[i].width, layouts_needed(plan, kernels, weights, i),
                               plan->acts[i].hilo));
+        advise_acts(&ws->acts[i]);
         ws->acts[i].only_tiles = only_tiles_read(plan, weights, i);
     }
     const qn_attention_shape h = largest_shape(plan);

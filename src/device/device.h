@@ -11,6 +11,7 @@
 #include "base/team.h"
 #include "cache/kv_format.h"
 #include "cache/sequence.h"
+#include "device/profile.h"
 #include "plan/plan.h"
 #include "plan/sampling.h"
 
@@ -147,6 +148,11 @@ typedef struct qn_device_vtable {
     /* Measures the device's memory read bandwidth, in bytes per second: the limit of decode speed. NULL for devices
      * whose bandwidth depends on the number of threads. */
     qn_status (*read_rate)(qn_device *device, double *rate);
+
+    /* Measure where the time of steps goes; NULL for devices that cannot. `profile_start` begins anew, `profile_stop`
+     * ends and adds to the report what was measured since; without a start it adds nothing. */
+    qn_status (*profile_start)(qn_device *device);
+    void (*profile_stop)(qn_device *device, qn_profile *report);
 } qn_device_vtable;
 
 /* A device with the plan of a model. Members are constant after it was opened, but `ahead`, which `reserve` sets, and

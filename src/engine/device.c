@@ -1,4 +1,4 @@
-/* The device of a model: opening it by the name in the parameters, and its read rate. */
+/* The device of a model: opening it by the name in the parameters, its read rate and its profile. */
 #include "engine/internal.h"
 #include "engine/read_rate.h"
 
@@ -26,4 +26,23 @@ qn_status qn_model_read_rate(qn_model *model, double *rate)
     const qn_status status = model->device->vtable->read_rate(model->device, rate);
     qn_model_unlock(model);
     return status;
+}
+
+qn_status qn_model_profile_start(qn_model *model)
+{
+    if (!model->device || !model->device->vtable->profile_start)
+        return qn_fail(QN_ERR_UNSUPPORTED, "no profile: the model does not run on the CPU");
+    qn_model_lock(model);
+    const qn_status status = model->device->vtable->profile_start(model->device);
+    qn_model_unlock(model);
+    return status;
+}
+
+void qn_model_profile_stop(qn_model *model, qn_profile *report)
+{
+    if (!model->device || !model->device->vtable->profile_stop)
+        return;
+    qn_model_lock(model);
+    model->device->vtable->profile_stop(model->device, report);
+    qn_model_unlock(model);
 }

@@ -67,12 +67,11 @@ static void normalize(float *values, size_t n)
         values[i] = (float)(values[i] / sqrt(sum));
 }
 
-qn_status qn_embed(qn_session *session, const qn_token *tokens, size_t n, qn_pooling pooling, float *embedding)
+qn_status qn_session_pool(qn_session *session, const qn_token *tokens, size_t n, qn_pooling pooling, float *out)
 {
     const size_t n_embd = session->model->hparams.n_embd;
     batch b = { .n_batch = n < session->n_batch ? n : session->n_batch };
     qn_pooled *pooled = NULL;
-    QN_TRY(qn_pooling_check(pooling));
     if (!n)
         return qn_fail(QN_ERR_INVALID, "embedding: the text has no tokens, at least 1 is needed");
     if (n > session->n_ctx)
@@ -87,12 +86,18 @@ qn_status qn_embed(qn_session *session, const qn_token *tokens, size_t n, qn_poo
         status = qn_alloc(&b.normed, b.n_batch, sizeof *b.normed, "hidden states");
     if (status == QN_OK)
         status = eval_all(session, tokens, n, &b, pooled);
-    if (status == QN_OK) {
-        qn_pooled_vector(pooled, embedding);
-        normalize(embedding, n_embd);
-    }
+    if (status == QN_OK)
+        qn_pooled_vector(pooled, out);
     qn_free(pooled);
     qn_free(b.states);
     qn_free(b.normed);
     return status;
+}
+
+qn_status qn_embed(qn_session *session, const qn_token *tokens, size_t n, qn_pooling pooling, float *embedding)
+{
+    QN_TRY(qn_pooling_check(pooling));
+    QN_TRY(qn_session_pool(session, tokens, n, pooling, embedding));
+    normalize(embedding, session->model->hparams.n_embd);
+    return QN_OK;
 }

@@ -8,6 +8,7 @@
 #include "device/memory.h"
 #include "engine/grammars.h"
 #include "engine/kept.h"
+#include "engine/ranking.h"
 #include "engine/state_file.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
@@ -44,6 +45,7 @@ struct qn_model {
     char *name;
     qn_pooling pooling;      /* as the file names it */
     qn_infill_tokens infill; /* prefix is -1: there are none */
+    qn_ranking ranking;
     qn_model_info info;
     qn_chat_format chat_format;
     const char *quantisation;

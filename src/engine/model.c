@@ -166,6 +166,7 @@ static qn_status load(qn_model *model, const char *path, const qn_model_params *
     QN_TRY(copy_name(model));
     QN_TRY(qn_model_find_pooling(model));
     QN_TRY(qn_model_find_infill(model));
+    QN_TRY(qn_ranking_find(model->file, &model->plan, model->tokenizer, &model->ranking));
     if (qn_gguf_q2_layout(model->file))
         log_line(params, qn_gguf_q2_layout(model->file));
     return qn_gguf_check_unchanged(model->file);
@@ -232,6 +233,7 @@ void qn_model_free(qn_model *model)
         model->device->vtable->free(model->device);
     qn_team_free(model->team);
     qn_plan_free(&model->plan);
+    qn_ranking_free(&model->ranking);
     qn_chat_template_free(model->chat);
     qn_tokenizer_free(model->tokenizer);
     qn_grammars_free(model->grammars);

@@ -29,7 +29,8 @@ size_t qn_pooled_first(const qn_pooled *p)
 {
     switch (p->pooling) {
     case QN_POOLING_CLS: return p->n ? p->n_tokens : 0;
-    case QN_POOLING_LAST: return p->n < p->n_tokens ? p->n_tokens - 1 : p->n_tokens;
+    case QN_POOLING_LAST:
+    case QN_POOLING_RANK: return p->n < p->n_tokens ? p->n_tokens - 1 : p->n_tokens;
     default: return p->n;
     }
 }
@@ -59,7 +60,7 @@ void qn_pooled_vector(const qn_pooled *p, float *out)
 
 /* ---- Models ---- */
 
-/* GGUF's values of pooling_type are those of qn_pooling; 4 is that of rerankers, whose head is not supported. */
+/* GGUF's values of pooling_type are those of qn_pooling. That of rerankers makes no embeddings. */
 static qn_status find_pooling(qn_model *model)
 {
     char key[128];

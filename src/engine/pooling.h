@@ -15,6 +15,11 @@ typedef struct qn_pooled {
 /* qn_pooling_check - QN_ERR_INVALID unless a pooling makes a vector of a text. */
 qn_status qn_pooling_check(qn_pooling pooling);
 
+/* qn_session_pool - Evaluates tokens in an emptied session and pools their hidden states, as qn_embed does.
+ *
+ *   out   [n_embd] */
+qn_status qn_session_pool(qn_session *session, const qn_token *tokens, size_t n, qn_pooling pooling, float *out);
+
 /* qn_pooled_create - Creates an empty sum for n_tokens > 0 rows. Free it with qn_free. */
 qn_status qn_pooled_create(qn_pooling pooling, size_t n_tokens, size_t n_embd, qn_pooled **out);
 

@@ -203,9 +203,10 @@ qn_status qn_kv_store(const qn_kv_cache *cache, qn_view keys, qn_view values, qn
         for (size_t h = 0; h < cache->n_kv_heads; h++) {
             const size_t head = h * cache->capacity * cache->head_dim,
                          row = (t * cache->n_kv_heads + h) * cache->head_dim;
-            qn_api_kernels.attention.store((uint16_t *)cache->keys.data + head, (uint16_t *)cache->values.data + head,
-                                           ((const uint32_t *)positions.data)[t], (const float *)keys.data + row,
-                                           (const float *)values.data + row, cache->head_dim);
+            qn_api_kernels.attention.f16.store((uint16_t *)cache->keys.data + head,
+                                               (uint16_t *)cache->values.data + head,
+                                               ((const uint32_t *)positions.data)[t], (const float *)keys.data + row,
+                                               (const float *)values.data + row, cache->head_dim);
         }
     return QN_OK;
 }
@@ -238,8 +239,8 @@ static void attend_query(const qn_kv_cache *cache, const float *query, size_t kv
         const size_t left = (size_t)position + 1 - first;
         const qn_attention_block block = block_at(cache, kv_head, first);
         const uint16_t visible = (uint16_t)(left < QN_KEY_BLOCK ? left : QN_KEY_BLOCK);
-        qn_api_kernels.attention.block(s->query, 1, &block, &visible, dim, first ? s->block : out,
-                                       first ? &block_m : &m, first ? &block_l : &l, s->scores);
+        qn_api_kernels.attention.f16.block(s->query, 1, &block, &visible, dim, first ? s->block : out,
+                                           first ? &block_m : &m, first ? &block_l : &l, s->scores);
         if (first)
             qn_api_kernels.attention.combine(out, &m, &l, s->block, block_m, block_l, dim);
     }

@@ -3,6 +3,7 @@
 
 #include "base/append.h"
 #include "model/keys.h"
+#include "model/rank.h"
 #include "model/rope.h"
 #include "plan/limits.h"
 
@@ -13,7 +14,7 @@
 static const qn_architecture table[] = {
     { .name = "llama", .rope = QN_ROPE_TYPE_NORM, .build = qn_dense_build },
     { .name = "qwen2", .rope = QN_ROPE_TYPE_NEOX, .qkv_bias = true, .build = qn_dense_build },
-    { .name = "qwen3", .rope = QN_ROPE_TYPE_NEOX, .qk_norm = true, .build = qn_dense_build },
+    { .name = "qwen3", .rope = QN_ROPE_TYPE_NEOX, .qk_norm = true, .rank_head = true, .build = qn_dense_build },
     { .name = "qwen35",
       .rope = QN_ROPE_TYPE_NEOX,
       .qk_norm = true,
@@ -129,7 +130,10 @@ static qn_status build_plan(const qn_gguf *file, const qn_architecture *architec
 {
     qn_weights weights;
     QN_TRY(qn_weights_open(&weights, file, plan));
-    qn_status status = architecture->build(&(qn_build){ .weights = &weights, .hparams = h, .plan = plan });
+    qn_build build = { .weights = &weights, .hparams = h, .plan = plan };
+    qn_status status = architecture->build(&build);
+    if (status == QN_OK && architecture->rank_head)
+        status = qn_rank_build(&build);
     if (status == QN_OK)
         status = qn_weights_check_all_used(&weights, h->architecture, h->n_layers, h->n_blocks);
     if (status == QN_OK)

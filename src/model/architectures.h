@@ -11,6 +11,7 @@ typedef struct qn_architecture {
     bool recurrent;         /* some layers are recurrent: they have no attention heads */
     bool mtp_blocks;        /* the file's last blocks may be for multi-token prediction (nextn_predict_layers): they are
                                ignored */
+    bool rank_head;         /* files may have a head that ranks documents (rank.h) */
     bool rope_sections;     /* files state the components of positions (rope.dimension_sections), interleaved */
     /* Adds buffers and operations to an empty plan. The caller frees the plan on failure. */
     qn_status (*build)(qn_build *build);

@@ -69,6 +69,8 @@ typedef struct qn_plan {
     size_t n_owned_floats, cap_owned_floats;
     qn_scaled_matrix *scaled;
     size_t n_scaled, cap_scaled;
+    qn_matrix rank_head;      /* of a model that ranks documents, one row a label, which the engine multiplies with the
+                                 normed hidden state; without rows if there is none */
     double *frequencies;      /* [n_rot/2] frequencies of rope */
     double attn_factor;       /* factor of rope's cosines and sines */
     uint8_t *rope_components; /* [n_rot/2] component of a row's position that rotates each pair (plan/rope.h); NULL: all

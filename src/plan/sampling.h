@@ -71,7 +71,7 @@ typedef struct qn_sample_request {
                               */
     uint64_t random;         /* uniformly distributed, 64 bits */
     qn_logprobs *logprobs;   /* NULL: none. On entry n is the number of tokens to list; written if a token is sampled */
-    bool logprobs_after;     /* they are of the distribution from which the token is drawn: on the CPU only */
+    bool logprobs_after;     /* they are of the distribution from which the token is drawn */
     /* NULL, or called by the device once before it samples the token, if possible while it computes the row. Sets the
      * members that depend on the tokens before it: `allowed`, `check`, the lists and mirostat_mu. Calls for different
      * rows may run at the same time on the team's threads. */
@@ -125,10 +125,11 @@ static inline bool qn_sample_depends_on_text(const qn_sampling *sampling)
            qn_sample_has_dry(sampling) || sampling->mirostat;
 }
 
-/* qn_sample_is_on_host - returns whether only the CPU has the filter; other devices leave such a row to the host. */
-static inline bool qn_sample_is_on_host(const qn_sampling *sampling)
+/* qn_sample_is_on_host - returns whether only the CPU has the filter, or the log probabilities after all filters; other
+ * devices leave such a row to the host. */
+static inline bool qn_sample_is_on_host(const qn_sampling *sampling, bool has_logprobs_after)
 {
-    return !qn_sample_is_greedy(sampling) && sampling->mirostat;
+    return has_logprobs_after || (!qn_sample_is_greedy(sampling) && sampling->mirostat);
 }
 
 /* qn_sample_key - returns a key that orders tokens: larger for a larger logit, and for the lower index if logits are

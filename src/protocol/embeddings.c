@@ -60,6 +60,17 @@ static bool take_input(qn_embeddings_exchange *x, json_t *input, size_t i, const
                          : qn_refuse_type(refusal, field, input, expected);
 }
 
+bool qn_embeddings_alloc(qn_embeddings_exchange *x, size_t n, qn_refusal *refusal)
+{
+    if (!qn_account_take(x->base.account, n * (sizeof *x->prompts + sizeof *x->embedded)))
+        return qn_refuse_over(x->base.account, refusal);
+    if (qn_alloc(&x->prompts, n, sizeof *x->prompts, "inputs") ||
+        qn_alloc(&x->embedded, n, sizeof *x->embedded, "inputs"))
+        return qn_refuse_memory(refusal);
+    x->n_prompts = n;
+    return true;
+}
+
 static bool take_inputs(qn_embeddings_exchange *x, json_t *given, const char *field, qn_reading *reading,
                         qn_refusal *refusal)
 {
@@ -72,12 +83,8 @@ static bool take_inputs(qn_embeddings_exchange *x, json_t *given, const char *fi
         return qn_refuse_type(refusal, field, given, expected);
     if (n > most)
         return qn_refuse(refusal, 400, NULL, field, "'%s' has %zu inputs, at most %zu are allowed", field, n, most);
-    if (!qn_account_take(x->base.account, n * (sizeof *x->prompts + sizeof *x->embedded)))
-        return qn_refuse_over(x->base.account, refusal);
-    if (qn_alloc(&x->prompts, n, sizeof *x->prompts, "inputs") ||
-        qn_alloc(&x->embedded, n, sizeof *x->embedded, "inputs"))
-        return qn_refuse_memory(refusal);
-    x->n_prompts = n;
+    if (!qn_embeddings_alloc(x, n, refusal))
+        return false;
     for (size_t i = 0; i < n; i++)
         if (!take_input(x, input_at(given, i), i, field, &needs_model, refusal))
             return false;
@@ -206,6 +213,30 @@ static qn_pooling pooling_of(const qn_embeddings_exchange *x)
     return x->pooling ? x->pooling : served ? served : QN_POOLING_LAST;
 }
 
+bool qn_embeddings_check_count(const qn_embeddings_exchange *x, const qn_served *served, qn_refusal *refusal)
+{
+    return !served->max_inputs || x->n_prompts <= served->max_inputs ||
+           qn_refuse(refusal, 400, NULL, "input", "there are %zu inputs, at most %zu are allowed", x->n_prompts,
+                     served->max_inputs);
+}
+
+bool qn_embeddings_make_requests(qn_embeddings_exchange *x, qn_pooling pooling, size_t n_values, qn_refusal *refusal)
+{
+    if (!qn_account_take(x->base.account, x->n_prompts * (sizeof *x->base.requests + n_values * sizeof(float))))
+        return qn_refuse_over(x->base.account, refusal);
+    if (qn_alloc(&x->base.requests, x->n_prompts, sizeof *x->base.requests, "requests"))
+        return qn_refuse_memory(refusal);
+    x->base.n_requests = x->n_prompts;
+    for (size_t i = 0; i < x->n_prompts; i++) {
+        x->base.requests[i] = (qn_request_params)QN_REQUEST_PARAMS_INIT;
+        x->base.requests[i].tokens = x->prompts[i].tokens;
+        x->base.requests[i].n_tokens = x->prompts[i].n;
+        x->base.requests[i].max_tokens = 0;
+        x->base.requests[i].pooling = pooling;
+    }
+    return true;
+}
+
 bool qn_embeddings_bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
     static const char poor[] = "the model's file names no pooling: it was not trained for embeddings, and its "
@@ -215,9 +246,8 @@ bool qn_embeddings_bind(qn_exchange *exchange, const qn_served *served, qn_refus
     x->served = served;
     if (qn_model_check_embeddings(served->model))
         return qn_refuse(refusal, 501, "not_supported", NULL, "%s", qn_error_text());
-    if (served->max_inputs && x->n_prompts > served->max_inputs)
-        return qn_refuse(refusal, 400, NULL, "input", "there are %zu inputs, at most %zu are allowed", x->n_prompts,
-                         served->max_inputs);
+    if (!qn_embeddings_check_count(x, served, refusal))
+        return false;
     if (x->dimensions > n_embd)
         return qn_refuse(refusal, 400, NULL, "dimensions", "'dimensions' is %lld, the model's embeddings have %u",
                          (long long)x->dimensions, (unsigned)n_embd);
@@ -226,20 +256,8 @@ bool qn_embeddings_bind(qn_exchange *exchange, const qn_served *served, qn_refus
             return false;
     json_decref(x->given);
     x->given = NULL;
-    if (!qn_account_take(x->base.account, x->n_prompts * (sizeof *x->base.requests + n_embd * sizeof(float))))
-        return qn_refuse_over(x->base.account, refusal);
-    if (qn_alloc(&x->base.requests, x->n_prompts, sizeof *x->base.requests, "requests"))
-        return qn_refuse_memory(refusal);
     x->base.warning = qn_model_get_pooling(served->model) ? NULL : poor;
-    x->base.n_requests = x->n_prompts;
-    for (size_t i = 0; i < x->n_prompts; i++) {
-        x->base.requests[i] = (qn_request_params)QN_REQUEST_PARAMS_INIT;
-        x->base.requests[i].tokens = x->prompts[i].tokens;
-        x->base.requests[i].n_tokens = x->prompts[i].n;
-        x->base.requests[i].max_tokens = 0;
-        x->base.requests[i].pooling = pooling_of(x);
-    }
-    return true;
+    return qn_embeddings_make_requests(x, pooling_of(x), n_embd, refusal);
 }
 
 /* ---- Vectors ---- */

@@ -1,10 +1,11 @@
-/* Exchanges whose answers are embeddings. Protocols differ in the fields of the body and in the form of the answer. */
+/* Exchanges whose answers are embeddings, or scores of documents (rerank.c). Protocols differ in the fields of the body
+ * and in the form of the answer. */
 #ifndef QN_PROTOCOL_EMBEDDINGS_H
 #define QN_PROTOCOL_EMBEDDINGS_H
 
 #include "protocol/openai.h"
 
-extern const qn_protocol qn_ollama_embed, qn_ollama_embeddings;
+extern const qn_protocol qn_ollama_embed, qn_ollama_embeddings, qn_rerank;
 
 /* The embedding of one text. */
 typedef struct qn_embedded {
@@ -33,6 +34,15 @@ typedef struct qn_embeddings_exchange {
  *   fields   NULL at the end; refusals name the first */
 qn_embeddings_exchange *qn_embeddings_parse(const json_t *body, const char *const *fields, qn_reading *reading,
                                             qn_refusal *refusal);
+
+/* qn_embeddings_alloc - allocates n prompts and vectors. False: refused. */
+bool qn_embeddings_alloc(qn_embeddings_exchange *x, size_t n, qn_refusal *refusal);
+
+/* qn_embeddings_check_count - refuses more inputs than requests may wait. */
+bool qn_embeddings_check_count(const qn_embeddings_exchange *x, const qn_served *served, qn_refusal *refusal);
+
+/* qn_embeddings_make_requests - makes a request of each prompt, whose vectors have n_values. False: refused. */
+bool qn_embeddings_make_requests(qn_embeddings_exchange *x, qn_pooling pooling, size_t n_values, qn_refusal *refusal);
 
 /* qn_embeddings_dimensions - reads `dimensions`; bind compares it with the model's. */
 bool qn_embeddings_dimensions(qn_embeddings_exchange *x, const json_t *body, qn_refusal *refusal);

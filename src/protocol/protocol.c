@@ -9,12 +9,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-const qn_protocol *const qn_protocols[] = {
-    &qn_openai_chat,     &qn_openai_completion,  &qn_llama_completion, &qn_llama_tokenize,    &qn_llama_detokenize,
-    &qn_llama_template,  &qn_anthropic_messages, &qn_anthropic_count,  &qn_responses_create,  &qn_openai_chat_count,
-    &qn_responses_count, &qn_openai_embeddings,  &qn_llama_embeddings, &qn_llama_infill,      &qn_ollama_chat,
-    &qn_ollama_generate, &qn_ollama_show,        &qn_ollama_embed,     &qn_ollama_embeddings, NULL
-};
+const qn_protocol *const qn_protocols[] = { &qn_openai_chat,
+                                            &qn_openai_completion,
+                                            &qn_llama_completion,
+                                            &qn_llama_tokenize,
+                                            &qn_llama_detokenize,
+                                            &qn_llama_template,
+                                            &qn_anthropic_messages,
+                                            &qn_anthropic_count,
+                                            &qn_responses_create,
+                                            &qn_openai_chat_count,
+                                            &qn_responses_count,
+                                            &qn_openai_embeddings,
+                                            &qn_llama_embeddings,
+                                            &qn_llama_infill,
+                                            &qn_ollama_chat,
+                                            &qn_ollama_generate,
+                                            &qn_ollama_show,
+                                            &qn_ollama_embed,
+                                            &qn_ollama_embeddings,
+                                            &qn_rerank,
+                                            NULL };
 
 const qn_protocol *qn_protocol_find(const char *path)
 {

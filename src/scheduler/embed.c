@@ -9,7 +9,10 @@ qn_status qn_request_check_pooling(const qn_scheduler *s, const qn_request_param
 {
     if (!p->pooling)
         return QN_OK;
-    QN_TRY(qn_pooling_check(p->pooling));
+    if (p->pooling == QN_POOLING_RANK)
+        QN_TRY(qn_model_check_ranking(s->model));
+    else
+        QN_TRY(qn_pooling_check(p->pooling));
     if (s->generation)
         return qn_fail(QN_ERR_UNSUPPORTED, "pooling: only a scheduler computes embeddings of prompts, see qn_embed");
     if (!p->on_embedding)

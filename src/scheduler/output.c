@@ -91,6 +91,10 @@ qn_status qn_request_push_embedding(qn_scheduler *s, qn_request *r, const qn_poo
     *event = (qn_event){ .request = r, .kind = QN_EVENT_EMBEDDING, .token = QN_NO_TOKEN, .length = pooled->n_embd };
     event->embedding = (float *)(void *)(event + 1);
     qn_pooled_vector(pooled, event->embedding);
+    if (pooled->pooling == QN_POOLING_RANK) {
+        event->embedding[0] = qn_ranking_score(&s->model->ranking, event->embedding);
+        event->length = 1;
+    }
     qn_scheduler_push(s, event);
     return QN_OK;
 }

@@ -51,9 +51,6 @@ static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
         return qn_fail(QN_ERR_INVALID, "deadline: %g seconds, expected 0 or more", p->deadline);
     if (p->n_logprobs < -1 || p->n_logprobs > QN_MAX_LOGPROBS)
         return qn_fail(QN_ERR_INVALID, "log probabilities: %d, expected -1 to %d", p->n_logprobs, QN_MAX_LOGPROBS);
-    if (p->logprobs_after && p->n_logprobs >= 0 && s->model->device->vtable->launch)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: log probabilities after sampling are not supported, only before it",
-                       s->model->device->name);
     if (p->n_prompt_logprobs < -1 || p->n_prompt_logprobs > QN_MAX_LOGPROBS)
         return qn_fail(QN_ERR_INVALID, "log probabilities of the prompt: %d, expected -1 to %d", p->n_prompt_logprobs,
                        QN_MAX_LOGPROBS);

@@ -100,8 +100,9 @@ static void prepare(void *request, qn_sample_request *sampled)
  * the next step has a draft: several tokens, which save more than running one step ahead. */
 bool qn_request_waits_for_token(const qn_request *r)
 {
-    return r->is_checked || r->expects_draft || qn_sample_is_on_host(&r->params.sampling) ||
-           r->params.reasoning_budget >= 0;
+    const qn_request_params *p = &r->params;
+    return r->is_checked || r->expects_draft || p->reasoning_budget >= 0 ||
+           qn_sample_is_on_host(&p->sampling, p->n_logprobs >= 0 && p->logprobs_after);
 }
 
 /* The number of biases for the token sampled after n more tokens: held biases count while min_tokens is not reached. */

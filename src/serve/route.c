@@ -199,8 +199,6 @@ static bool get_file(qn_http *http, const char *rest, qn_resource *resource, qn_
 #define READ "GET, HEAD, OPTIONS"
 #define WRITE "POST, OPTIONS"
 
-static const char no_reranking[] = "the model has no head that ranks documents: quern loads only models of text";
-
 static const char no_changes[] = "requests do not change the models that are served; see quern pull and quern rm";
 
 static const qn_route own_routes[] = {
@@ -225,10 +223,6 @@ static const qn_route own_routes[] = {
     { "/models", READ, QN_ROUTE_KEYS, get_models, NULL, NULL },
     { "/v1/models/*", READ, QN_ROUTE_KEYS, get_model, NULL, NULL },
     { "/models/*", READ, QN_ROUTE_KEYS, get_model, NULL, NULL },
-    { "/rerank", WRITE, QN_ROUTE_KEYS, NULL, NULL, no_reranking },
-    { "/reranking", WRITE, QN_ROUTE_KEYS, NULL, NULL, no_reranking },
-    { "/v1/rerank", WRITE, QN_ROUTE_KEYS, NULL, NULL, no_reranking },
-    { "/v1/reranking", WRITE, QN_ROUTE_KEYS, NULL, NULL, no_reranking },
 };
 
 enum { N_OWN_ROUTES = sizeof own_routes / sizeof *own_routes, MAX_ROUTES = 128 };

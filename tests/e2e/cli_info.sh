@@ -86,10 +86,12 @@ for name, offset in tensors:
 open(sys.argv[2], "wb").write(data)
 PY
 quern info "$work/biased.gguf"
-grep -qE '^KV cache    f16 in all layers, whatever --kv says: AURA codes would be inaccurate, as biases of queries, keys and values are up to [0-9.]+, [0-9.]+ and [0-9.]+ times the norm without them \(layers 0-1 of 2\)$' "$work/out" ||
+grep -qE '^KV cache    f16 in all layers, unless --kv is f32: AURA codes would be inaccurate, as biases of queries, keys and values are up to [0-9.]+, [0-9.]+ and [0-9.]+ times the norm without them \(layers 0-1 of 2\)$' "$work/out" ||
     fail "info: the biased model's KV cache"
+quern info "$golden/ranker.gguf"
+grep -qx 'ranking     documents, by the probability of "yes" among "no"' "$work/out" || fail "info: the ranker's labels"
 quern info "$golden/parrot.gguf"
-grep -qx 'KV cache    f16 in all layers, whatever --kv says: there are no AURA codes for heads of 16 values' "$work/out" || fail "info: the parrot's KV cache"
+grep -qx 'KV cache    f16 in all layers, unless --kv is f32: there are no AURA codes for heads of 16 values' "$work/out" || fail "info: the parrot's KV cache"
 for model in qwen2.q1_0 qwen3.q1_0 qwen35.q1_0; do
     quern info "$golden/$model.gguf"
     ! grep -q '^KV cache' "$work/out" || fail "info: a KV cache of $model"

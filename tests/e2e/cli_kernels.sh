@@ -15,6 +15,7 @@ quern kernels --help
 
 quern kernels --device cpu
 [ $status -eq 0 ] || fail 'quern kernels --device cpu'
+grep -q -E '^processors  [0-9]+ cores?.*; -t auto is [0-9]+ threads?$' "$work/out" || fail 'the processors are not named'
 grep -q '^device      cpu, ' "$work/out" || fail 'the instruction set is not named'
 cp "$work/out" "$work/cpu"
 QN_DEVICE=cpu quern kernels

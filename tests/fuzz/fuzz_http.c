@@ -305,12 +305,22 @@ static size_t answer_length(const char *text, size_t n, bool is_head, bool has_e
     return need <= n ? need : 0;
 }
 
+/* Whether another answer follows the headers of the one at the beginning of the text. */
+static bool has_no_body(const char *text, size_t n)
+{
+    const char *head_end = memmem(text, n, "\r\n\r\n", 4);
+    return head_end && (size_t)(text + n - head_end) >= 4 + 9 && !memcmp(head_end + 4, "HTTP/1.1 ", 9);
+}
+
 static void parse_answers(struct answers *a, const struct requests *r)
 {
     while (a->parsed < a->n && a->count < MAX_ANSWERS) {
-        const bool is_head = a->count < r->n && r->at[a->count].is_head;
+        const char *text = a->text + a->parsed;
+        const size_t left = a->n - a->parsed;
         bool closes;
-        const size_t n = answer_length(a->text + a->parsed, a->n - a->parsed, is_head, a->has_ended, &closes);
+        /* What is left open may be requests, also of HEAD. */
+        const bool is_head = a->count < r->n ? r->at[a->count].is_head : r->is_open && has_no_body(text, left);
+        const size_t n = answer_length(text, left, is_head, a->has_ended, &closes);
         if (!n)
             return;
         require(!a->closes, "nothing follows an answer that ends the connection");

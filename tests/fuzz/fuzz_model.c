@@ -6,10 +6,11 @@
 
 #include "quern/quern.h"
 
-static const char *const names[] = { "llama-yarn.bf16",      "qwen35.q1_0",         "qwen2.q1_0",
-                                     "qwen3-linear.f16",     "qwen35-rotated.q1_0", "qwen35-rotated.ptq1_0",
-                                     "qwen35-rotated.q2_0",  "qwen35-yarn.f16",     "llama-linear.bf16",
-                                     "qwen35-rotated.pq2_0", "qwen35.ptq1_0",       "qwen35.q2_0" };
+static const char *const names[] = {
+    "llama-yarn.bf16",       "qwen35.q1_0",         "qwen2.q1_0",      "qwen3-linear.f16",  "qwen35-rotated.q1_0",
+    "qwen35-rotated.ptq1_0", "qwen35-rotated.q2_0", "qwen35-yarn.f16", "llama-linear.bf16", "qwen35-rotated.pq2_0",
+    "qwen35.ptq1_0",         "qwen35.q2_0",         "ranker"
+};
 enum { N_NAMES = sizeof names / sizeof *names, N_CTX = 16 };
 
 static struct {
@@ -30,10 +31,24 @@ static void set_up(void)
     require(edited, "memory");
 }
 
-/* Evaluates two tokens in a batch, one more, then the second again. */
+/* Ranks a document, if the model says that it does. */
+static void rank(qn_model *model, qn_session *session)
+{
+    qn_token *tokens;
+    size_t n;
+    float score;
+    if (qn_model_check_ranking(model) != QN_OK)
+        return;
+    require(qn_ranking_tokens(model, "a", 1, "b", 1, &tokens, &n) == QN_OK, "a model that ranks has prompts");
+    if (n && n <= N_CTX && qn_rank(session, tokens, n, &score) == QN_OK)
+        require(!(score < 0) && !(score > 1), "a score is a probability");
+    qn_free_tokens(tokens);
+}
+
+/* Evaluates two tokens in a batch, one more, then the second again; ranks a document. */
 static void evaluate(qn_model *model, uint8_t choice)
 {
-    static const char *const formats[] = { "f16", "aura4", "aura3", "aura8" };
+    static const char *const formats[] = { "f16", "aura4", "f32", "aura8" };
     const qn_model_info info = *qn_model_get_info(model);
     const qn_session_params params = {
         .size = sizeof(qn_session_params), .n_ctx = N_CTX, .n_batch = 1 + choice % 3, .kv = formats[choice / 4 % 4]
@@ -50,6 +65,7 @@ static void evaluate(qn_model *model, uint8_t choice)
         require(qn_session_eval(session, tokens + 1, 1, QN_LOGITS_LAST, logits) == QN_OK, "and on again");
         require(qn_session_eval(session, &(qn_token){ (qn_token)info.n_vocab }, 1, QN_LOGITS_LAST, logits) != QN_OK,
                 "no token is beyond the vocabulary");
+        rank(model, session);
         qn_session_free(session);
     }
     free(logits);

@@ -30,7 +30,7 @@ enum {
     KEEP_ROWS = 16384
 };
 
-static const char *const formats[N_FORMATS] = { "f16", "aura4", "aura3", "aura8" };
+static const char *const formats[N_FORMATS] = { "f16", "aura4", "f32", "aura8" };
 
 static qn_model *model;
 static uint64_t fingerprint;

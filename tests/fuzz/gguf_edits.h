@@ -274,7 +274,11 @@ static const char *const edit_words[] = { "llama",
                                           "blk.0.ssm_conv1d.weight",
                                           "blk.1.attn_qkv.weight",
                                           "blk.1.attn_norm.weight",
-                                          "blk.2.ffn_up.weight" };
+                                          "blk.2.ffn_up.weight",
+                                          "cls.output.weight",
+                                          ".pooling_type",
+                                          ".classifier.output_labels",
+                                          "tokenizer.chat_template.rerank" };
 
 enum { N_EDIT_WORDS = sizeof edit_words / sizeof *edit_words };
 

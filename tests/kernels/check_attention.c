@@ -1,4 +1,4 @@
-/* Attention over an fp16 KV cache: store, block, combine, normalize. */
+/* Attention over a KV cache of fp16 or fp32 elements: store, block, combine, normalize. */
 #include "check.h"
 
 #include "base/f16.h"
@@ -8,10 +8,11 @@
 enum { BLOCKS = 3, POSITIONS = BLOCKS * QN_KEY_BLOCK, PAGES = BLOCKS * QN_BLOCK_PAGES };
 
 struct problem {
+    bool is_f32;
     size_t head_dim, n_queries;
-    uint16_t *keys, *values;
+    uint8_t *keys, *values;
     size_t slots[2][PAGES]; /* of pages in keys and values */
-    float *queries, *k, *v; /* the stored rows, before rounding to fp16 */
+    float *queries, *k, *v; /* the stored rows, before rounding */
     uint16_t visible[QN_QUERY_TILE];
     size_t n_stored;
 };
@@ -25,32 +26,49 @@ static void shuffle(size_t *slots)
     }
 }
 
-static uint16_t *key_page(const struct problem *p, size_t page)
+static const char *type_name(bool is_f32)
 {
-    return p->keys + p->slots[0][page] * QN_PAGE * p->head_dim;
+    return is_f32 ? "f32" : "f16";
 }
 
-static uint16_t *value_page(const struct problem *p, size_t page)
+static size_t page_bytes(bool is_f32, size_t head_dim)
 {
-    return p->values + p->slots[1][page] * QN_PAGE * p->head_dim;
+    return QN_PAGE * head_dim * (is_f32 ? sizeof(float) : sizeof(uint16_t));
+}
+
+static uint8_t *key_page(const struct problem *p, size_t page)
+{
+    return p->keys + p->slots[0][page] * page_bytes(p->is_f32, p->head_dim);
+}
+
+static uint8_t *value_page(const struct problem *p, size_t page)
+{
+    return p->values + p->slots[1][page] * page_bytes(p->is_f32, p->head_dim);
+}
+
+static const qn_attention_cache_kernels *kernels_of(const struct problem *p, const qn_attention_kernels *kernels)
+{
+    return p->is_f32 ? &kernels->f32 : &kernels->f16;
 }
 
 static void store(const struct problem *p, const qn_attention_kernels *kernels, size_t j)
 {
-    kernels->store(key_page(p, j / QN_PAGE), value_page(p, j / QN_PAGE), j % QN_PAGE, p->k + j * p->head_dim,
-                   p->v + j * p->head_dim, p->head_dim);
+    kernels_of(p, kernels)
+        ->store(key_page(p, j / QN_PAGE), value_page(p, j / QN_PAGE), j % QN_PAGE, p->k + j * p->head_dim,
+                p->v + j * p->head_dim, p->head_dim);
 }
 
 /* Pages are in any order in memory. Positions n_stored and later keep their poison, so that reading one as a value is
  * detected. */
-static void problem_new(struct problem *p, const qn_attention_kernels *kernels, size_t head_dim, size_t n_queries,
-                        size_t n_stored)
+static void problem_new(struct problem *p, const qn_attention_kernels *kernels, bool is_f32, size_t head_dim,
+                        size_t n_queries, size_t n_stored)
 {
-    *p = (struct problem){ .head_dim = head_dim,
+    *p = (struct problem){ .is_f32 = is_f32,
+                           .head_dim = head_dim,
                            .n_queries = n_queries,
                            .n_stored = n_stored,
-                           .keys = qn_guarded(POSITIONS * head_dim * 2, 0),
-                           .values = qn_guarded(POSITIONS * head_dim * 2, 0) };
+                           .keys = qn_guarded(PAGES * page_bytes(is_f32, head_dim), 0),
+                           .values = qn_guarded(PAGES * page_bytes(is_f32, head_dim), 0) };
     p->queries = qn_floats_of(n_queries * head_dim, 1 / sqrtf((float)head_dim));
     p->k = qn_floats_of(POSITIONS * head_dim, 2);
     p->v = qn_floats_of(POSITIONS * head_dim, 1);
@@ -60,14 +78,19 @@ static void problem_new(struct problem *p, const qn_attention_kernels *kernels, 
         store(p, kernels, j);
 }
 
-/* Softmax attention of one query over the first n positions, in double, on the fp16 contents of the cache. */
+static double rounded(const struct problem *p, float x)
+{
+    return (double)(p->is_f32 ? x : qn_f16_to_f32(qn_f32_to_f16(x)));
+}
+
+/* Softmax attention of one query over the first n positions, in double, on the contents of the cache. */
 static void attend_float64(const struct problem *p, const float *query, size_t n, double *out)
 {
     double scores[POSITIONS], largest = -INFINITY, total = 0;
     for (size_t j = 0; j < n; j++) {
         scores[j] = 0;
         for (size_t d = 0; d < p->head_dim; d++)
-            scores[j] += (double)query[d] * (double)qn_f16_to_f32(qn_f32_to_f16(p->k[j * p->head_dim + d]));
+            scores[j] += (double)query[d] * rounded(p, p->k[j * p->head_dim + d]);
         largest = scores[j] > largest ? scores[j] : largest;
     }
     for (size_t d = 0; d < p->head_dim; d++)
@@ -76,7 +99,7 @@ static void attend_float64(const struct problem *p, const float *query, size_t n
         const double weight = exp(scores[j] - largest);
         total += weight;
         for (size_t d = 0; d < p->head_dim; d++)
-            out[d] += weight * (double)qn_f16_to_f32(qn_f32_to_f16(p->v[j * p->head_dim + d]));
+            out[d] += weight * rounded(p, p->v[j * p->head_dim + d]);
     }
     for (size_t d = 0; d < p->head_dim; d++)
         out[d] /= total;
@@ -111,7 +134,7 @@ static void run_all(const qn_attention_kernels *kernels, struct problem *p, cons
                                                                              : QN_KEY_BLOCK);
         }
         const qn_attention_block pages = block_of(p, block, p->n_stored, block == 0);
-        kernels->block(p->queries, n, &pages, p->visible, dim, o, block_m, block_l, scores);
+        kernels_of(p, kernels)->block(p->queries, n, &pages, p->visible, dim, o, block_m, block_l, scores);
         for (size_t q = 0; q < n; q++) {
             if (block == 0) {
                 memcpy(result + q * dim, o + q * dim, dim * sizeof(float));
@@ -128,7 +151,7 @@ static void run_all(const qn_attention_kernels *kernels, struct problem *p, cons
         kernels->normalize(result + q * dim, result + q * dim, l[q], dim);
 }
 
-static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored)
+static void check_shape(bool is_f32, size_t head_dim, size_t n_queries, size_t n_stored)
 {
     size_t n_visible[QN_QUERY_TILE];
     float *expected = qn_floats(n_queries * head_dim), *found = qn_floats(n_queries * head_dim);
@@ -138,11 +161,11 @@ static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored)
         struct problem p;
         qn_random_seed(head_dim * 1000 + n_queries * 10 + n_stored);
         qn_attention_kernels_init(&kernels, level->features);
-        problem_new(&p, &kernels, head_dim, n_queries, n_stored);
+        problem_new(&p, &kernels, is_f32, head_dim, n_queries, n_stored);
         for (size_t q = 0; q < n_queries; q++)
             n_visible[q] = q + 1 == n_queries ? n_stored : 1 + qn_random_below(n_stored);
-        qn_case_begin("attention", level->name, "head_dim %zu queries %zu positions %zu", head_dim, n_queries,
-                      n_stored);
+        qn_case_begin("attention", level->name, "%s head_dim %zu queries %zu positions %zu", type_name(is_f32),
+                      head_dim, n_queries, n_stored);
         run_all(&kernels, &p, n_visible, found);
         qn_expect_level(level, found, expected, n_queries * head_dim, "element");
         for (size_t q = 0; qn_is_reference(level) && q < n_queries; q++) {
@@ -159,9 +182,9 @@ static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored)
     qn_release();
 }
 
-/* Values beyond fp16's range are stored as +-65504. A NaN value reaches the queries that attend to its position, and no
- * other query of the tile. */
-static void check_not_finite(void)
+/* Values beyond the type's range are stored as its largest finite ones. A NaN value reaches the queries that attend to
+ * its position, and no other query of the tile. */
+static void check_not_finite(bool is_f32)
 {
     enum { DIM = 32, QUERIES = 12, POSITION = 5 };
     for (const qn_cpu_level *level = qn_levels(); level->name; level++)
@@ -172,12 +195,13 @@ static void check_not_finite(void)
             float found[QUERIES * DIM];
             qn_random_seed(3);
             qn_attention_kernels_init(&kernels, level->features);
-            problem_new(&p, &kernels, DIM, QUERIES, QUERIES);
-            p.v[POSITION * DIM + 20] = kind ? -1e30f : NAN;
+            problem_new(&p, &kernels, is_f32, DIM, QUERIES, QUERIES);
+            p.v[POSITION * DIM + 20] = kind ? -INFINITY : NAN;
             store(&p, &kernels, POSITION);
             for (size_t q = 0; q < QUERIES; q++)
                 n_visible[q] = q + 1;
-            qn_case_begin("attention", level->name, kind ? "a value of -1e30" : "a value that is NaN");
+            qn_case_begin("attention", level->name, kind ? "%s a value of -infinity" : "%s a value that is NaN",
+                          type_name(is_f32));
             run_all(&kernels, &p, n_visible, found);
             for (size_t q = 0; q < QUERIES; q++)
                 for (size_t d = 0; d < DIM; d++)
@@ -198,16 +222,17 @@ struct timed {
 static void timed_block(void *context)
 {
     struct timed *t = context;
-    t->kernels->block(t->p->queries, t->p->n_queries, &t->block, t->p->visible, t->p->head_dim, t->out, t->m, t->l,
-                      t->scores);
+    kernels_of(t->p, t->kernels)
+        ->block(t->p->queries, t->p->n_queries, &t->block, t->p->visible, t->p->head_dim, t->out, t->m, t->l,
+                t->scores);
 }
 
-static void bench_block(size_t n_queries, const qn_cpu_level *level)
+static void bench_block(bool is_f32, size_t n_queries, const qn_cpu_level *level)
 {
     qn_attention_kernels kernels;
     struct problem p;
     qn_attention_kernels_init(&kernels, level->features);
-    problem_new(&p, &kernels, 128, n_queries, QN_KEY_BLOCK);
+    problem_new(&p, &kernels, is_f32, 128, n_queries, QN_KEY_BLOCK);
     for (size_t q = 0; q < n_queries; q++)
         p.visible[q] = QN_KEY_BLOCK;
     struct timed timed = { .kernels = &kernels,
@@ -215,7 +240,7 @@ static void bench_block(size_t n_queries, const qn_cpu_level *level)
                            .block = block_of(&p, 0, QN_KEY_BLOCK, false),
                            .out = qn_floats(n_queries * 128),
                            .scores = qn_floats(n_queries * QN_KEY_BLOCK) };
-    const char *shape = qn_text("head_dim 128 queries %zu keys %d", n_queries, QN_KEY_BLOCK);
+    const char *shape = qn_text("%s head_dim 128 queries %zu keys %d", type_name(is_f32), n_queries, QN_KEY_BLOCK);
     qn_bench("attention", level->name, shape, 4.0 * 128 * QN_KEY_BLOCK * (double)n_queries, "FLOP", timed_block,
              &timed);
     qn_release();
@@ -228,11 +253,16 @@ void qn_check_attention(bool bench)
     for (size_t d = 0; d < QN_LENGTH(dims); d++)
         for (size_t q = 0; q < QN_LENGTH(queries); q++)
             for (size_t s = 0; s < QN_LENGTH(stored); s++)
-                if ((d + q + s) % 4 == 0 && dims[d] * queries[q] * stored[s] < 4 << 20) /* the reference is slow */
-                    check_shape(dims[d], queries[q], stored[s]);
-    check_not_finite();
+                if ((d + q + s) % 4 == 0 && dims[d] * queries[q] * stored[s] < 4 << 20) { /* the reference is slow */
+                    check_shape(false, dims[d], queries[q], stored[s]);
+                    check_shape(true, dims[d], queries[q], stored[s]);
+                }
+    check_not_finite(false);
+    check_not_finite(true);
     for (const qn_cpu_level *level = qn_levels(); bench && level->name; level++) {
-        bench_block(1, level);
-        bench_block(QN_QUERY_TILE, level);
+        bench_block(false, 1, level);
+        bench_block(false, QN_QUERY_TILE, level);
+        bench_block(true, 1, level);
+        bench_block(true, QN_QUERY_TILE, level);
     }
 }

@@ -241,16 +241,16 @@ static void timed_block(void *context)
         codes.keys[i] = t->memory + (t->next * PAGES + i) * 2 * t->page_bytes;
         codes.values[i] = codes.keys[i] + t->page_bytes;
         codes.next_keys[i] = t->memory + (next * PAGES + i) * 2 * t->page_bytes;
-        f16.keys[i] = (const uint16_t *)(const void *)codes.keys[i];
-        f16.values[i] = (const uint16_t *)(const void *)codes.values[i];
-        f16.next_keys[i] = (const uint16_t *)(const void *)codes.next_keys[i];
+        f16.keys[i] = codes.keys[i];
+        f16.values[i] = codes.values[i];
+        f16.next_keys[i] = codes.next_keys[i];
     }
     t->next = next;
     if (t->codec)
         t->kernels->aura.block(t->queries, t->scales, t->n_queries, &codes, t->visible, t->out, t->m, t->l);
     else
-        t->kernels->attention.block(t->floats, t->n_queries, &f16, t->visible, BENCH_DIM, t->out, t->m, t->l,
-                                    t->scores);
+        t->kernels->attention.f16.block(t->floats, t->n_queries, &f16, t->visible, BENCH_DIM, t->out, t->m, t->l,
+                                        t->scores);
 }
 
 static void bench_block(unsigned bits, size_t n_queries, const qn_cpu_level *level)

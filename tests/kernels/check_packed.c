@@ -134,13 +134,25 @@ static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kerne
     const size_t n_tokens = QN_LENGTH(tokens), block = type->block_weights;
     if (kernel->max_tokens < 64)
         tokens[n_tokens - 1] = kernel->max_tokens + 1;
+    else if (kernel->gemm_batch) /* more than one block of tokens, and of rows */
+        tokens[n_tokens - 1] = 70;
     for (size_t draw = 0; draw < (kernel->hilo ? 4 : 2) * n_tokens; draw++) {
         qn_random_seed(1000 * (size_t)type->type + draw);
         /* Each number of tokens with one to four blocks, which do not fill a super-block, and with any number of
          * blocks; then both with the hi/lo split. */
         const size_t blocks = draw / n_tokens % 2 ? 1 + qn_random_below(2600 / block) : draw % 4 + 1;
         qn_problem p;
-        qn_problem_new(&p, type, rows[draw % 5], blocks * block, tokens[draw % n_tokens], draw >= 2 * n_tokens);
+        const size_t n_rows = tokens[draw % n_tokens] == 70 ? 385 : rows[draw % 5];
+        qn_problem_new(&p, type, n_rows, blocks * block, tokens[draw % n_tokens], draw >= 2 * n_tokens);
+        check_problem(&p, level, draw % 3 == 2, SIZE_MAX);
+    }
+    /* One token, for which kernels compute several panels at once: even and odd numbers of panels. */
+    for (size_t draw = 0; draw < 12; draw++) {
+        static const size_t some[] = { 128, 192, 256, 321 };
+        qn_random_seed(2000 * (size_t)type->type + draw);
+        const size_t blocks = draw < 4 ? draw + 1 : 1 + qn_random_below(2600 / block);
+        qn_problem p;
+        qn_problem_new(&p, type, some[draw % 4], blocks * block, 1, kernel->hilo && draw >= 8);
         check_problem(&p, level, draw % 3 == 2, SIZE_MAX);
     }
 }

@@ -130,6 +130,21 @@ __attribute__((target("arch=armv8.2-a+dotprod"))) static void peak_dotprod(void 
 #undef STEP
 }
 
+__attribute__((target("arch=armv8.2-a+i8mm"))) static void peak_i8mm(void *context)
+{
+    (void)context;
+    int32x4_t sum[N_ACCUMULATORS];
+    int8x16_t codes = vdupq_n_s8(1), acts = vdupq_n_s8(2);
+#define CLEAR(i) sum[i] = vdupq_n_s32(0);
+#define STEP(i) __asm__ volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(sum[i]) : "w"(codes), "w"(acts));
+    EACH(CLEAR)
+    for (int n = 0; n < REPEATS; n++) {
+        EACH(STEP)
+    }
+#undef CLEAR
+#undef STEP
+}
+
 #endif
 
 /* ---- Several threads ---- */
@@ -288,6 +303,8 @@ void qn_check_peak(bool bench)
 #elif QN_ARM64
     if (present & QN_CPU_DOTPROD)
         qn_bench("peak", "dotprod", "int8 dot products, sdot", calls * 16, "OP", peak_dotprod, NULL);
+    if (present & QN_CPU_I8MM)
+        qn_bench("peak", "i8mm", "int8 matrix multiplications, smmla", calls * 32, "OP", peak_i8mm, NULL);
 #endif
     (void)present;
     (void)calls;

@@ -217,14 +217,15 @@ static struct shape small_shape(const qn_type_info *type, size_t n_tokens)
     return s;
 }
 
-/* Every type by every kernel; types of activations and outputs, operations and alignment change from case to case. */
+/* Every type of files by every kernel; types of activations and outputs, operations and alignment change from case to
+ * case. */
 static void check_types(void)
 {
     static const size_t tokens[] = { 1, 3, 8, 16, 17, 40, 70 };
     size_t n, i = 0;
     const qn_type_info *types = qn_types(&n);
     for (size_t type = 0; type < n; type++)
-        for (size_t t = 0; t < QN_LENGTH(tokens) && types[type].type != QN_TYPE_OX2_0; t++, i++) {
+        for (size_t t = 0; t < QN_LENGTH(tokens) && qn_type_find_stored(types[type].type); t++, i++) {
             struct shape s = small_shape(&types[type], tokens[t]);
             s.x = floats[i % 3];
             s.y = floats[i / 3 % 3];

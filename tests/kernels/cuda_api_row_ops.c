@@ -24,6 +24,7 @@ struct problem {
     const struct shape *s;
     qn_gpu_rows a, b, out;
     float *weight;
+    uint64_t gpu_weight;
     double *expected, *bound;
 };
 
@@ -56,7 +57,7 @@ static qn_status run(const struct problem *p)
     const struct shape *s = p->s;
     const qn_cuda_view a = qn_gpu_rows_view(&p->a), b = qn_gpu_rows_view(&p->b);
     const qn_cuda_view out = s->in_place == 1 ? a : s->in_place == 2 ? b : qn_gpu_rows_view(&p->out);
-    const qn_cuda_view w = qn_array_view(qn_gpu_copy(p->weight), QN_DTYPE_F32);
+    const qn_cuda_view w = qn_array_view(p->gpu_weight, QN_DTYPE_F32);
     switch (s->op) {
     case RMS_NORM: return qn_cuda_rms_norm(qn_api(), a, w, s->n_rows, s->n, 1e-5f, out, qn_gpu_stream());
     case L2_NORM: return qn_cuda_l2_norm(qn_api(), a, s->n_rows, s->n, 1e-5f, out, qn_gpu_stream());
@@ -72,6 +73,7 @@ static struct problem problem_new(const struct shape *s, size_t gap, size_t out_
     p.b = qn_gpu_rows_random(s->dtype, s->n_rows, s->n, gap, shift, 2);
     p.out = qn_gpu_rows_poison(s->dtype, s->n_rows, s->n, out_gap, s->is_aligned && !out_gap ? 0 : shift);
     p.weight = qn_floats_of(s->n, 1);
+    p.gpu_weight = qn_gpu_copy(p.weight);
     expect(&p);
     return p;
 }

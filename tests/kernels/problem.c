@@ -71,6 +71,11 @@ void qn_problem_run(const qn_matmul_kernels *kernels, const qn_problem *p, size_
                     float *out)
 {
     const qn_packed_matrix weights = { .stored = p->weights };
+    const unsigned layouts = qn_matmul_act_layouts(kernels, &weights);
+    qn_acts acts = p->acts;
+    for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++)
+        if (!(layouts & 1u << layout)) /* one that the kernels did not ask for is not there */
+            acts.codes[layout] = acts.codes_lo[layout] = NULL;
     void *scratch = qn_new(qn_matmul_scratch(kernels, p->weights.n_cols), 1);
-    qn_matmul_rows(kernels, &weights, &p->acts, p->n_tokens, begin, end, accumulate, out, p->weights.n_rows, scratch);
+    qn_matmul_rows(kernels, &weights, &acts, p->n_tokens, begin, end, accumulate, out, p->weights.n_rows, scratch);
 }

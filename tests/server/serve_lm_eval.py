@@ -223,12 +223,12 @@ def main():
     parser.add_argument("--serve", type=pathlib.Path, help="what quern serves (default: MODEL)")
     parser.add_argument("--rows", type=int, default=200, help="of each task")
     parser.add_argument("--text", type=pathlib.Path, nargs="+", default=sorted(SOURCE.glob("docs/**/*.md")))
-    parser.add_argument("options", nargs="*", help="options of quern serve")
-    a = parser.parse_args()
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    a, options = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
     folder = a.folder.resolve()
     tasks = make_tasks(folder, a.rows, a.text)
     reference = through_transformers(a.model.resolve(), folder, tasks)
-    quern = through_quern((a.serve or a.model).resolve(), a.options, folder, tasks)
+    quern = through_quern((a.serve or a.model).resolve(), options, folder, tasks)
     fine = True
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "tokenizer")
     for task in tasks:

@@ -171,6 +171,41 @@ def check_file(demo, folder):
         assert post(server, EMBEDDINGS, {"input": LONG}) == post(server, EMBEDDINGS, {"input": LONG, "pooling": "cls"})
 
 
+# ---- Ranking ----
+
+
+def check_ranking(golden):
+    """Scores are those of tools/make_ranker_model.py, in the order of scores, in both forms of answers."""
+    name = os.path.join(golden, "ranker")
+    with open(name + ".scores", encoding="utf-8") as lines:
+        cases = [line.rstrip("\n").split("\t") for line in lines]
+    mill = [case for case in cases if case[2] == "a mill"]
+    texts, order = [case[3] for case in mill], sorted(range(len(mill)), key=lambda i: -float(mill[i][0]))
+    body = {"query": "a mill", "documents": texts}
+    with Server(name + ".gguf", "--kv", "f32", "-c", "600", "--alias", "ranker", "--parallel", "2", "--max-queued", "9") as server:
+        for path in ("/rerank", "/v1/rerank", "/reranking", "/v1/reranking"):
+            found = post(server, path, body)
+            assert [r["index"] for r in found["results"]] == order and found["object"] == "list" and found["model"] == "ranker", (path, found)
+            assert all(abs(r["relevance_score"] - float(mill[r["index"]][0])) < 1e-5 and len(r) == 2 for r in found["results"])
+            n_tokens = sum(len(case[1].split(",")) for case in mill)
+            assert found["usage"] == {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+        of_objects = post(server, "/v1/rerank", {**body, "documents": [{"text": text} for text in texts], "top_n": 2, "return_documents": True})
+        assert [(r["index"], r["document"]["text"]) for r in of_objects["results"]] == [(i, texts[i]) for i in order[:2]]
+        listed = post(server, "/rerank", {"query": "a mill", "texts": texts, "return_text": True, "top_n": 99})
+        assert [(r["index"], r["text"], r["score"]) for r in listed] == [(r["index"], texts[r["index"]], r["relevance_score"]) for r in found["results"]]
+        for case in cases:
+            (result,) = post(server, "/rerank", {"query": case[2], "documents": [case[3]]})["results"]
+            assert abs(result["relevance_score"] - float(case[0])) < 1e-5
+        for wrong in ({"documents": texts}, {**body, "query": ""}, {**body, "query": 3}, {**body, "query": "a" * 16385}, {"query": "a"},
+                      {**body, "documents": []}, {**body, "documents": "a"}, {**body, "documents": ["a", 3]}, {**body, "documents": [{"a": "b"}]},
+                      {**body, "top_n": 0}, {**body, "return_text": 1}, {**body, "documents": ["a"] * 10}, {**body, "documents": ["a", "b" * 600]}):
+            assert post(server, "/rerank", wrong, 400)["error"]["message"], wrong
+        post(server, EMBEDDINGS, {"input": "a"})
+    with Server(os.path.join(golden, "parrot.gguf")) as server:
+        message = post(server, "/rerank", body, 501)["error"]["message"]
+        assert "no head that ranks documents" in message and "/" not in message, message
+
+
 async def aside(what, *args, **named):
     """Calls what runs a loop of its own."""
     return await asyncio.to_thread(what, *args, **named)
@@ -350,6 +385,7 @@ def main():
     check_hidden_states(golden)
     check_embeddings(demo)
     check_file(demo, folder)
+    check_ranking(golden)
     with Server(demo, "--parallel", "4", "--api-key-file", keys) as server:
         asyncio.run(check_fairness(server))
     check_gaps(demo, folder)

@@ -96,7 +96,8 @@ class Model:
     device          "cpu", "cuda", "cuda:N", or "auto": the first GPU that can run the model, else the CPU. The default
                     is the environment variable QN_DEVICE, else "auto"
     memory          limit of the caches of all sessions and schedulers, in bytes or as "4G"; half of the free memory
-    kv              format of KV caches: "f16", or AURA codes, "aura8" to "aura2" (docs/aura.md)
+    kv              format of KV caches: "f16"; "f32", for comparisons, on the CPU only; or AURA codes, "aura8" to "aura2"
+                    (docs/aura.md)
     n_ctx           limit of the tokens of a prompt with its answer; 0: the training context, or what memory holds
     n_threads       number of threads; by default one for each core, or as many as a quota pays for
     chat_template   the source of a template to use instead of the file's
@@ -195,7 +196,7 @@ class Model:
         texts     a text: [n_embd]; or several texts or lists of token ids: [n, n_embd]
         pooling   "mean", "cls" (the first token) or "last"; None: as the file says, else "last"
 
-        On the CPU. They are evaluated one after another, between requests of other threads.
+        They are evaluated one after another, between requests of other threads.
         """
         import numpy
 
@@ -205,6 +206,13 @@ class Model:
         if isinstance(texts, str):
             return vectors[0]
         return numpy.stack(vectors) if vectors else numpy.empty((0, self.info.n_embd), numpy.float32)
+
+    def rank(self, query: str, documents: Sequence[str]) -> list[float]:
+        """Scores of documents for a query, from 0 to 1, in the order of the documents, by a model that has a head for it, as
+        Qwen3-Reranker has; UnsupportedError says what another model lacks. They are evaluated one after another,
+        between requests of other threads."""
+        with self.session() as session:
+            return [session.rank(query, document) for document in documents]
 
     # ---- Text ----
 

@@ -124,7 +124,7 @@ class Scheduler:
     """Runs many requests of a model together.
 
     model            a Model
-    kv               format of the KV cache: "f16", "aura8" to "aura2"; by default the model's
+    kv               format of the KV cache: "f16", "f32", "aura8" to "aura2"; by default the model's
     n_ctx            limit of the tokens of a request, prompt and answer; by default the model's
     max_sequences    limit of the requests evaluated at the same time: 16 on the CPU, 64 on a GPU
     max_queued       limit of the waiting requests, 1024; a full queue is a BusyError

@@ -36,7 +36,7 @@ from pyquern.options import (
     token_ids,
 )
 from pyquern.requests import ChatRequest, ChatStream, Interruptible, Request, Stream, TextRequest, TextStream
-from pyquern.tokenizer import conversation_tokens, embedding_tokens, prompt_ids
+from pyquern.tokenizer import conversation_tokens, embedding_tokens, prompt_ids, ranking_tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,7 +117,7 @@ class Session:
     """A sequence of tokens with its KV cache and recurrent state.
 
     model      a Model
-    kv         format of the KV cache: "f16", "aura8" to "aura2"; by default the model's
+    kv         format of the KV cache: "f16", "f32", "aura8" to "aura2"; by default the model's
     n_ctx      limit of tokens; by default the model's; 0: the training context, or what memory holds
     n_batch    tokens of a prompt that are evaluated together: 128 on the CPU, 2048 on a GPU
 
@@ -298,6 +298,18 @@ class Session:
                 raise interrupted.error
             check(status)
         return result
+
+    def rank(self, query: str, document: str) -> float:
+        """The score of a document for a query, from 0 to 1, by a model that ranks documents. The session then holds the
+        prompt that asks about them only."""
+        ids = token_ids(ranking_tokens(self._model, query, document), "tokens")
+        score, interrupted = ffi.new("float *"), Interruptible()
+        with self._owner.use() as pointer, _progress(pointer, interrupted):
+            status = lib.qn_rank(pointer, ids, len(ids), score)
+            if interrupted.error:
+                raise interrupted.error
+            check(status)
+        return float(score[0])
 
     # ---- Generation ----
 

@@ -29,6 +29,14 @@ def embedding_tokens(model: ModelHandle, text: str) -> list[int]:
     return _taken(out, count)
 
 
+def ranking_tokens(model: ModelHandle, query: str, document: str) -> list[int]:
+    """The ids of the prompt that asks about a document."""
+    texts = [text.encode("utf-8", "surrogateescape") for text in (query, document)]
+    out, count = ffi.new("qn_token **"), ffi.new("size_t *")
+    check(lib.qn_ranking_tokens(model.pointer, texts[0], len(texts[0]), texts[1], len(texts[1]), out, count))
+    return _taken(out, count)
+
+
 def prompt_ids(model: ModelHandle, prompt: str | Sequence[int], parse_special: bool, add_bos: bool) -> list[int]:
     """The ids of a prompt, which is a text or a list of ids."""
     if isinstance(prompt, str):

@@ -54,12 +54,3 @@ double qn_cpu_quota(void)
 {
     return qn_cpu_quota_in("");
 }
-
-int qn_cpu_best_threads(void)
-{
-    const int cores = qn_cpu_cores();
-    const double quota = qn_cpu_quota();
-    if (quota <= 0 || quota >= cores)
-        return cores;
-    return quota < 1.5 ? 1 : (int)(quota + 0.5);
-}

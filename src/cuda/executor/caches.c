@@ -154,6 +154,9 @@ static qn_status create_format(qn_cuda_caches *c, const qn_kv_format *format, qn
 {
     const qn_plan *plan = c->common->plan;
     const qn_recurrent_shape *r = &plan->recurrent;
+    if (format->is_f32)
+        return qn_fail(QN_ERR_UNSUPPORTED, "cache format '%s' is not supported on a GPU, only on the CPU",
+                       format->name);
     if (format->key_bits) {
         f->attention.key_bits = format->key_bits;
         f->attention.value_bits = format->value_bits;

@@ -10,6 +10,8 @@ typedef struct qn_cuda_flight {
     float *logits;               /* receives the logits of the only row, from host_logits; NULL: none */
     qn_sample_request *requests; /* of the step; those in `sampling` are to be finished; NULL: none */
     qn_cuda_sampling sampling;
+    const qn_row *rows; /* [n_rows] that have hidden states; NULL: none has */
+    size_t n_rows;
     bool is_queued;
     bool awaits_sampling; /* `requests` are to be prepared and sampled (qn_device_vtable.sample) */
 } qn_cuda_flight;

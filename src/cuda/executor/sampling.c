@@ -1,5 +1,6 @@
-/* Sampling at the end of a step, on the device, for many rows; rows with mirostat, which the kernels do not have, are
- * sampled on the host from the same logits. The logits of rejected tokens are copied to the host. */
+/* Sampling at the end of a step, on the device, for many rows; rows with mirostat or log probabilities after sampling,
+ * which the kernels do not have, are sampled on the host from the same logits. The logits of rejected tokens are copied
+ * to the host. */
 #include "cuda/executor/sampling.h"
 
 #include "base/memory.h"
@@ -226,6 +227,9 @@ static qn_status sample_on_host(const qn_cuda_sampler *s, size_t row, qn_sample_
     const size_t n = s->common->plan->n_vocab;
     qn_sample_request again = { .sampling = request->sampling,
                                 .random = request->random,
+                                .allowed = request->allowed,
+                                .logprobs = request->logprobs_after ? request->logprobs : NULL,
+                                .logprobs_after = request->logprobs_after,
                                 .mirostat_mu = request->mirostat_mu };
     void *scratch;
     again.sampling.repeat_penalty = 1;
@@ -289,7 +293,7 @@ static qn_status finish_row(qn_cuda_sampler *s, const qn_cuda_sampling *what, si
         return QN_OK;
     if (request->token < 0)
         QN_TRY(sample_on_host(s, row, request, &logit));
-    if (request->logprobs)
+    if (request->logprobs && !request->logprobs_after)
         qn_sample_set_logprobs(request->logprobs, s->common->plan->n_vocab, result->largest, result->total, result->top,
                                raw_logit(b, p, request->token, logit));
     float *copy = request->check ? request->check(request->user, request->token) : NULL;

@@ -6,6 +6,7 @@
 #include "cuda/executor/batch.h"
 #include "cuda/executor/decode.h"
 #include "cuda/executor/executor.h"
+#include "cuda/executor/hidden.h"
 #include "cuda/executor/inputs.h"
 #include "cuda/executor/poison.h"
 #include "cuda/executor/recurrent.h"
@@ -83,6 +84,8 @@ static qn_status finish_flight(qn_cuda_model *model)
         model->flights.of_block[model->flights.block].awaits_sampling = false;
     if (flight.awaits_sampling) /* after a step that failed: there are no results */
         return QN_OK;
+    if (flight.rows)
+        qn_cuda_finish_hidden(model->common.plan, flight.rows, flight.n_rows);
     if (flight.logits)
         memcpy(flight.logits, model->workspace.host_logits, model->common.plan->n_vocab * sizeof *flight.logits);
     return flight.requests ? qn_cuda_finish_sampling(model->sampler, &flight.sampling, flight.requests) : QN_OK;
@@ -125,6 +128,18 @@ static qn_cuda_launched *launched_step(qn_cuda_model *model, uint64_t number)
     return &model->flights.launched[number % (QN_CUDA_BLOCKS + 1)];
 }
 
+/* The step's results are the caller's rows when it has finished. */
+static qn_status queue_hidden(const qn_cuda_batch *b)
+{
+    qn_cuda_flight *flight = &b->model->flights.of_block[b->model->flights.block];
+    if (!qn_cuda_has_hidden(b->part.rows, b->part.n_rows))
+        return QN_OK;
+    QN_TRY(qn_cuda_queue_hidden(&b->step));
+    flight->rows = b->part.rows;
+    flight->n_rows = b->part.n_rows;
+    return QN_OK;
+}
+
 static qn_status queue_batch(qn_cuda_batch *b, const qn_cuda_launched *launched)
 {
     QN_TRY(wait_for_flight(b->model));
@@ -134,7 +149,8 @@ static qn_status queue_batch(qn_cuda_batch *b, const qn_cuda_launched *launched)
     QN_TRY(qn_cuda_poison_step(&b->step));
     if (b->step.is_decode || b->step.n == 1)
         QN_TRY(qn_cuda_fold_full_chunks(&b->step));
-    return b->step.is_decode ? queue_decode(b) : queue_launches(b);
+    QN_TRY(b->step.is_decode ? queue_decode(b) : queue_launches(b));
+    return queue_hidden(b);
 }
 
 /* Checks that a step can be queued without waiting, as it must if another one is in flight: it is one batch. */

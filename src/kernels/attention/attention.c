@@ -1,4 +1,4 @@
-/* Attention over an fp16 KV cache: selection of the SIMD variant. */
+/* Attention over a KV cache of fp16 or fp32 elements: selection of the SIMD variant. */
 #include "kernels/attention/attention.h"
 
 #include "base/cpu.h"

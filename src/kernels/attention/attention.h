@@ -1,10 +1,11 @@
-/* Attention over an fp16 KV cache.
+/* Attention over a KV cache of fp16 or fp32 elements.
  *
  * A cache is stored in pages of QN_PAGE positions, each at its own address. A page holds, for each layer and
  * key-value head,
  *
- *   keys     [QN_PAGE/16][head_dim][16] f16   sixteen positions interleaved: one vector load serves sixteen scores
- *   values   [QN_PAGE][head_dim] f16
+ *   keys     [QN_PAGE/16][head_dim][16] f16 or f32   sixteen positions interleaved: one vector load serves sixteen
+ *            scores
+ *   values   [QN_PAGE][head_dim] f16 or f32
  *
  * Keys are processed in blocks of QN_KEY_BLOCK positions (QN_BLOCK_PAGES pages), which begin at absolute positions.
  * Within a block and for one query:
@@ -36,20 +37,21 @@ enum {
     QN_HEAD_UNIT = 16
 };
 
-/* The pages of a block of one head. Pages without a position that a query sees are not read, and may be NULL. */
+/* The pages of a block of one head, of the kernel's elements. Pages without a position that a query sees are not read,
+ * and may be NULL. */
 typedef struct qn_attention_block {
-    const uint16_t *keys[QN_BLOCK_PAGES], *values[QN_BLOCK_PAGES];
-    const uint16_t *next_keys[QN_BLOCK_PAGES]; /* keys of the block that the caller processes next, prefetched into L2
-                                                  with this block's data. The first is NULL: no prefetch */
+    const void *keys[QN_BLOCK_PAGES], *values[QN_BLOCK_PAGES];
+    const void *next_keys[QN_BLOCK_PAGES]; /* keys of the block that the caller processes next, prefetched into L2
+                                              with this block's data. The first is NULL: no prefetch */
 } qn_attention_block;
 
-typedef struct qn_attention_kernels {
+/* What depends on the type of the cache's elements. */
+typedef struct qn_attention_cache_kernels {
     /* Stores one position's key and value [head_dim] in a head's part of a page, or of adjacent pages, rounded to the
-     * nearest fp16 and clamped to +-65504. If the value has a NaN, 0 is stored in its place and NaN in the key: queries
-     * that attend to the position get NaN, but a masked position, whose value is multiplied by a weight of 0, adds 0.
-     * head_dim is a multiple of QN_HEAD_UNIT. */
-    void (*store)(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value,
-                  size_t head_dim);
+     * nearest fp16 or unrounded, and clamped to the type's finite values. If the value has a NaN, 0 is stored in its
+     * place and NaN in the key: queries that attend to the position get NaN, but a masked position, whose value is
+     * multiplied by a weight of 0, adds 0. head_dim is a multiple of QN_HEAD_UNIT. */
+    void (*store)(void *keys, void *values, size_t position, const float *key, const float *value, size_t head_dim);
     /* Up to QN_QUERY_TILE queries [n_queries, head_dim], already scaled, against one block of a head.
      *   visible       [n_queries] 0 to QN_KEY_BLOCK: number of visible positions of the block; queries with 0 get no
      *                 output
@@ -58,6 +60,10 @@ typedef struct qn_attention_kernels {
      *   scores        scratch, [n_queries, QN_KEY_BLOCK] */
     void (*block)(const float *queries, size_t n_queries, const qn_attention_block *block, const uint16_t *visible,
                   size_t head_dim, float *out, float *m, float *l, float *scores);
+} qn_attention_cache_kernels;
+
+typedef struct qn_attention_kernels {
+    qn_attention_cache_kernels f16, f32;
     /* Combines a block's (block_out [head_dim], block_m, block_l) with the running (out, m, l). */
     void (*combine)(float *out, float *m, float *l, const float *block_out, float block_m, float block_l,
                     size_t head_dim);

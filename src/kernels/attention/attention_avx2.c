@@ -1,4 +1,4 @@
-/* Attention over an fp16 KV cache, AVX2. */
+/* Attention over a KV cache of fp16 or fp32 elements, AVX2. */
 #define QN_V16_AVX2
 #define QUERY_GROUP 4
 enum { ACCUMULATORS = 4 };

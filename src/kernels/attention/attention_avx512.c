@@ -1,4 +1,4 @@
-/* Attention over an fp16 KV cache, AVX-512. */
+/* Attention over a KV cache of fp16 or fp32 elements, AVX-512. */
 #define QN_V16_AVX512
 #define QUERY_GROUP 8
 enum { ACCUMULATORS = 8 };

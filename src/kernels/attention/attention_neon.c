@@ -1,4 +1,4 @@
-/* Attention over an fp16 KV cache, NEON. */
+/* Attention over a KV cache of fp16 or fp32 elements, NEON. */
 #define QN_V16_NEON
 #define QUERY_GROUP 4
 enum { ACCUMULATORS = 4 };

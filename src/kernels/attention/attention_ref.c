@@ -1,9 +1,10 @@
-/* Attention over an fp16 KV cache: the reference, plain loops in the canonical order that the variants reproduce bit
- * for bit. */
+/* Attention over a KV cache of fp16 or fp32 elements: the reference, plain loops in the canonical order that the
+ * variants reproduce bit for bit. */
 #include "kernels/attention/attention.h"
 
 #include "kernels/canon.h"
 
+#include <float.h>
 #include <stdbool.h>
 
 static uint16_t clamp_f16(float x)
@@ -11,44 +12,74 @@ static uint16_t clamp_f16(float x)
     return qn_f32_to_f16(x > QN_F16_MAX ? QN_F16_MAX : x < -QN_F16_MAX ? -QN_F16_MAX : x);
 }
 
-static void store_ref(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value,
-                      size_t head_dim)
+static float clamp_f32(float x)
 {
-    uint16_t *tile = keys + position / QN_KEY_TILE * QN_KEY_TILE * head_dim + position % QN_KEY_TILE;
+    return x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
+}
+
+/* Returns the index of dimension d of the key at `position` in a page, or in adjacent pages. */
+static size_t key_at(size_t position, size_t d, size_t head_dim)
+{
+    return (position / QN_KEY_TILE * head_dim + d) * QN_KEY_TILE + position % QN_KEY_TILE;
+}
+
+static void store_f16_ref(void *keys, void *values, size_t position, const float *key, const float *value,
+                          size_t head_dim)
+{
+    uint16_t *k = keys, *v = values;
     bool is_nan = false;
     for (size_t d = 0; d < head_dim; d++) {
         is_nan = is_nan || isnan(value[d]);
-        tile[d * QN_KEY_TILE] = clamp_f16(key[d]);
-        values[position * head_dim + d] = isnan(value[d]) ? 0 : clamp_f16(value[d]);
+        k[key_at(position, d, head_dim)] = clamp_f16(key[d]);
+        v[position * head_dim + d] = isnan(value[d]) ? 0 : clamp_f16(value[d]);
     }
     if (is_nan)
-        tile[0] = QN_F16_NAN;
+        k[key_at(position, 0, head_dim)] = QN_F16_NAN;
 }
 
-static float score_ref(const float *query, const qn_attention_block *block, size_t position, size_t head_dim)
+static void store_f32_ref(void *keys, void *values, size_t position, const float *key, const float *value,
+                          size_t head_dim)
 {
-    const uint16_t *tile = block->keys[position / QN_PAGE] + position % QN_PAGE / QN_KEY_TILE * QN_KEY_TILE * head_dim +
-                           position % QN_KEY_TILE;
+    float *k = keys, *v = values;
+    bool is_nan = false;
+    for (size_t d = 0; d < head_dim; d++) {
+        is_nan = is_nan || isnan(value[d]);
+        k[key_at(position, d, head_dim)] = clamp_f32(key[d]);
+        v[position * head_dim + d] = isnan(value[d]) ? 0 : clamp_f32(value[d]);
+    }
+    if (is_nan)
+        k[key_at(position, 0, head_dim)] = NAN;
+}
+
+static float element(const void *page, size_t at, bool is_f32)
+{
+    return is_f32 ? ((const float *)page)[at] : qn_f16_to_f32(((const uint16_t *)page)[at]);
+}
+
+static float score_ref(const float *query, const qn_attention_block *block, size_t position, size_t head_dim,
+                       bool is_f32)
+{
     float score = 0;
     for (size_t d = 0; d < head_dim; d++)
-        score = fmaf(query[d], qn_f16_to_f32(tile[d * QN_KEY_TILE]), score);
+        score = fmaf(query[d],
+                     element(block->keys[position / QN_PAGE], key_at(position % QN_PAGE, d, head_dim), is_f32), score);
     return score;
 }
 
-static const uint16_t *value_ref(const qn_attention_block *block, size_t position, size_t head_dim)
+static float value_ref(const qn_attention_block *block, size_t position, size_t d, size_t head_dim, bool is_f32)
 {
-    return block->values[position / QN_PAGE] + position % QN_PAGE * head_dim;
+    return element(block->values[position / QN_PAGE], position % QN_PAGE * head_dim + d, is_f32);
 }
 
 static void block_ref(const float *queries, size_t n_queries, const qn_attention_block *block, const uint16_t *visible,
-                      size_t head_dim, float *out, float *m, float *l, float *scores)
+                      size_t head_dim, float *out, float *m, float *l, float *scores, bool is_f32)
 {
     for (size_t q = 0; q < n_queries; q++) {
         if (!visible[q])
             continue;
         float *p = scores + q * QN_KEY_BLOCK, partial[QN_LANES] = { 0 };
         for (size_t j = 0; j < visible[q]; j++)
-            p[j] = score_ref(queries + q * head_dim, block, j, head_dim);
+            p[j] = score_ref(queries + q * head_dim, block, j, head_dim, is_f32);
         m[q] = p[0];
         for (size_t j = 1; j < visible[q]; j++)
             m[q] = p[j] > m[q] ? p[j] : m[q];
@@ -60,10 +91,22 @@ static void block_ref(const float *queries, size_t n_queries, const qn_attention
         for (size_t d = 0; d < head_dim; d++) {
             float sum = 0;
             for (size_t j = 0; j < visible[q]; j++)
-                sum = fmaf(p[j], qn_f16_to_f32(value_ref(block, j, head_dim)[d]), sum);
+                sum = fmaf(p[j], value_ref(block, j, d, head_dim, is_f32), sum);
             out[q * head_dim + d] = sum;
         }
     }
+}
+
+static void block_f16_ref(const float *queries, size_t n_queries, const qn_attention_block *block,
+                          const uint16_t *visible, size_t head_dim, float *out, float *m, float *l, float *scores)
+{
+    block_ref(queries, n_queries, block, visible, head_dim, out, m, l, scores, false);
+}
+
+static void block_f32_ref(const float *queries, size_t n_queries, const qn_attention_block *block,
+                          const uint16_t *visible, size_t head_dim, float *out, float *m, float *l, float *scores)
+{
+    block_ref(queries, n_queries, block, visible, head_dim, out, m, l, scores, true);
 }
 
 static void combine_ref(float *out, float *m, float *l, const float *block_out, float block_m, float block_l,
@@ -85,7 +128,8 @@ static void normalize_ref(float *y, const float *x, float l, size_t head_dim)
 
 void qn_attention_init_ref(qn_attention_kernels *kernels)
 {
-    *kernels = (qn_attention_kernels){
-        .store = store_ref, .block = block_ref, .combine = combine_ref, .normalize = normalize_ref
-    };
+    *kernels = (qn_attention_kernels){ .f16 = { store_f16_ref, block_f16_ref },
+                                       .f32 = { store_f32_ref, block_f32_ref },
+                                       .combine = combine_ref,
+                                       .normalize = normalize_ref };
 }

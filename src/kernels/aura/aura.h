@@ -72,6 +72,8 @@ struct qn_aura_codec {
     float step;
     int16_t centroids[QN_AURA_MAX_LEVELS];
     uint8_t low[QN_AURA_MAX_LEVELS], high[QN_AURA_MAX_LEVELS];
+    /* The same bytes as changes: XORed with those of the entry 16 before, but for the first 16 of each half. */
+    uint8_t low_change[QN_AURA_MAX_LEVELS], high_change[QN_AURA_MAX_LEVELS];
 };
 
 /* The pages of a block of one head: the keys and values that queries attend to. A page without a position that a query

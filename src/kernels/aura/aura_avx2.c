@@ -7,7 +7,7 @@ enum { ACCUMULATORS = 4, KEY_ACCUMULATORS = 4 };
 #include "kernels/vec16.h"
 
 typedef struct tables {
-    const uint8_t *low, *high;     /* the codec's bytes of centroids */
+    const uint8_t *low, *high;     /* the codec's changes of the bytes of centroids */
     __m256i first_low, first_high; /* the first sixteen entries of each, in both 128-bit halves */
 } tables;
 typedef struct words {
@@ -22,7 +22,7 @@ QN_INLINE __m256i broadcast_16(const uint8_t *table)
 QN_INLINE tables tables_of(const qn_aura_codec *codec, unsigned bits)
 {
     (void)bits;
-    return (tables){ codec->low, codec->high, broadcast_16(codec->low), broadcast_16(codec->high) };
+    return (tables){ codec->low_change, codec->high_change, broadcast_16(codec->low), broadcast_16(codec->high) };
 }
 
 /* Shifts bytes right by `by` bits, or left if it is negative, and masks them. */
@@ -33,27 +33,27 @@ QN_INLINE __m256i shift_and_mask(const uint8_t *vector, int by, int mask)
                             _mm256_set1_epi8((char)mask));
 }
 
-/* Moves a bit of each byte to the top of its byte, where a byte blend tests it. */
-QN_INLINE __m256i select_mask(__m256i code, int bit)
+/* Looks up both bytes of the centroids of codes below 16 * n_tables, n_tables at most 8, of two vectors, which share the
+ * loads of tables. A shuffle indexes with the low four bits, and returns 0 if the top bit is set. With 16 less for each
+ * table, the codes of tables before have that bit: a code takes the changes of its table and of all tables before, whose
+ * XOR is the byte. */
+QN_INLINE void look_up_bytes(__m256i code[2], const uint8_t *low, const uint8_t *high, int n_tables,
+                             __m256i low_bytes[2], __m256i high_bytes[2])
 {
-    return _mm256_slli_epi16(code, 7 - bit);
-}
-
-/* Looks up one byte of centroids for codes below 16 << levels. A shuffle indexes with the low four bits, and returns 0
- * if the top bit is set, which no code has; the bits above select between adjacent tables' results, two by two. */
-QN_INLINE __m256i look_up_byte(__m256i code, const uint8_t *table, int levels)
-{
-    __m256i selected[8];
-    const int n = 1 << levels;
     QN_UNROLLED
-    for (int i = 0; i < n; i++)
-        selected[i] = _mm256_shuffle_epi8(broadcast_16(table + 16 * i), code);
-    QN_UNROLLED
-    for (int level = 0; level < levels; level++)
+    for (int i = 0; i < n_tables; i++) {
+        const __m256i low_table = broadcast_16(low + 16 * i), high_table = broadcast_16(high + 16 * i);
         QN_UNROLLED
-    for (int i = 0; i < n >> (level + 1); i++)
-        selected[i] = _mm256_blendv_epi8(selected[2 * i], selected[2 * i + 1], select_mask(code, 4 + level));
-    return selected[0];
+        for (int half = 0; half < 2; half++) {
+            const __m256i l = _mm256_shuffle_epi8(low_table, code[half]),
+                          h = _mm256_shuffle_epi8(high_table, code[half]);
+            low_bytes[half] = i ? _mm256_xor_si256(low_bytes[half], l) : l;
+            high_bytes[half] = i ? _mm256_xor_si256(high_bytes[half], h) : h;
+            code[half] = _mm256_sub_epi8(code[half], _mm256_set1_epi8(16));
+            /* In this order: gcc keeps the terms of a sum, and the tables for the next vectors, and spills them. */
+            __asm__ volatile("" : "+x"(low_bytes[half]), "+x"(high_bytes[half])::"memory");
+        }
+    }
 }
 
 /* Joins low and high bytes of centroids to 16-bit words: out[0] of codes 0 and 1, out[1] of codes 2 and 3 of each
@@ -67,42 +67,52 @@ QN_INLINE void interleave_bytes(__m256i low, __m256i high, __m256i out[2])
 
 /* Looks up codes of 256 levels. The codebook is antisymmetric, so the upper half's tables are looked up with a mirrored
  * index, and the sign is applied afterwards. That needs half the number of tables. */
-QN_INLINE void look_up_mirrored(__m256i code, tables t, __m256i out[2])
+QN_INLINE void look_up_mirrored(const __m256i code[2], tables t, __m256i out[2][2])
 {
-    const __m256i negative = _mm256_cmpgt_epi8(code, _mm256_set1_epi8(-1)); /* its top bit is not set */
-    const __m256i index = _mm256_and_si256(_mm256_xor_si256(code, negative), _mm256_set1_epi8(0x7f));
     const __m256i one = _mm256_set1_epi16(1);
-    interleave_bytes(look_up_byte(index, t.low + 128, 3), look_up_byte(index, t.high + 128, 3), out);
-    out[0] = _mm256_sign_epi16(out[0], _mm256_or_si256(_mm256_slli_epi16(negative, 8), one));
-    out[1] = _mm256_sign_epi16(out[1], _mm256_or_si256(negative, one));
+    __m256i negative[2], index[2], low[2], high[2];
+    for (int half = 0; half < 2; half++) {
+        negative[half] = _mm256_cmpgt_epi8(code[half], _mm256_set1_epi8(-1)); /* its top bit is not set */
+        index[half] = _mm256_and_si256(_mm256_xor_si256(code[half], negative[half]), _mm256_set1_epi8(0x7f));
+    }
+    look_up_bytes(index, t.low + 128, t.high + 128, 8, low, high);
+    for (int half = 0; half < 2; half++) {
+        interleave_bytes(low[half], high[half], out[half]);
+        out[half][0] = _mm256_sign_epi16(out[half][0], _mm256_or_si256(_mm256_slli_epi16(negative[half], 8), one));
+        out[half][1] = _mm256_sign_epi16(out[half][1], _mm256_or_si256(negative[half], one));
+    }
 }
 
-QN_INLINE void decode_half_vector(const uint8_t *unit, unsigned bits, int run, tables t, __m256i out[2])
+/* Returns the codes of step j of half a unit's vectors. */
+QN_INLINE __m256i codes_of_step(const uint8_t *unit, unsigned bits, int j)
 {
-    __m256i code;
     if (bits == 3)
-        code = _mm256_or_si256(shift_and_mask(unit + run / 4 * 128, 2 * (run % 4), 3),
-                               shift_and_mask(unit + 64, run - 2, 4));
-    else if (bits == 6)
-        code = _mm256_or_si256(shift_and_mask(unit + run / 2 * 128, 4 * (run % 2), 15),
-                               shift_and_mask(unit + 64, 2 * run - 4, 48));
-    else
-        code = shift_and_mask(unit, (int)bits * run, (1 << bits) - 1);
-    if (bits == 8)
-        look_up_mirrored(code, t, out);
-    else if (bits == 6)
-        interleave_bytes(look_up_byte(code, t.low, 2), look_up_byte(code, t.high, 2), out);
-    else
-        interleave_bytes(_mm256_shuffle_epi8(t.first_low, code), _mm256_shuffle_epi8(t.first_high, code), out);
+        return _mm256_or_si256(shift_and_mask(unit + j / 4 * 128, 2 * (j % 4), 3), shift_and_mask(unit + 64, j - 2, 4));
+    if (bits == 6)
+        return _mm256_or_si256(shift_and_mask(unit + j / 2 * 128, 4 * (j % 2), 15),
+                               shift_and_mask(unit + 64, 2 * j - 4, 48));
+    return shift_and_mask(unit, (int)bits * j, (1 << bits) - 1);
 }
 
 QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, tables t, words out[2])
 {
-    __m256i lo[2], hi[2];
-    decode_half_vector(unit, bits, (int)j, t, lo);
-    decode_half_vector(unit + 32, bits, (int)j, t, hi);
-    out[0] = (words){ lo[0], hi[0] };
-    out[1] = (words){ lo[1], hi[1] };
+    __m256i code[2] = { codes_of_step(unit, bits, (int)j), codes_of_step(unit + 32, bits, (int)j) }, both[2][2];
+    if (bits == 8) {
+        look_up_mirrored(code, t, both);
+    } else {
+        __m256i low[2], high[2];
+        if (bits == 6)
+            look_up_bytes(code, t.low, t.high, 4, low, high);
+        for (int half = 0; half < 2; half++) {
+            if (bits != 6) {
+                low[half] = _mm256_shuffle_epi8(t.first_low, code[half]);
+                high[half] = _mm256_shuffle_epi8(t.first_high, code[half]);
+            }
+            interleave_bytes(low[half], high[half], both[half]);
+        }
+    }
+    out[0] = (words){ both[0][0], both[1][0] };
+    out[1] = (words){ both[0][1], both[1][1] };
 }
 
 QN_INLINE v16i words_dot(v16i sum, words w, const int16_t *pair)

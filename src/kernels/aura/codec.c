@@ -79,6 +79,9 @@ static void set_centroids(qn_aura_codec *codec)
         codec->centroids[i] = (int16_t)quantized;
         codec->low[i] = (uint8_t)((uint16_t)codec->centroids[i] & 0xff);
         codec->high[i] = (uint8_t)((uint16_t)codec->centroids[i] >> 8);
+        const bool begins = i % (QN_AURA_MAX_LEVELS / 2) < 16;
+        codec->low_change[i] = codec->low[i] ^ (begins ? 0 : codec->low[i - 16]);
+        codec->high_change[i] = codec->high[i] ^ (begins ? 0 : codec->high[i - 16]);
     }
 }
 

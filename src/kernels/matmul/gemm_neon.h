@@ -17,6 +17,13 @@
 /* Keeps the compiler from interleaving the work of two rows, which needs more values than there are registers. */
 #define COMPILER_BARRIER() __asm__ volatile("" ::: "memory")
 
+#ifdef QN_V16_I8MM
+#include "kernels/matmul/gemm_i8mm.h"
+enum { GEMM_ROWS = I8MM_ROWS, GEMM_TOKENS = I8MM_TOKENS };
+#else
+enum { GEMM_ROWS = TILE_ROWS, GEMM_TOKENS = TILE_TOKENS };
+#endif
+
 /* Accumulators of byte products, before they are added to the lanes of groups. Without dot product instructions they
  * are 16 bits wide, and widened when the next products might overflow. */
 #ifdef QN_V16_DOTPROD
@@ -178,6 +185,7 @@ QN_INLINE void tile_shapes(const qn_type_info *type, const qn_super_block *rows,
     }
 }
 
+#ifndef QN_V16_I8MM
 /* One function per variant: the traits are compile-time constants. */
 #define TILE_VARIANT(suffix, ...)                                                                                      \
     static void tile_##suffix(const qn_type_info *type, const qn_super_block *rows, size_t n_rows,                     \
@@ -192,6 +200,7 @@ TILE_VARIANT(offset, .has_offset = true)
 TILE_VARIANT(zero_hilo, .hilo = true, .has_zero_point = true)
 TILE_VARIANT(wide_hilo, .hilo = true, .wide = true)
 TILE_VARIANT(offset_hilo, .hilo = true, .has_offset = true)
+#endif
 
 /* Computes a tile of a type with halves. It needs two accumulators per element: the tile of matmul_simd.h, one row and
  * one token at a time to fit the registers. */
@@ -206,7 +215,7 @@ static void tile_halves(const qn_type_info *type, const qn_super_block *rows, si
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t r = 0; r < n_rows; r++) {
             const qn_super_block *row = rows + r * acts->n_super;
-            float *to = out + t * TILE_ROWS + r;
+            float *to = out + t * GEMM_ROWS + r;
             if (type->has_half_scale && acts->hilo)
                 gemm_tile(row, 1, acts, qn_act_layout_of(type), first + t, 1, zero_bits, scales_hilo, to);
             else if (type->has_half_scale)
@@ -223,12 +232,17 @@ static void gemm_neon(const qn_type_info *type, const qn_super_block *rows, size
 {
     if (type->has_factor || type->has_half_scale)
         tile_halves(type, rows, n_rows, acts, first, n_tokens, out);
+#ifdef QN_V16_I8MM
+    else
+        gemm_pairs(type, rows, n_rows, acts, first, n_tokens, out);
+#else
     else if (type->has_offset)
         (acts->hilo ? tile_offset_hilo : tile_offset)(type, rows, n_rows, acts, first, n_tokens, out);
     else if (type->max_code > 127)
         (acts->hilo ? tile_wide_hilo : tile_wide)(type, rows, n_rows, acts, first, n_tokens, out);
     else
         (acts->hilo ? tile_zero_hilo : tile_zero)(type, rows, n_rows, acts, first, n_tokens, out);
+#endif
 }
 
 /* Multiplies float weights: four registers per element, so tiles of two by two. */
@@ -239,16 +253,19 @@ QN_INLINE void gemm_float_pieces(qn_type type, const qn_matrix *weights, size_t 
         for (size_t r = 0; r < n_rows; r += 2) {
             const uint8_t *at = weights->data + (row + r) * weights->row_bytes;
             const float *tokens = acts->values + (first + t) * acts->n_cols;
-            float *to = out + t * TILE_ROWS + r;
+            float *to = out + t * GEMM_ROWS + r;
             if (t + 1 < n_tokens && r + 1 < n_rows) {
-                gemm_float_tile(type, at, weights->row_bytes, 2, tokens, acts->n_cols, 2, to);
+                float tile[2 * TILE_ROWS];
+                gemm_float_tile(type, at, weights->row_bytes, 2, tokens, acts->n_cols, 2, tile);
+                memcpy(to, tile, 2 * sizeof *to);
+                memcpy(to + GEMM_ROWS, tile + TILE_ROWS, 2 * sizeof *to);
             } else if (r + 1 < n_rows) {
                 gemm_float_tile(type, at, weights->row_bytes, 2, tokens, acts->n_cols, 1, to);
             } else {
                 gemm_float_tile(type, at, weights->row_bytes, 1, tokens, acts->n_cols, 1, to);
                 if (t + 1 < n_tokens)
                     gemm_float_tile(type, at, weights->row_bytes, 1, tokens + acts->n_cols, acts->n_cols, 1,
-                                    to + TILE_ROWS);
+                                    to + GEMM_ROWS);
             }
         }
 }

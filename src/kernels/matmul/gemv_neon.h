@@ -678,8 +678,15 @@ QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *
     }
 }
 
+/* With the instructions of gemm_i8mm.h, unpacking packed rows pays from 16 tokens on. */
+#ifdef QN_V16_I8MM
+#define PACKED_MAX_TOKENS 15
+#else
+#define PACKED_MAX_TOKENS SIZE_MAX
+#endif
+
 #define FORMATS(X)                                                                                                     \
-    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, SIZE_MAX, false })                   \
+    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, PACKED_MAX_TOKENS, false })                   \
     X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { 0 })                                                                            \
     X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { 0 })                                                                          \
     X(ox2_0, OX2_0, QN_ACT_2BIT, HILO, { 0 })                                                                          \
@@ -704,6 +711,11 @@ QN_INLINE void matmul_fill_neon(qn_matmul_kernels *kernels)
     matmul_fill(kernels, formats, N_FORMATS);
     kernels->gemm = gemm_neon;
     kernels->gemm_float = gemm_float_neon;
+    kernels->tile_rows = GEMM_ROWS;
+    kernels->tile_tokens = GEMM_TOKENS;
+#ifdef QN_V16_I8MM
+    kernels->pair_rows = pair_rows_i8mm;
+#endif
 }
 
 #endif

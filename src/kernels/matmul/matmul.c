@@ -95,6 +95,8 @@ void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu)
         qn_matmul_init_neon(kernels);
     if (cpu & QN_CPU_DOTPROD)
         qn_matmul_init_neondot(kernels);
+    if (cpu & QN_CPU_I8MM)
+        qn_matmul_init_i8mm(kernels);
 #endif
     (void)cpu;
 }
@@ -118,6 +120,8 @@ unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed
     const qn_type_info *type = weights->stored.type;
     const qn_matmul_format *format = find_format(kernels, type);
     unsigned layouts = 1u << qn_act_layout_of(type);
+    if (kernels->pair_rows && !(layouts & 1u << QN_ACT_F32))
+        layouts |= 1u << QN_ACT_PLAIN;
     if (format && format->gemv)
         layouts |= 1u << format->layout;
     const unsigned tiles = kernels->gemm_tiles && qn_tiles_multiply_type(type) ? 1u << QN_ACT_TILES : 0;
@@ -126,7 +130,7 @@ unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed
         return layouts;
     const qn_packed_kernel *kind = &format->packed;
     const bool only = kind->max_tokens == SIZE_MAX && weights->stored.n_rows % QN_PANEL_ROWS == 0;
-    return 1u << kind->layout | (only ? tiles : layouts);
+    return 1u << kind->layout | (kind->gemm_batch ? 1u << QN_ACT_PLAIN : 0) | (only ? tiles : layouts);
 }
 
 static size_t tile_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
@@ -138,10 +142,11 @@ static size_t tile_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
 
 size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
 {
-    const size_t rows = tile_scratch(kernels, n_cols) +
-                        qn_round_up(QN_PANEL_ROWS * QN_UNPACKED_ROW_BYTES(n_cols), QN_ALIGN),
-                 n_super = (n_cols + QN_SUPER - 1) / QN_SUPER;
-    return kernels->gemm_tiles ? rows + qn_tile_panel_bytes(n_super) + qn_tile_gemm_scratch() : rows;
+    const size_t n_super = (n_cols + QN_SUPER - 1) / QN_SUPER;
+    size_t bytes = tile_scratch(kernels, n_cols) + qn_round_up(QN_PANEL_ROWS * QN_UNPACKED_ROW_BYTES(n_cols), QN_ALIGN);
+    if (kernels->gemm_tiles)
+        bytes += qn_tile_panel_bytes(n_super) + qn_tile_gemm_scratch();
+    return bytes > QN_BATCH_SCRATCH ? bytes : QN_BATCH_SCRATCH;
 }
 
 #define SUPER_FITS(ID, weights, bytes, ...)                                                                            \
@@ -179,6 +184,8 @@ static void unpack_tile(const qn_matmul_kernels *kernels, const qn_matrix *weigh
                          weights->data + (row + r) * weights->row_bytes + first * weights->type->block_bytes,
                          left < super_blocks ? left : super_blocks, &unpacked[r * n_super + s]);
         }
+    if (kernels->pair_rows)
+        kernels->pair_rows(weights->type, unpacked, n_rows, n_super);
 }
 
 /* Up to GEMV_MAX_TOKENS tokens, one GEMV per token over GEMV_BLOCK_ROWS rows, which stay in L1, is faster than
@@ -217,11 +224,15 @@ static void store_tile(const float *tile, size_t tile_rows, size_t n_rows, size_
 }
 
 /* Multiplies packed rows. The activations of a block of tokens stay in L2 during the loop over rows. */
-static void matmul_packed(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+static void matmul_packed(const qn_packed_kernel *kind, const qn_packed_matrix *weights, const qn_acts *acts,
                           size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
-                          size_t out_stride)
+                          size_t out_stride, void *scratch)
 {
-    const qn_packed_kernel *kind = qn_matmul_packed(kernels, weights->stored.type);
+    if (kind->gemm_batch && !acts->hilo && n_tokens >= kind->min_batch) {
+        kind->gemm_batch(weights, row_begin, row_end - row_begin, acts, 0, n_tokens, accumulate, out, out_stride,
+                         scratch);
+        return;
+    }
     const size_t group_bytes = kind->layout == QN_ACT_LUT ? QN_GROUP_LUT_BYTES : QN_QUANT_GROUP;
     size_t step = (512 << 10) / (acts->n_super * QN_SUPER_GROUPS * group_bytes) / QN_PANEL_TOKENS * QN_PANEL_TOKENS;
     step = step ? step : QN_PANEL_TOKENS;
@@ -335,7 +346,7 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *we
     const size_t end = row_end < n_packed ? row_end : n_packed;
     const qn_packed_kernel *kind = row_begin < end ? qn_matmul_packed(kernels, stored->type) : NULL;
     if (kind && n_tokens <= kind->max_tokens && (!acts->hilo || kind->hilo)) {
-        matmul_packed(kernels, weights, acts, n_tokens, row_begin, end, accumulate, out, out_stride);
+        matmul_packed(kind, weights, acts, n_tokens, row_begin, end, accumulate, out, out_stride, scratch);
         row_begin = end;
     }
     for (; row_begin < end; row_begin += QN_PANEL_ROWS) {

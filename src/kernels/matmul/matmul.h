@@ -142,7 +142,13 @@ void qn_acts_select(qn_acts *acts, const struct qn_matmul_kernels *kernels, size
  * values of a group, and of those with the last, scale. */
 typedef struct qn_super_block {
     _Alignas(64) uint8_t codes[QN_SUPER];
-    float scale[QN_SUPER_GROUPS], scale_upper[QN_SUPER_GROUPS], offset[QN_SUPER_GROUPS], offset_upper[QN_SUPER_GROUPS];
+    union {
+        struct {
+            float scale[QN_SUPER_GROUPS], scale_upper[QN_SUPER_GROUPS], offset[QN_SUPER_GROUPS],
+                offset_upper[QN_SUPER_GROUPS];
+        };
+        float pair[QN_SUPER_GROUPS][4]; /* after pair_rows of qn_matmul_kernels (gemm_i8mm.h) */
+    };
     int32_t factor_lower[QN_SUPER_GROUPS], factor_upper[QN_SUPER_GROUPS];
 } qn_super_block;
 
@@ -162,7 +168,14 @@ typedef void (*qn_gemv_fn)(const qn_matrix *weights, size_t row_begin, size_t ro
 typedef void (*qn_packed_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                                   size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride);
 
-/* A packed layout (packed.h) and its GEMM. */
+/* The same for many tokens, without the hi/lo split. Activations are read in QN_ACT_PLAIN. scratch: QN_BATCH_SCRATCH
+ * bytes (64-aligned), one per thread. */
+typedef void (*qn_batch_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
+                                 size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride,
+                                 void *scratch);
+enum { QN_BATCH_SCRATCH = 192 << 10 };
+
+/* A packed layout (packed.h) and its GEMMs. */
 typedef enum qn_packing { QN_PACKING_WORDS, QN_PACKING_BYTES } qn_packing;
 typedef struct qn_packed_kernel {
     qn_packing packing;
@@ -170,6 +183,8 @@ typedef struct qn_packed_kernel {
     qn_packed_gemm_fn gemm_packed;
     size_t max_tokens; /* with more tokens, rows are unpacked to the stored layout for gemm */
     bool hilo;         /* whether gemm_packed supports the hi/lo split */
+    qn_batch_gemm_fn gemm_batch; /* instead of gemm_packed from min_batch tokens on; NULL for none */
+    size_t min_batch;
 } qn_packed_kernel;
 
 /* The kernels of an instruction set for one type. */
@@ -191,6 +206,9 @@ typedef struct qn_matmul_kernels {
     /* Unpacks n_blocks blocks of any quantised type, at most a super-block. Scale and offset of missing blocks are
      * 0. */
     void (*unpack)(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out);
+    /* Rearranges the unpacked rows of a tile, [tile_rows][n_super] of which n_rows are there, for gemm; NULL for
+     * kernels that read them as unpacked. */
+    void (*pair_rows)(const qn_type_info *type, qn_super_block *rows, size_t n_rows, size_t n_super);
     /* Computes one tile: out[t*tile_rows + r] for n_rows unpacked rows of acts->n_super super-blocks each, by tokens
      * [first, first + n_tokens). */
     void (*gemm)(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
@@ -238,6 +256,7 @@ void qn_matmul_init_avxvnni(qn_matmul_kernels *kernels);
 void qn_matmul_init_avx512(qn_matmul_kernels *kernels);
 void qn_matmul_init_neon(qn_matmul_kernels *kernels);
 void qn_matmul_init_neondot(qn_matmul_kernels *kernels);
+void qn_matmul_init_i8mm(qn_matmul_kernels *kernels);
 void qn_matmul_init_ref(qn_matmul_kernels *kernels);
 
 /* Add the GEMM on matrix units to filled tables. */

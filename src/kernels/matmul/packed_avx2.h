@@ -7,8 +7,9 @@
 #include "kernels/matmul/matmul_simd.h"
 #include "kernels/matmul/packed.h"
 
-/* Prefetch distance in bytes, into L2 (packed_avx512.h has the measurements). */
-enum { PANEL_PREFETCH_BYTES = 9216 };
+/* Prefetch distance in bytes, into L2: each line next to the load before it by so much (packed_avx512.h says why). From
+ * memory, in bytes a cycle of Sapphire Rapids: bursts at 9216 bytes 2.5, singly 3.0 to 3.5, the same at 2304. */
+enum { PANEL_PREFETCH_BYTES = 3456 };
 
 /* Fills the look-up tables of the groups of a super-block. The tables of a group: for each byte of its word, for its
  * low and then its high nibble, [low, high byte of the sums][16 entries]. The high byte is biased by 16, so that it is
@@ -58,14 +59,16 @@ QN_INLINE __m256i pack_hilo(__m256i sum, __m256i sum_lo)
     return _mm256_add_epi32(both, sum_lo);
 }
 
-QN_INLINE void prefetch_panel(const uint8_t *p, size_t bytes)
+/* Prefetches the line at a distance from p. Where lines are read that are cached, the distance is 0. */
+QN_INLINE void prefetch_line(const uint8_t *p, size_t distance)
 {
-    for (size_t line = 0; line < bytes; line += 64)
-        _mm_prefetch((const char *)p + PANEL_PREFETCH_BYTES + line, _MM_HINT_T1);
+    _mm_prefetch((const char *)p + distance, _MM_HINT_T1);
 }
 
-QN_INLINE void load_scales(const uint8_t *p, float scale[QN_PANEL_ROWS])
+QN_INLINE void load_scales(const uint8_t *p, size_t distance, float scale[QN_PANEL_ROWS])
 {
+    for (size_t line = 0; line < 2 * QN_PANEL_ROWS; line += 64)
+        prefetch_line(p + line, distance);
     QN_UNROLLED
     for (size_t i = 0; i < QN_PANEL_ROWS; i += 8)
         _mm256_store_ps(scale + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p + 2 * i))));
@@ -87,7 +90,7 @@ QN_INLINE __m256i load_lut(const uint8_t *table)
 /* Computes 2S - minus for 64 rows; S is the sum of the activation codes whose weight bit is set. p is a group's words.
  * sum[half][0] has rows 0 to 7, [1] rows 16 to 23, [2] rows 32 to 39, [3] rows 48 to 55, each + 8 for half 1. The
  * biases of the high bytes sum to 8 * 16 * 32. */
-QN_INLINE void lut_sums(const uint8_t *p, const uint8_t *lut, int32_t minus, __m256i sum[2][4])
+QN_INLINE void lut_sums(const uint8_t *p, size_t distance, const uint8_t *lut, int32_t minus, __m256i sum[2][4])
 {
     const __m256i nibble = _mm256_set1_epi8(15);
     __m256i low[2], high[2];
@@ -95,6 +98,7 @@ QN_INLINE void lut_sums(const uint8_t *p, const uint8_t *lut, int32_t minus, __m
     for (int byte = 0; byte < 4; byte++) {
         const __m256i t0 = load_lut(lut + 64 * byte), t1 = load_lut(lut + 64 * byte + 16);
         const __m256i t2 = load_lut(lut + 64 * byte + 32), t3 = load_lut(lut + 64 * byte + 48);
+        prefetch_line(p + 64 * byte, distance);
         QN_UNROLLED
         for (int half = 0; half < 2; half++) {
             const __m256i bytes = _mm256_loadu_si256((const __m256i *)(const void *)(p + 64 * byte + 32 * half));
@@ -123,16 +127,16 @@ QN_INLINE void lut_sums(const uint8_t *p, const uint8_t *lut, int32_t minus, __m
 
 /* Multiplies a group of 1-bit weights by one token; p points to its word's bytes of 64 rows. The dot product is 2S -
  * act_sum. */
-QN_INLINE void panel_group_1bit(const uint8_t *p, const float *scale, const qn_acts *acts, bool hilo, size_t at,
-                                __m256i started, float *partial)
+QN_INLINE void panel_group_1bit(const uint8_t *p, size_t distance, const float *scale, const qn_acts *acts, bool hilo,
+                                size_t at, __m256i started, float *partial)
 {
     const __m256 act_scale = _mm256_set1_ps(acts->scale[at]);
     const __m256i act_sum = _mm256_set1_epi32(acts->sum[at]);
     __m256i sum[2][4], sum_lo[2][4];
     /* 16 bits hold the sum of a group's codes, but not that of combined hi/lo codes. */
-    lut_sums(p, acts->lut + at * QN_GROUP_LUT_BYTES, hilo ? 0 : acts->sum[at], sum);
+    lut_sums(p, distance, acts->lut + at * QN_GROUP_LUT_BYTES, hilo ? 0 : acts->sum[at], sum);
     if (hilo)
-        lut_sums(p, acts->lut_lo + at * QN_GROUP_LUT_BYTES, 0, sum_lo);
+        lut_sums(p, 0, acts->lut_lo + at * QN_GROUP_LUT_BYTES, 0, sum_lo);
     QN_UNROLLED
     for (int half = 0; half < 2; half++)
         QN_UNROLLED
@@ -163,8 +167,8 @@ QN_INLINE __m256i dot_2bit_end(__m256i sums)
 
 /* Computes the dot products of a group's two words with codes, for n_vectors of eight rows: field j of byte k of a word
  * is weight 4k + j. */
-QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t token_bytes, size_t n_tokens,
-                               size_t n_vectors, __m256i sums[QN_PANEL_TOKENS][4])
+QN_INLINE void accumulate_2bit(const uint8_t *p, size_t distance, const int8_t *codes, size_t token_bytes,
+                               size_t n_tokens, size_t n_vectors, __m256i sums[QN_PANEL_TOKENS][4])
 {
     const __m256i three = _mm256_set1_epi8(3);
     QN_UNROLLED
@@ -181,6 +185,8 @@ QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t tok
         for (size_t v = 0; v < n_vectors; v++) {
             const uint8_t *q = p + (word * QN_PANEL_ROWS + 8 * v) * 4;
             const __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)q);
+            if (!j && v % 2 == 0)
+                prefetch_line(q, distance);
             fields[v] = _mm256_and_si256(j ? _mm256_srli_epi32(words, 2 * j) : words, three);
         }
         QN_UNROLLED
@@ -201,17 +207,17 @@ QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t tok
 
 /* Multiplies a group of 2-bit weights; p points to its two words of 64 rows. Computes n_vectors of eight rows at a
  * time, the number that the registers hold. */
-QN_INLINE void panel_group_2bit(const uint8_t *p, const float *scale, const qn_acts *acts, bool hilo, size_t first,
-                                size_t n_tokens, size_t n_vectors, size_t group, panel_partial *partial)
+QN_INLINE void panel_group_2bit(const uint8_t *p, size_t distance, const float *scale, const qn_acts *acts, bool hilo,
+                                size_t first, size_t n_tokens, size_t n_vectors, size_t group, panel_partial *partial)
 {
     const size_t token_groups = acts->n_super * QN_SUPER_GROUPS, at = first * token_groups + group;
     const size_t code = (at - group % QN_SUPER_GROUPS) * QN_QUANT_GROUP + group % QN_SUPER_GROUPS * 4;
     for (size_t row = 0; row < QN_PANEL_ROWS; row += 8 * n_vectors) {
         __m256i sums[QN_PANEL_TOKENS][4], sums_lo[QN_PANEL_TOKENS][4];
-        accumulate_2bit(p + 4 * row, acts->codes[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens,
+        accumulate_2bit(p + 4 * row, distance, acts->codes[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens,
                         n_vectors, sums);
         if (hilo)
-            accumulate_2bit(p + 4 * row, acts->codes_lo[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens,
+            accumulate_2bit(p + 4 * row, 0, acts->codes_lo[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens,
                             n_vectors, sums_lo);
         QN_UNROLLED
         for (size_t t = 0; t < n_tokens; t++) {
@@ -247,7 +253,7 @@ QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *
 
 /* Multiplies one panel by n_tokens tokens. n_tokens, n_vectors and block_groups are constants at the calls. */
 QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p, size_t n_blocks, const qn_acts *acts,
-                               size_t first, size_t n_tokens, size_t n_vectors, bool prefetch, bool accumulate,
+                               size_t first, size_t n_tokens, size_t n_vectors, size_t distance, bool accumulate,
                                float *out, size_t out_stride)
 {
     const size_t group_bytes = 8 * QN_PANEL_ROWS, block_bytes = block_groups * group_bytes + 2 * QN_PANEL_ROWS;
@@ -256,11 +262,9 @@ QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p,
     if (n_blocks * block_groups < QN_LANES) /* else the first groups initialise every partial sum */
         memset(partial, 0, n_tokens * sizeof *partial);
     for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
-        if (prefetch)
-            prefetch_panel(p, block_bytes);
-        load_scales(p + block_groups * group_bytes, scale);
+        load_scales(p + block_groups * group_bytes, distance, scale);
         for (size_t r = 0; r < block_groups; r++)
-            panel_group_2bit(p + r * group_bytes, scale, acts, hilo, first, n_tokens, n_vectors,
+            panel_group_2bit(p + r * group_bytes, distance, scale, acts, hilo, first, n_tokens, n_vectors,
                              block * block_groups + r, partial);
     }
     QN_UNROLLED
@@ -278,12 +282,12 @@ QN_INLINE void panel_loop_2bit(bool hilo, size_t block_groups, const qn_packed_m
     for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS) {
         const uint8_t *p = weights->packed + row * weights->stored.row_bytes;
         float *to = out + row;
-        size_t t = first;
-        for (; t + 4 <= last; t += 4)
-            panel_tile_2bit(hilo, block_groups, p, n_blocks, acts, t, 4, 2, t == first, accumulate, to + t * out_stride,
+        size_t t = first, distance = PANEL_PREFETCH_BYTES;
+        for (; t + 4 <= last; t += 4, distance = 0)
+            panel_tile_2bit(hilo, block_groups, p, n_blocks, acts, t, 4, 2, distance, accumulate, to + t * out_stride,
                             out_stride);
-        for (; t < last; t++)
-            panel_tile_2bit(hilo, block_groups, p, n_blocks, acts, t, 1, 4, t == first, accumulate, to + t * out_stride,
+        for (; t < last; t++, distance = 0)
+            panel_tile_2bit(hilo, block_groups, p, n_blocks, acts, t, 1, 4, distance, accumulate, to + t * out_stride,
                             out_stride);
     }
 }
@@ -300,15 +304,14 @@ QN_INLINE void panel_loop_1bit(bool hilo, const qn_packed_matrix *weights, size_
     for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS)
         for (size_t t = first; t < first + n_tokens; t++) {
             const uint8_t *p = weights->packed + row * weights->stored.row_bytes;
+            const size_t distance = t == first ? PANEL_PREFETCH_BYTES : 0;
             if (4 * n_blocks < QN_LANES)
                 memset(partial, 0, sizeof partial);
             for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
-                if (t == first)
-                    prefetch_panel(p, block_bytes);
-                load_scales(p + 4 * group_bytes, scale);
+                load_scales(p + 4 * group_bytes, distance, scale);
                 for (size_t r = 0; r < 4; r++) {
                     const size_t group = 4 * block + r, at = t * acts->n_super * QN_SUPER_GROUPS + group;
-                    panel_group_1bit(p + r * group_bytes, scale, acts, hilo, at, pack_started(group),
+                    panel_group_1bit(p + r * group_bytes, distance, scale, acts, hilo, at, pack_started(group),
                                      partial[group % QN_LANES]);
                 }
             }

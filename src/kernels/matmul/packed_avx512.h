@@ -8,10 +8,22 @@
 
 enum { PACK_VECTORS = QN_PANEL_ROWS / 16 };
 
-/* Prefetch distance in bytes, into L2, which has many more outstanding misses than L1. Measured on Zen 4 with both
- * cores reading Q1_0 from memory (37 GB/s in total): T1 gives 18.5 to 20 GB/s a core at any distance from 4608 to 36864
- * bytes, the non-temporal hint 14, no prefetch 13.5; when memory is faster, T1 at 9216 gives 26. */
-enum { PANEL_PREFETCH_BYTES = 9216 };
+/* Prefetch distance in bytes, into L2: each line is prefetched next to the load of the line before it by so much. In
+ * bursts of a block, prefetches occupy the buffers for misses that loads need, and computing and reading add up.
+ * Measured on Sapphire Rapids, one core reading Q1_0 from memory, in bytes a cycle: bursts at 9216 bytes 2.8; singly at
+ * 9216, 4608, 2304, 1152 bytes 3.5, 3.5, 3.8, 3.5; two panels at once, which are two streams for the prefetchers of the
+ * hardware, 3.5, 3.6, 4.1, 3.9; loads alone 4.4. Zen 4 has the same rate at any distance from 4608 on, and a third less
+ * with the non-temporal hint or without prefetches. */
+enum { PANEL_PREFETCH_BYTES = 2304 };
+
+/* Panels computed at once for one token. */
+enum { PANELS_AT_ONCE = 2 };
+
+/* Prefetches the line at a distance from p. Where a tile reads lines that are cached, the distance is 0. */
+QN_INLINE void prefetch_line(const uint8_t *p, size_t distance)
+{
+    _mm_prefetch((const char *)p + distance, _MM_HINT_T1);
+}
 
 /* Fills the look-up tables of the groups of a super-block. The tables of a group: [low nibbles, high nibbles of the
  * word's four bytes][low, high byte of the sums][4 bytes][16 entries]. */
@@ -56,58 +68,77 @@ QN_INLINE __m512i pack_hilo(__m512i sum, __m512i sum_lo)
     return _mm512_add_epi32(both, sum_lo);
 }
 
-QN_INLINE void load_scales(const uint8_t *p, __m512 scale[PACK_VECTORS])
+QN_INLINE void load_scales(const uint8_t *p, size_t distance, __m512 scale[PACK_VECTORS])
 {
+    for (size_t line = 0; line < 2 * QN_PANEL_ROWS; line += 64)
+        prefetch_line(p + line, distance);
     QN_UNROLLED
     for (int g = 0; g < PACK_VECTORS; g++)
         scale[g] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p + 32 * g)));
 }
 
-/* Computes from + 2S; S is the sum of the activation codes whose weight bit is set. low and high are table indices made
- * of the nibbles of a group's words. */
-QN_INLINE void lut_sums(const uint8_t *lut, const __m512i low[PACK_VECTORS], const __m512i high[PACK_VECTORS],
-                        __m512i from, __m512i sum[PACK_VECTORS])
+/* The tables of a group. */
+struct lut {
+    __m512i low[2], high[2]; /* of low and of high nibbles: [low, high bytes of the sums] */
+};
+
+QN_INLINE struct lut load_lut(const uint8_t *lut)
 {
-    const __m512i t0 = _mm512_load_si512(lut), t1 = _mm512_load_si512(lut + 64);
-    const __m512i t2 = _mm512_load_si512(lut + 128), t3 = _mm512_load_si512(lut + 192);
+    return (struct lut){ { _mm512_load_si512(lut), _mm512_load_si512(lut + 64) },
+                         { _mm512_load_si512(lut + 128), _mm512_load_si512(lut + 192) } };
+}
+
+/* Table indices: the nibbles of a group's words. */
+struct nibbles {
+    __m512i low, high;
+};
+
+QN_INLINE struct nibbles load_nibbles(const uint8_t *p, size_t distance)
+{
+    const __m512i nibble = _mm512_set1_epi8(15), lut_offset = _mm512_set1_epi32(0x30201000);
+    const __m512i words = _mm512_loadu_si512(p);
+    prefetch_line(p, distance);
+    /* (words & nibble) | lut_offset */
+    return (struct nibbles){ _mm512_ternarylogic_epi32(words, nibble, lut_offset, 0xea),
+                             _mm512_ternarylogic_epi32(_mm512_srli_epi32(words, 4), nibble, lut_offset, 0xea) };
+}
+
+/* Computes from + 2S; S is the sum of the activation codes whose weight bit is set. */
+QN_INLINE __m512i lut_sum(const struct lut *lut, const struct nibbles *at, __m512i from)
+{
     const __m512i two = _mm512_set1_epi8(2), sixty_four = _mm512_set1_epi8(64);
-    QN_UNROLLED
-    for (int g = 0; g < PACK_VECTORS; g++) {
-        const __m512i sums_low =
-            _mm512_add_epi8(_mm512_permutexvar_epi8(low[g], t0), _mm512_permutexvar_epi8(high[g], t2));
-        const __m512i sums_high =
-            _mm512_add_epi8(_mm512_permutexvar_epi8(low[g], t1), _mm512_permutexvar_epi8(high[g], t3));
-        sum[g] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(from, sums_low, two), sixty_four, sums_high);
-    }
+    const __m512i sums_low =
+        _mm512_add_epi8(_mm512_permutexvar_epi8(at->low, lut->low[0]), _mm512_permutexvar_epi8(at->high, lut->high[0]));
+    const __m512i sums_high =
+        _mm512_add_epi8(_mm512_permutexvar_epi8(at->low, lut->low[1]), _mm512_permutexvar_epi8(at->high, lut->high[1]));
+    return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(from, sums_low, two), sixty_four, sums_high);
 }
 
 /* Multiplies a group of 1-bit weights; p points to its words of 64 rows. The dot product is 2S - act_sum. */
-QN_INLINE void panel_group_1bit(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, bool hilo,
-                                size_t first, size_t n_tokens, size_t group, panel_partial *partial)
+QN_INLINE void panel_group_1bit(const uint8_t *p, size_t distance, const __m512 scale[PACK_VECTORS],
+                                const qn_acts *acts, bool hilo, size_t first, size_t n_tokens, size_t group,
+                                panel_partial *partial)
 {
-    const __m512i nibble = _mm512_set1_epi8(15), lut_offset = _mm512_set1_epi32(0x30201000);
-    __m512i low[PACK_VECTORS], high[PACK_VECTORS];
+    struct nibbles at[PACK_VECTORS];
     QN_UNROLLED
-    for (int g = 0; g < PACK_VECTORS; g++) {
-        const __m512i words = _mm512_loadu_si512(p + 64 * g);
-        low[g] = _mm512_ternarylogic_epi32(words, nibble, lut_offset, 0xea); /* (words & nibble) | lut_offset */
-        high[g] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(words, 4), nibble, lut_offset, 0xea);
-    }
+    for (int g = 0; g < PACK_VECTORS; g++)
+        at[g] = load_nibbles(p + 64 * g, distance);
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++) {
-        const size_t at = (first + t) * acts->n_super * QN_SUPER_GROUPS + group;
-        const __m512 act_scale = _mm512_set1_ps(acts->scale[at]);
-        const __m512i minus_sum = _mm512_set1_epi32(-acts->sum[at]);
+        const size_t act = (first + t) * acts->n_super * QN_SUPER_GROUPS + group;
+        const __m512 act_scale = _mm512_set1_ps(acts->scale[act]);
+        const __m512i zero = _mm512_setzero_si512(),
+                      minus_sum = _mm512_sub_epi32(zero, _mm512_set1_epi32(acts->sum[act]));
+        const struct lut lut = load_lut(acts->lut + act * QN_GROUP_LUT_BYTES);
         __m512i isum[PACK_VECTORS];
+        QN_UNROLLED
+        for (int g = 0; g < PACK_VECTORS; g++)
+            isum[g] = lut_sum(&lut, &at[g], hilo ? zero : minus_sum);
         if (hilo) {
-            __m512i hi[PACK_VECTORS];
-            lut_sums(acts->lut + at * QN_GROUP_LUT_BYTES, low, high, _mm512_setzero_si512(), hi);
-            lut_sums(acts->lut_lo + at * QN_GROUP_LUT_BYTES, low, high, minus_sum, isum);
+            const struct lut lut_lo = load_lut(acts->lut_lo + act * QN_GROUP_LUT_BYTES);
             QN_UNROLLED
             for (int g = 0; g < PACK_VECTORS; g++)
-                isum[g] = pack_hilo(hi[g], isum[g]);
-        } else {
-            lut_sums(acts->lut + at * QN_GROUP_LUT_BYTES, low, high, minus_sum, isum);
+                isum[g] = pack_hilo(isum[g], lut_sum(&lut_lo, &at[g], minus_sum));
         }
         QN_UNROLLED
         for (int g = 0; g < PACK_VECTORS; g++)
@@ -117,8 +148,8 @@ QN_INLINE void panel_group_1bit(const uint8_t *p, const __m512 scale[PACK_VECTOR
 }
 
 /* Adds the dot products of a group's two words with codes: field j of byte k of a word is weight 4k + j. */
-QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t token_bytes, size_t n_tokens,
-                               __m512i isum[QN_PANEL_TOKENS][PACK_VECTORS])
+QN_INLINE void accumulate_2bit(const uint8_t *p, size_t distance, const int8_t *codes, size_t token_bytes,
+                               size_t n_tokens, __m512i isum[QN_PANEL_TOKENS][PACK_VECTORS])
 {
     const __m512i three = _mm512_set1_epi8(3);
     QN_UNROLLED
@@ -129,6 +160,8 @@ QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t tok
         QN_UNROLLED
         for (int g = 0; g < PACK_VECTORS; g++) {
             const __m512i words = _mm512_loadu_si512(p + (word * PACK_VECTORS + g) * 64);
+            if (!j)
+                prefetch_line(p + (word * PACK_VECTORS + g) * 64, distance);
             fields[g] = _mm512_and_si512(j ? _mm512_srli_epi32(words, 2 * j) : words, three);
         }
         QN_UNROLLED
@@ -143,8 +176,9 @@ QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t tok
 }
 
 /* Multiplies a group of 2-bit weights; p points to its two words of 64 rows. */
-QN_INLINE void panel_group_2bit(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, bool hilo,
-                                size_t first, size_t n_tokens, size_t group, panel_partial *partial)
+QN_INLINE void panel_group_2bit(const uint8_t *p, size_t distance, const __m512 scale[PACK_VECTORS],
+                                const qn_acts *acts, bool hilo, size_t first, size_t n_tokens, size_t group,
+                                panel_partial *partial)
 {
     const size_t token_groups = acts->n_super * QN_SUPER_GROUPS, at = first * token_groups + group;
     const size_t code = (at - group % QN_SUPER_GROUPS) * QN_QUANT_GROUP + group % QN_SUPER_GROUPS * 4;
@@ -154,14 +188,14 @@ QN_INLINE void panel_group_2bit(const uint8_t *p, const __m512 scale[PACK_VECTOR
         QN_UNROLLED
     for (int g = 0; g < PACK_VECTORS; g++)
         isum[t][g] = hilo ? _mm512_setzero_si512() : _mm512_set1_epi32(-acts->sum[at + t * token_groups]);
-    accumulate_2bit(p, acts->codes[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens, isum);
+    accumulate_2bit(p, distance, acts->codes[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens, isum);
     if (hilo) {
         QN_UNROLLED
         for (size_t t = 0; t < n_tokens; t++)
             QN_UNROLLED
         for (int g = 0; g < PACK_VECTORS; g++)
             isum[t][g] = pack_hilo(isum[t][g], _mm512_set1_epi32(-acts->sum[at + t * token_groups]));
-        accumulate_2bit(p, acts->codes_lo[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens, isum);
+        accumulate_2bit(p, 0, acts->codes_lo[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens, isum);
     }
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++) {
@@ -192,54 +226,68 @@ QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *
     }
 }
 
-/* Multiplies one panel by up to QN_PANEL_TOKENS tokens. bits, hilo, block_groups and n_tokens are constants at the
- * calls. */
-QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8_t *p, size_t n_blocks,
-                          const qn_acts *acts, size_t first, size_t n_tokens, bool prefetch, bool accumulate,
+/* Multiplies n_panels adjacent panels by n_tokens tokens, together at most QN_PANEL_TOKENS. `distance` is that of
+ * prefetch_line; at the end of its panels a tile prefetches the beginnings of the next ones. bits, hilo, block_groups,
+ * n_panels and n_tokens are constants at the calls. */
+QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8_t *p, size_t n_panels, size_t n_blocks,
+                          const qn_acts *acts, size_t first, size_t n_tokens, size_t distance, bool accumulate,
                           float *out, size_t out_stride)
 {
     const size_t group_bytes = (size_t)(bits ? 4 : 8) * QN_PANEL_ROWS,
-                 block_bytes = block_groups * group_bytes + 2 * QN_PANEL_ROWS;
+                 block_bytes = block_groups * group_bytes + 2 * QN_PANEL_ROWS, panel_bytes = n_blocks * block_bytes;
     _Alignas(64) panel_partial partial[QN_PANEL_TOKENS];
     if (n_blocks * block_groups < QN_LANES) /* else the first groups initialise every partial sum */
-        memset(partial, 0, n_tokens * sizeof *partial);
+        memset(partial, 0, n_panels * n_tokens * sizeof *partial);
     for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
-        __m512 scale[PACK_VECTORS];
-        for (size_t line = 0; prefetch && line < block_bytes; line += 64)
-            _mm_prefetch((const char *)p + PANEL_PREFETCH_BYTES + line, _MM_HINT_T1);
-        load_scales(p + block_groups * group_bytes, scale);
+        __m512 scale[PANELS_AT_ONCE][PACK_VECTORS];
+        const bool ends = block * block_bytes + distance >= panel_bytes;
+        const size_t ahead = ends ? distance + (n_panels - 1) * panel_bytes : distance;
+        QN_UNROLLED
+        for (size_t i = 0; i < n_panels; i++)
+            load_scales(p + i * panel_bytes + block_groups * group_bytes, ahead, scale[i]);
         for (size_t r = 0; r < block_groups; r++)
+            QN_UNROLLED
+        for (size_t i = 0; i < n_panels; i++) {
+            const uint8_t *words = p + i * panel_bytes + r * group_bytes;
             if (bits)
-                panel_group_1bit(p + r * group_bytes, scale, acts, hilo, first, n_tokens, block * block_groups + r,
-                                 partial);
+                panel_group_1bit(words, ahead, scale[i], acts, hilo, first, n_tokens, block * block_groups + r,
+                                 partial + i * n_tokens);
             else
-                panel_group_2bit(p + r * group_bytes, scale, acts, hilo, first, n_tokens, block * block_groups + r,
-                                 partial);
+                panel_group_2bit(words, ahead, scale[i], acts, hilo, first, n_tokens, block * block_groups + r,
+                                 partial + i * n_tokens);
+        }
     }
     QN_UNROLLED
+    for (size_t i = 0; i < n_panels; i++)
+        QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++)
-        panel_store(partial[t], accumulate, out + t * out_stride);
+        panel_store(partial[i * n_tokens + t], accumulate, out + i * QN_PANEL_ROWS + t * out_stride);
 }
 
-/* Multiplies all panels, by four, two or one token at a time. Only the first tokens of a panel prefetch: for later
- * tokens it is cached. */
+/* Multiplies all panels: by one token two panels at a time, by more one, and four, two or one token. Only the first
+ * tokens of a panel prefetch: for later tokens it is cached. */
 QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_packed_matrix *weights, size_t row,
                           size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
                           float *out, size_t out_stride)
 {
-    const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes, last = first + n_tokens;
-    for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS) {
+    const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes, last = first + n_tokens,
+                 end = row + n_rows;
+    for (; n_tokens == 1 && row + PANELS_AT_ONCE * QN_PANEL_ROWS <= end; row += PANELS_AT_ONCE * QN_PANEL_ROWS)
+        panel_tile(bits, hilo, block_groups, weights->packed + row * weights->stored.row_bytes, PANELS_AT_ONCE,
+                   n_blocks, acts, first, 1, PANEL_PREFETCH_BYTES, accumulate, out + row + first * out_stride,
+                   out_stride);
+    for (; row < end; row += QN_PANEL_ROWS) {
         const uint8_t *p = weights->packed + row * weights->stored.row_bytes;
         float *to = out + row;
-        size_t t = first;
-        for (; t + 4 <= last; t += 4)
-            panel_tile(bits, hilo, block_groups, p, n_blocks, acts, t, 4, t == first, accumulate, to + t * out_stride,
+        size_t t = first, distance = PANEL_PREFETCH_BYTES;
+        for (; t + 4 <= last; t += 4, distance = 0)
+            panel_tile(bits, hilo, block_groups, p, 1, n_blocks, acts, t, 4, distance, accumulate, to + t * out_stride,
                        out_stride);
-        for (; t + 2 <= last; t += 2)
-            panel_tile(bits, hilo, block_groups, p, n_blocks, acts, t, 2, t == first, accumulate, to + t * out_stride,
+        for (; t + 2 <= last; t += 2, distance = 0)
+            panel_tile(bits, hilo, block_groups, p, 1, n_blocks, acts, t, 2, distance, accumulate, to + t * out_stride,
                        out_stride);
-        for (; t < last; t++)
-            panel_tile(bits, hilo, block_groups, p, n_blocks, acts, t, 1, t == first, accumulate, to + t * out_stride,
+        for (; t < last; t++, distance = 0)
+            panel_tile(bits, hilo, block_groups, p, 1, n_blocks, acts, t, 1, distance, accumulate, to + t * out_stride,
                        out_stride);
     }
 }
@@ -279,13 +327,14 @@ enum { TERNARY_VECTORS = 2 };
 
 /* Multiplies a block of ternary weights by one token. codes: the block's 128 activations in ascending order. act_scale
  * and act_sum belong to its four groups. */
-QN_INLINE void panel_block_ternary(const uint8_t *p, const int8_t *codes, const float *act_scale,
+QN_INLINE void panel_block_ternary(const uint8_t *p, size_t distance, const int8_t *codes, const float *act_scale,
                                    const int32_t *act_sum, float (*partial)[QN_PANEL_ROWS], __mmask16 started)
 {
     __m512i sum[TERNARY_VECTORS][4], next_sum[TERNARY_VECTORS][4], x[TERNARY_VECTORS], last[TERNARY_VECTORS];
     QN_UNROLLED
     for (int g = 0; g < TERNARY_VECTORS; g++) {
         last[g] = _mm512_loadu_si512(p + 4 * QN_PANEL_ROWS * 6 + 64 * g);
+        prefetch_line(p + 4 * QN_PANEL_ROWS * 6 + 64 * g, distance);
         QN_UNROLLED
         for (int group = 0; group < 4; group++)
             sum[g][group] = next_sum[g][group] = _mm512_setzero_si512();
@@ -293,8 +342,10 @@ QN_INLINE void panel_block_ternary(const uint8_t *p, const int8_t *codes, const 
     QN_UNROLLED
     for (int word = 0; word < 6; word++) {
         QN_UNROLLED
-        for (int g = 0; g < TERNARY_VECTORS; g++)
+        for (int g = 0; g < TERNARY_VECTORS; g++) {
             x[g] = _mm512_loadu_si512(p + 4 * QN_PANEL_ROWS * word + 64 * g);
+            prefetch_line(p + 4 * QN_PANEL_ROWS * word + 64 * g, distance);
+        }
         QN_UNROLLED
         for (int n = 0; n < 5; n++) {
             const int group = word < 4 ? n / 2
@@ -333,29 +384,41 @@ QN_INLINE void panel_block_ternary(const uint8_t *p, const int8_t *codes, const 
     }
 }
 
+/* Multiplies n_panels adjacent panels by one token, as panel_tile. */
+QN_INLINE void panel_tile_ternary(const uint8_t *p, size_t n_panels, size_t n_blocks, const qn_acts *acts, size_t token,
+                                  size_t distance, bool accumulate, float *out)
+{
+    const size_t block_bytes = QN_PTQ1_0_BYTES * QN_PANEL_ROWS, panel_bytes = n_blocks * block_bytes;
+    _Alignas(64) panel_partial partial[PANELS_AT_ONCE];
+    if (4 * n_blocks < QN_LANES)
+        memset(partial, 0, n_panels * sizeof *partial);
+    for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
+        const size_t group = token * acts->n_super * QN_SUPER_GROUPS + 4 * block;
+        const bool ends = block * block_bytes + distance >= panel_bytes;
+        const size_t ahead = ends ? distance + (n_panels - 1) * panel_bytes : distance;
+        for (size_t i = 0; i < n_panels; i++)
+            for (size_t g = 0; g < PACK_VECTORS; g += TERNARY_VECTORS)
+                panel_block_ternary(
+                    p + i * panel_bytes + 64 * g, ahead, acts->codes[QN_ACT_PLAIN] + group * QN_QUANT_GROUP,
+                    acts->scale + group, acts->sum + group,
+                    (float(*)[QN_PANEL_ROWS])(partial[i][4 * block % QN_LANES] + 16 * g), pack_started(4 * block));
+    }
+    for (size_t i = 0; i < n_panels; i++)
+        panel_store(partial[i], accumulate, out + i * QN_PANEL_ROWS);
+}
+
 static void packed_ptq1_0(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
                           size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
-    const size_t block_bytes = weights->stored.type->block_bytes * QN_PANEL_ROWS,
-                 n_blocks = weights->stored.n_cols / QN_PTQ1_0_WEIGHTS;
-    _Alignas(64) panel_partial partial;
-    for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS)
-        for (size_t t = first; t < first + n_tokens; t++) {
-            const uint8_t *p = weights->packed + row * weights->stored.row_bytes;
-            if (4 * n_blocks < QN_LANES)
-                memset(partial, 0, sizeof partial);
-            for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
-                const size_t group = t * acts->n_super * QN_SUPER_GROUPS + 4 * block;
-                for (size_t line = 0; t == first && line < block_bytes; line += 64)
-                    _mm_prefetch((const char *)p + PANEL_PREFETCH_BYTES + line, _MM_HINT_T1);
-                for (size_t g = 0; g < PACK_VECTORS; g += TERNARY_VECTORS)
-                    panel_block_ternary(p + 64 * g, acts->codes[QN_ACT_PLAIN] + group * QN_QUANT_GROUP,
-                                        acts->scale + group, acts->sum + group,
-                                        (float(*)[QN_PANEL_ROWS])(partial[4 * block % QN_LANES] + 16 * g),
-                                        pack_started(4 * block));
-            }
-            panel_store(partial, accumulate, out + t * out_stride + row);
-        }
+    const size_t n_blocks = weights->stored.n_cols / QN_PTQ1_0_WEIGHTS, end = row + n_rows,
+                 pair = PANELS_AT_ONCE * QN_PANEL_ROWS;
+    for (; n_tokens == 1 && row + pair <= end; row += pair)
+        panel_tile_ternary(weights->packed + row * weights->stored.row_bytes, PANELS_AT_ONCE, n_blocks, acts, first,
+                           PANEL_PREFETCH_BYTES, accumulate, out + first * out_stride + row);
+    for (; row < end; row += QN_PANEL_ROWS)
+        for (size_t t = first; t < first + n_tokens; t++)
+            panel_tile_ternary(weights->packed + row * weights->stored.row_bytes, 1, n_blocks, acts, t,
+                               t == first ? PANEL_PREFETCH_BYTES : 0, accumulate, out + t * out_stride + row);
 }
 
 #endif

@@ -6,7 +6,9 @@
 #include "kernels/attention/attention.h"
 #include "kernels/aura/aura.h"
 
-static const char *const formats[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2" };
+static const char *const formats[] = {
+    "f16", "f32", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2"
+};
 
 /* Layers 1 and 3 of four are attention layers. */
 static qn_saved_layout layout_of(const char *name, size_t head_dim)
@@ -25,7 +27,7 @@ TEST(codes_have_the_kernels_sizes)
 {
     const qn_extent extent = { .length = 6 * QN_PAGE + 5 };
     for (size_t dim = 0; dim <= 1024; dim += 8)
-        for (size_t f = 1; f < COUNT(formats); f++) {
+        for (size_t f = 2; f < COUNT(formats); f++) {
             const qn_saved_layout l = layout_of(formats[f], dim);
             qn_saved_region r;
             if (!qn_aura_has_dim(dim)) {
@@ -70,23 +72,46 @@ TEST(regions_cover_all_positions)
         }
 }
 
-TEST(unused_positions_are_zeroed)
+static void unused_positions(const char *format)
 {
     enum { DIM = 64 };
-    const qn_saved_layout l = layout_of("f16", DIM);
+    const qn_saved_layout l = layout_of(format, DIM);
+    const size_t units = qn_saved_element_bytes(&l) / sizeof(uint16_t);
     for (size_t held = 1; held <= QN_PAGE; held++) {
         const qn_saved_region region = { .part = QN_SAVED_KEYS, .held = held },
                               values = { .part = QN_SAVED_VALUES, .held = held };
         const size_t end = (held + QN_KEY_TILE - 1) / QN_KEY_TILE * QN_KEY_TILE;
-        uint16_t keys[QN_PAGE * DIM];
+        uint16_t keys[2 * QN_PAGE * DIM];
         memset(keys, 0xff, sizeof keys);
         qn_saved_zero_tail(&l, &values, keys);
-        assert_int_equal(keys[qn_saved_key_at(DIM, held % QN_PAGE, 0)], 0xffff);
+        assert_int_equal(keys[qn_saved_key_at(DIM, held % QN_PAGE, 0) * units], 0xffff);
         qn_saved_zero_tail(&l, &region, keys);
         for (size_t p = 0; p < QN_PAGE; p++)
             for (size_t d = 0; d < DIM; d++)
-                assert_int_equal(keys[qn_saved_key_at(DIM, p, d)], p >= held && p < end ? 0 : 0xffff);
+                for (size_t i = 0; i < units; i++)
+                    assert_int_equal(keys[qn_saved_key_at(DIM, p, d) * units + i], p >= held && p < end ? 0 : 0xffff);
     }
+}
+
+TEST(unused_positions_are_zeroed)
+{
+    unused_positions("f16");
+    unused_positions("f32");
+}
+
+/* An fp32 element takes twice an fp16 one. */
+TEST(f32_regions_are_twice_as_large)
+{
+    const qn_extent extent = { .length = 2 * QN_PAGE + 17 };
+    const qn_saved_layout f16 = layout_of("f16", 48), f32 = layout_of("f32", 48);
+    qn_saved_region of16, of32;
+    size_t i = 0;
+    for (; qn_saved_find_region(&f16, &extent, i, &of16); i++) {
+        assert_true(qn_saved_find_region(&f32, &extent, i, &of32));
+        assert_int_equal(of32.part, of16.part);
+        assert_int_equal(of32.bytes, 2 * of16.bytes);
+    }
+    assert_false(qn_saved_find_region(&f32, &extent, i, &of32));
 }
 
 /* Sizes that do not fit in memory are refused before they are computed. */

@@ -257,6 +257,19 @@ TEST(checkpoints)
 
 /* ---- Limits and failures ---- */
 
+/* Kernels of the GPU read fp16 rows and codes. */
+TEST(fp32_caches_are_refused)
+{
+    set_up("qwen3.q1_0", 0);
+    qn_memory_params params = memory_params(&fixture, QN_PAGE, BATCH);
+    qn_memory *memory;
+    assert_ok(qn_kv_format_named("f32", &params.format));
+    assert_int_equal(fixture.device->vtable->memory_new(fixture.device, &params, &memory), QN_ERR_UNSUPPORTED);
+    assert_null(memory);
+    assert_text("cache format 'f32' is not supported on a GPU, only on the CPU");
+    free_device(&fixture);
+}
+
 static uint64_t held_by(const qn_memory *memory)
 {
     return qn_sequence_bytes(memory->sequence);

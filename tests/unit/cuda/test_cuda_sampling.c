@@ -11,7 +11,7 @@
 
 enum {
     VOCAB = 6001,
-    ROWS = 8,
+    ROWS = 10,
     PARAMS = 48 /* offset in the inputs */,
     TOP_K = 5000 /* more than the kernels sort: qn_sample_select */
 };
@@ -204,6 +204,13 @@ static size_t fill_requests(qn_sample_request *requests)
         { .sampling = greedy, .allowed = masks[0] },
         { .sampling = wide, .allowed = masks[1], .bias = bias, .n_bias = 2 },
         { .sampling = mirostat, .mirostat_mu = 3, .bias = bias, .n_bias = 2, .logprobs = &logprobs[6] },
+        { .sampling = penalised,
+          .generated = tokens,
+          .n_generated = 40,
+          .allowed = masks[2],
+          .logprobs = &logprobs[7],
+          .logprobs_after = true },
+        { .sampling = greedy, .logprobs = &logprobs[8], .logprobs_after = true },
     };
     memcpy(requests, all, sizeof all);
     memset(rejected, 0, sizeof rejected);

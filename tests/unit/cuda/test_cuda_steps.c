@@ -2,6 +2,8 @@
  * steps share a graph, and errors. On a GPU, test_gpu_sessions compares results with those of each sequence alone. */
 #include "helper_cuda_steps.h"
 
+#include <math.h>
+
 /* ---- What a plan launches, and its inputs ---- */
 
 /* The address of the step's inputs. */
@@ -594,12 +596,103 @@ TEST(small_workspace)
     tear_down();
 }
 
+/* The residual stream after the last layer, of which LOGIT_NORM reads rows: memory of the host here. */
+static float *residual_stream(const qn_op **norm, size_t *width)
+{
+    const qn_op *op = fixture.cuda.plan.ops;
+    while (op->kind != QN_OP_LOGIT_NORM)
+        op++;
+    *norm = op;
+    *width = fixture.cuda.plan.buffers[op->norm.in].width;
+    return (float *)(uintptr_t)qn_cuda_rows(&fixture.model->workspace, op->norm.in);
+}
+
+static void expect_normed(const float *normed, const float *x, const qn_op *norm, size_t width)
+{
+    double sum = 0;
+    for (size_t i = 0; i < width; i++)
+        sum += (double)x[i] * (double)x[i];
+    for (size_t i = 0; i < width; i++) {
+        const double expected =
+            (double)x[i] / sqrt(sum / (double)width + (double)norm->norm.eps) * (double)norm->norm.weight[i];
+        assert_true(fabs((double)normed[i] - expected) <= 1e-6 * fabs(expected));
+    }
+}
+
+/* Arrays of hidden states in a step of pieces: rows without any, with either or both, adjacent or not. The device has
+ * the rows of small pieces first, so that row r of the caller is row (r + 4) % 104 of the buffers. */
+TEST(hidden_states)
+{
+    enum { MANY_ROWS = 100, ALL = MANY_ROWS + 4, MOST = 256 };
+    static float hidden[ALL * MOST], normed[ALL * MOST];
+    static const float zeros[MOST];
+    for (size_t m = 0; m < N_MODELS; m++) {
+        size_t width;
+        const qn_op *norm;
+        label("%s", models[m]);
+        set_up(models[m], 0, 3);
+        float *x = residual_stream(&norm, &width);
+        assert_in_range(width, 1, MOST);
+        struct rows r = { .n = 0 };
+        add_piece(&r, 0, 0, MANY_ROWS, true);
+        add_piece(&r, 1, 10, 1, true);
+        add_piece(&r, 2, 20, 3, false);
+        for (size_t row = 0; row < ALL; row++) {
+            r.rows[row].hidden = row % 4 == 1 || row % 4 == 3 ? hidden + row * width : NULL;
+            r.rows[row].normed = row % 4 >= 2 || row > 60 ? normed + row * width : NULL;
+        }
+        memset(hidden, 0, sizeof hidden);
+        memset(normed, 0, sizeof normed);
+        for (size_t i = 0; i < ALL * width; i++)
+            x[i] = (float)(i * 37 % 101) - 50 + (float)(i / width);
+        assert_ok(run(&r));
+        for (size_t row = 0; row < ALL; row++) {
+            const float *of_row = x + (row + 4) % ALL * width;
+            label("%s, row %zu", models[m], row);
+            assert_memory_equal(hidden + row * width, r.rows[row].hidden ? of_row : zeros, width * sizeof *zeros);
+            if (r.rows[row].normed)
+                expect_normed(normed + row * width, of_row, norm, width);
+            else
+                assert_memory_equal(normed + row * width, zeros, width * sizeof *zeros);
+        }
+        tear_down();
+    }
+}
+
+/* Rows of decode steps, which are graphs, of padded ones too, and of one row. */
+TEST(hidden_states_of_decode_steps)
+{
+    enum { WIDTH = 256 };
+    static const size_t counts[] = { 1, 3, 70 };
+    static float normed[70][WIDTH];
+    for (size_t c = 0; c < COUNT(counts); c++) {
+        size_t width;
+        const qn_op *norm;
+        set_up(models[0], 0, counts[c]);
+        float *x = residual_stream(&norm, &width);
+        for (int again = 0; again < 2; again++) {
+            struct rows r = decode_of(0, counts[c], 10);
+            label("%zu rows", counts[c]);
+            for (size_t row = 0; row < counts[c]; row++)
+                r.rows[row].normed = again && row == 0 ? NULL : normed[row];
+            memset(normed, 0, sizeof normed);
+            for (size_t i = 0; i < counts[c] * WIDTH; i++)
+                x[i] = (float)(i * 41 % 89) - 30;
+            assert_ok(run(&r));
+            for (size_t row = 0; row < counts[c]; row++)
+                if (r.rows[row].normed)
+                    expect_normed(normed[row], x + row * WIDTH, norm, WIDTH);
+            assert_true(!again || normed[0][0] == 0);
+        }
+        tear_down();
+    }
+}
+
 /* Rows with what the device does not take are refused before anything is queued. */
 TEST(rows_of_other_devices)
 {
     static float floats[4096];
-    static const char *const texts[] = { "cuda:0: rows with embeddings are not supported", "positions of their own",
-                                         "cuda:0: hidden states of rows", "cuda:0: hidden states of rows" };
+    static const char *const texts[] = { "cuda:0: rows with embeddings are not supported", "positions of their own" };
     set_up("qwen3.q1_0", 0, 2);
     for (size_t i = 0; i < COUNT(texts); i++) {
         label("%s", texts[i]);
@@ -607,10 +700,8 @@ TEST(rows_of_other_devices)
         const int launches = fake.launches;
         if (i == 0)
             r.rows[1].embedding = floats;
-        else if (i == 1)
-            r.rows[1].rope_offsets[2] = 1;
         else
-            *(i == 2 ? &r.rows[1].hidden : &r.rows[1].normed) = floats;
+            r.rows[1].rope_offsets[2] = 1;
         assert_fails(run(&r), QN_ERR_UNSUPPORTED, texts[i]);
         assert_int_equal(fake.launches, launches);
     }

@@ -31,7 +31,7 @@ static const struct {
               { "../../models/quern-demo", "f16" } };
 
 static const char *device;
-static const char *kv;
+static const char *kv, *current; /* the case's format and model */
 
 static qn_model_params params_of_models(void)
 {
@@ -43,7 +43,8 @@ static void over_cases(void (*test)(void))
     for (size_t i = 0; i < COUNT(cases); i++) {
         label("%s, %s", cases[i].name, cases[i].kv);
         kv = cases[i].kv;
-        open_model(cases[i].name, params_of_models(), N_MORE);
+        current = cases[i].name;
+        open_model(current, params_of_models(), N_MORE);
         test();
         close_model();
     }
@@ -573,6 +574,160 @@ static void drops_drafted_rows(void)
     drafts_leave_nothing(kv, !strcmp(device, "cpu"), is_near);
 }
 
+/* ---- Against the CPU ---- */
+
+/* The hidden states of all tokens, in steps of many rows, few, and one, before and after the norm. */
+static void read_hidden(qn_session *session, float *const *hidden, float *const *normed)
+{
+    static const size_t sizes[] = { MANY, FEW, 1, 1, 1, 1 };
+    for (size_t i = 0, first = 0; i < COUNT(sizes); first += sizes[i++]) {
+        const qn_rows rows = { .size = sizeof rows,
+                               .n = sizes[i],
+                               .tokens = ids + first,
+                               .n_embd = info.n_embd,
+                               .hidden = hidden + first,
+                               .normed = normed + first };
+        assert_ok(qn_session_eval_rows(session, &rows));
+    }
+}
+
+/* Within the tolerance between devices. */
+static void has_hidden_states(void)
+{
+    const size_t n = info.n_embd;
+    float *states = malloc(4 * N_MORE * n * sizeof *states), *rows[4][N_MORE];
+    qn_model *const other = model;
+    assert_non_null(states);
+    for (size_t i = 0; i < 4 * N_MORE; i++)
+        rows[i / N_MORE][i % N_MORE] = states + i * n;
+    qn_session *session = new_session(0);
+    read_hidden(session, rows[0], rows[1]);
+    qn_session_free(session);
+    assert_ok(load_golden(current, MODEL_PARAMS(.n_threads = 2, .device = "cpu")));
+    session = new_session(0);
+    read_hidden(session, rows[2], rows[3]);
+    qn_session_free(session);
+    qn_model_free(model);
+    model = other;
+    is_near(rows[0][0], rows[2][0], N_MORE * n);
+    is_near(rows[1][0], rows[3][0], N_MORE * n);
+    free(states);
+}
+
+struct embedding {
+    const float *values; /* [n_embd] expected */
+    int n_calls;
+};
+
+static bool take_embedding(void *user, const float *values, size_t n)
+{
+    struct embedding *e = user;
+    assert_int_equal(n, info.n_embd);
+    is_near(values, e->values, n);
+    e->n_calls++;
+    return true;
+}
+
+/* Pooled states of a scheduler's requests, next to each other, are those of a session: of qn_embed their direction. */
+static void pools_prompts(void)
+{
+    enum { N = 6 };
+    static const qn_pooling poolings[] = { QN_POOLING_MEAN, QN_POOLING_CLS, QN_POOLING_LAST };
+    float *values = malloc(N * info.n_embd * sizeof *values), *state = malloc(info.n_embd * sizeof *state);
+    struct embedding embeddings[N];
+    assert_true(values && state);
+    for (size_t i = 0; i < N; i++) {
+        const size_t n = 1 + i * 23;
+        float *const to = values + i * info.n_embd;
+        qn_session *session = new_session(0);
+        memset(to, 0, info.n_embd * sizeof *to);
+        for (size_t t = 0; t < n; t++) {
+            const qn_rows rows = {
+                .size = sizeof rows, .n = 1, .tokens = ids + t, .n_embd = info.n_embd, .normed = &state
+            };
+            assert_ok(qn_session_eval_rows(session, &rows));
+            const bool counts =
+                poolings[i % 3] == QN_POOLING_MEAN || t == (poolings[i % 3] == QN_POOLING_CLS ? 0 : n - 1);
+            for (size_t k = 0; counts && k < info.n_embd; k++)
+                to[k] += state[k] / (poolings[i % 3] == QN_POOLING_MEAN ? (float)n : 1);
+        }
+        qn_session_free(session);
+    }
+    qn_scheduler *scheduler =
+        create_scheduler(model, &SCHEDULER_PARAMS(.kv = kv, .n_ctx = N_CTX, .no_prefix_cache = true));
+    for (size_t i = 0; i < N; i++) {
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
+        embeddings[i] = (struct embedding){ .values = values + i * info.n_embd };
+        params.tokens = ids;
+        params.n_tokens = 1 + i * 23;
+        params.max_tokens = 0;
+        params.pooling = poolings[i % 3];
+        params.on_embedding = take_embedding;
+        params.user = &embeddings[i];
+        submit_request(scheduler, &params);
+    }
+    qn_scheduler_wait(scheduler);
+    for (size_t i = 0; i < N; i++)
+        assert_int_equal(embeddings[i].n_calls, 1);
+    qn_scheduler_free(scheduler);
+    free(values);
+    free(state);
+}
+
+static qn_logprobs after;
+
+static bool take_after(void *user, qn_token token, const qn_logprobs *logprobs)
+{
+    (void)user;
+    (void)token;
+    after = *logprobs;
+    return true;
+}
+
+/* The distribution from which the first token is drawn. */
+static qn_logprobs first_distribution(void)
+{
+    qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.kv = kv, .n_ctx = N_CTX));
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
+    params.tokens = ids;
+    params.n_tokens = 100;
+    params.max_tokens = 1;
+    params.ignore_end = true;
+    params.sampling = SAMPLING(.temperature = 2, .top_k = 5, .top_p = 1, .repeat_penalty = 1.1f, .repeat_last_n = 64);
+    params.n_logprobs = 5;
+    params.logprobs_after = true;
+    params.on_token = take_after;
+    submit_request(scheduler, &params);
+    qn_scheduler_wait(scheduler);
+    qn_scheduler_free(scheduler);
+    return after;
+}
+
+/* Probabilities after sampling sum to 1, and are near the CPU's for the tokens that both keep: logits of magnitude 5
+ * that differ by 4e-2 of it, at a temperature of 2, change a probability by a tenth at most. */
+static void has_probabilities_after_sampling(void)
+{
+    const qn_logprobs of_device = first_distribution();
+    double sum = 0;
+    for (uint32_t i = 0; i < of_device.n; i++)
+        sum += exp((double)of_device.values[i]);
+    assert_int_equal(of_device.n, 5);
+    assert_true(fabs(sum - 1) < 1e-5);
+    qn_model *const other = model;
+    assert_ok(load_golden(current, MODEL_PARAMS(.n_threads = 2, .device = "cpu")));
+    const qn_logprobs of_cpu = first_distribution();
+    qn_model_free(model);
+    model = other;
+    size_t n_both = 0;
+    for (uint32_t i = 0; i < of_device.n; i++)
+        for (uint32_t k = 0; k < of_cpu.n; k++)
+            if (of_device.tokens[i] == of_cpu.tokens[k]) {
+                assert_true(fabs(exp((double)of_device.values[i]) - exp((double)of_cpu.values[k])) < 0.1);
+                n_both++;
+            }
+    assert_true(n_both >= 3);
+}
+
 #define OVER_CASES(name)                                                                                               \
     TEST(test_##name)                                                                                                  \
     {                                                                                                                  \
@@ -590,6 +745,9 @@ OVER_CASES(decodes_together)
 OVER_CASES(mixes_pieces)
 OVER_CASES(drops_drafted_rows)
 OVER_CASES(generates_the_same)
+OVER_CASES(has_hidden_states)
+OVER_CASES(pools_prompts)
+OVER_CASES(has_probabilities_after_sampling)
 
 TEST_GROUP(make_folder, remove_folder)
 

@@ -5,7 +5,7 @@
 
 enum { MEMORIES = 300, MAX_ROWS = 2000, N_VOCAB = 10, MANY = 64 };
 
-static const qn_kv_format formats[] = { { "f16", 0, 0 }, { "aura4", 4, 4 }, { "aura4v2", 4, 2 } };
+static const qn_kv_format formats[] = { { "f16", 0, 0, false }, { "aura4", 4, 4, false }, { "aura4v2", 4, 2, false } };
 static qn_gpu_format gpu_formats[COUNT(formats)];
 static qn_gpu_memory memories[MEMORIES];
 

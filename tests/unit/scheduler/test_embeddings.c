@@ -296,8 +296,8 @@ TEST(refuses)
     params.on_embedding = NULL;
     assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID, "without on_embedding");
     params.on_embedding = take_embedding;
-    params.pooling = (qn_pooling)4;
-    assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID, "pooling: 4");
+    params.pooling = (qn_pooling)5;
+    assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID, "pooling: 5");
     params.pooling = QN_POOLING_LAST;
     qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX));
     assert_fails(qn_generate(session, &params, NULL), QN_ERR_UNSUPPORTED, "only a scheduler");

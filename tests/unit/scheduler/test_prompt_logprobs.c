@@ -15,6 +15,7 @@ static const struct setting {
     { "attention", "qwen3.q1_0", "f16", 0 },       { "attention, codes", "qwen3.q2_0", "aura4", 0 },
     { "recurrent", "qwen35.q1_0", "f16", 0 },      { "recurrent, codes", "qwen35.q1_0", "aura4", 0 },
     { "attention, ahead", "llama.f16", "f16", 8 }, { "recurrent, codes, ahead", "qwen35.ptq1_0", "aura4", 8 },
+    { "attention, fp32", "qwen3.q1_0", "f32", 0 }, { "recurrent, fp32", "qwen35.q1_0", "f32", 0 },
 };
 
 static qn_scheduler *begin(const struct setting *setting, qn_scheduler_params params)
@@ -296,22 +297,30 @@ TEST(refuses)
     end(setting, scheduler);
 }
 
-/* Log probabilities after sampling are made where tokens are sampled: only the CPU has them. */
+/* Log probabilities after sampling are the same with steps that could run ahead: such a row's token is sampled on the
+ * host, and the next step waits for it. */
 TEST(after_sampling)
 {
-    static struct scored scored;
+    enum { N = 8 };
+    static struct scored scored[2];
     for (size_t i = 0; i < 2; i++) {
-        const struct setting *setting = &settings[i ? 4 : 0];
-        qn_scheduler *scheduler = begin(setting, SCHEDULER_PARAMS(.max_sequences = 2));
-        qn_request_params params = request_of(1, 5, 3, &scored);
+        struct setting setting = settings[4];
+        setting.ahead = i ? setting.ahead : 0;
+        qn_scheduler *scheduler = begin(&setting, SCHEDULER_PARAMS(.max_sequences = 2));
+        qn_request_params params = request_of(1, 5, N, &scored[i]);
         params.on_prompt_token = NULL;
-        params.n_logprobs = 1;
+        params.n_logprobs = 4;
         params.logprobs_after = true;
-        if (i)
-            assert_fails(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_UNSUPPORTED, "after sampling");
-        else
-            submit_and_wait(scheduler, &params);
-        assert_int_equal(scored.answer.n_tokens, i ? 0 : 3);
-        end(setting, scheduler);
+        params.sampling = SAMPLING(.temperature = 2, .top_k = 9, .top_p = 0.9f, .repeat_penalty = 1, .seed = 3);
+        submit_and_wait(scheduler, &params);
+        assert_int_equal(scored[i].answer.n_tokens, N);
+        end(&setting, scheduler);
+    }
+    assert_memory_equal(scored[0].answer.tokens, scored[1].answer.tokens, N * sizeof *scored->answer.tokens);
+    for (size_t t = 0; t < N; t++) {
+        const qn_logprobs *a = &scored[0].answer.logprobs[t], *b = &scored[1].answer.logprobs[t];
+        assert_true(a->chosen == b->chosen && a->n == b->n && a->n > 0);
+        assert_memory_equal(a->values, b->values, a->n * sizeof *a->values);
+        assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
     }
 }

@@ -431,8 +431,8 @@ TEST(waiting_raises_priority)
 TEST(second_turn_evaluates_its_own_tokens)
 {
     enum { LONG = QN_TEST_SANITIZED ? 320 : 2400 };
-    static const char *const kvs[] = { "f16", "aura4" };
-    for (int i = 0; i < 2; i++) {
+    static const char *const kvs[] = { "f16", "aura4", "f32" };
+    for (int i = 0; i < 3; i++) {
         label("%s", kvs[i]);
         static qn_token tokens[LONG + 200];
         struct answer first, second, alone = { 0 };

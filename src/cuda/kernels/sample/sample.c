@@ -28,20 +28,27 @@ static bool has_filters(const qn_sampling *sampling)
 
 /* Returns the mode of sampling that a request needs: QN_SAMPLE_NONE where the host samples, from the logits after mask,
  * bias and penalties. */
-static qn_sample_mode kind_of(const qn_sampling *sampling, size_t n)
+static qn_sample_mode kind_of(const qn_sample_request *request, size_t n)
 {
+    const qn_sampling *sampling = &request->sampling;
     const size_t k = qn_sample_top_k(sampling, n);
+    if (qn_sample_is_on_host(sampling, request->logprobs && request->logprobs_after))
+        return QN_SAMPLE_NONE;
     if (qn_sample_is_greedy(sampling))
         return QN_SAMPLE_ARGMAX;
-    if (qn_sample_is_on_host(sampling))
-        return QN_SAMPLE_NONE;
     return k < n && k <= QN_SAMPLE_MAX_TOP_K && !has_filters(sampling) ? QN_SAMPLE_TOP_K : QN_SAMPLE_HISTOGRAM;
+}
+
+/* Whether the kernels compute log probabilities: those before sampling. */
+static bool has_logprobs(const qn_sample_request *request)
+{
+    return request->logprobs && !request->logprobs_after;
 }
 
 qn_sample_mode qn_sample_gpu_mode(const qn_sample_request *request, size_t n)
 {
-    const qn_sample_mode kind = kind_of(&request->sampling, n), mode = kind == QN_SAMPLE_NONE ? QN_SAMPLE_ARGMAX : kind;
-    return request->logprobs ? mode + QN_SAMPLE_LOGPROBS : mode;
+    const qn_sample_mode kind = kind_of(request, n), mode = kind == QN_SAMPLE_NONE ? QN_SAMPLE_ARGMAX : kind;
+    return has_logprobs(request) ? mode + QN_SAMPLE_LOGPROBS : mode;
 }
 
 qn_sample_mode qn_sample_gpu_join(qn_sample_mode a, qn_sample_mode b)
@@ -77,10 +84,10 @@ qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n
                                .weight_unit = ldexpf(1, bits),
                                .bins_per_unit = (float)bins_per_unit,
                                .last_bin = last < QN_SAMPLE_BINS - 1 ? (uint32_t)last : QN_SAMPLE_BINS - 1,
-                               .kind = kind_of(sampling, n),
+                               .kind = kind_of(request, n),
                                .top_k = k < n ? (uint32_t)k : 0,
-                               .has_logprobs = request->logprobs != NULL,
-                               .n_top = request->logprobs ? qn_sample_n_top(request->logprobs, n) : 0 };
+                               .has_logprobs = has_logprobs(request),
+                               .n_top = has_logprobs(request) ? qn_sample_n_top(request->logprobs, n) : 0 };
 }
 
 qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, size_t n_rows, bool clusters,

@@ -1,0 +1,281 @@
+/* Reads the topology from sysfs, /proc and control groups of Linux. Elsewhere all processors are cores of one speed. */
+#include "base/topology.h"
+
+#include "base/append.h"
+#include "base/cpu.h"
+#include "base/posix/control_groups.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = QN_GROUP_PATH_BYTES + 128, LINE_BYTES = 8192 };
+
+typedef bool set[QN_MAX_PROCESSORS];
+
+/* ---- Files ---- */
+
+/* Reads the first line of a file, without its newline; false if there is none. */
+static bool read_line(const char *root, const char *path, char line[LINE_BYTES])
+{
+    char full[PATH_BYTES];
+    FILE *file = qn_print(full, sizeof full, "%s%s", root, path) ? fopen(full, "re") : NULL;
+    const bool is_read = file && fgets(line, LINE_BYTES, file);
+    if (file)
+        fclose(file);
+    if (is_read)
+        line[strcspn(line, "\n")] = '\0';
+    return is_read;
+}
+
+static bool read_number(const char **text, unsigned long *number)
+{
+    char *end;
+    if (**text < '0' || **text > '9')
+        return false;
+    errno = 0;
+    *number = strtoul(*text, &end, 10);
+    *text = end;
+    return errno == 0;
+}
+
+/* Reads a list such as "0-3,8"; false, with an empty set, if it is not one. Numbers beyond the limit are left out. */
+static bool parse_list(const char *text, set out)
+{
+    memset(out, 0, sizeof(set));
+    for (;; text++) {
+        unsigned long first, last;
+        if (!read_number(&text, &first))
+            break;
+        last = first;
+        if (*text == '-') {
+            text++;
+            if (!read_number(&text, &last) || last < first)
+                break;
+        }
+        for (unsigned long i = first; i <= last && i < QN_MAX_PROCESSORS; i++)
+            out[i] = true;
+        if (!*text)
+            return true;
+        if (*text != ',')
+            break;
+    }
+    memset(out, 0, sizeof(set));
+    return false;
+}
+
+static bool read_list(const char *root, const char *path, set out)
+{
+    char line[LINE_BYTES];
+    return read_line(root, path, line) && parse_list(line, out);
+}
+
+/* ---- Processors ---- */
+
+/* Keeps those that are also in `other`, unless none would be left. */
+static void intersect(set out, const set other)
+{
+    bool is_some = false;
+    for (size_t i = 0; i < QN_MAX_PROCESSORS; i++)
+        is_some = is_some || (out[i] && other[i]);
+    for (size_t i = 0; i < QN_MAX_PROCESSORS && is_some; i++)
+        out[i] = out[i] && other[i];
+}
+
+struct cpusets {
+    const char *root;
+    bool *allowed;
+};
+
+static void take_cpuset(void *context, const char *folder, bool v2)
+{
+    const struct cpusets *of = context;
+    char path[PATH_BYTES];
+    set group;
+    if (qn_print(path, sizeof path, "%s/%s", folder, v2 ? "cpuset.cpus.effective" : "cpuset.effective_cpus") &&
+        read_list(of->root, path, group))
+        intersect(of->allowed, group);
+}
+
+/* The affinity mask of the calling thread; below a root, of /proc/self/status. */
+static bool read_affinity(const char *root, set out)
+{
+    if (*root) {
+        char path[PATH_BYTES], line[LINE_BYTES];
+        static const char key[] = "Cpus_allowed_list:";
+        bool is_found = false;
+        FILE *file = qn_print(path, sizeof path, "%s/proc/self/status", root) ? fopen(path, "re") : NULL;
+        while (file && !is_found && fgets(line, sizeof line, file)) {
+            line[strcspn(line, "\n")] = '\0';
+            if (!strncmp(line, key, sizeof key - 1))
+                is_found = parse_list(line + sizeof key - 1 + strspn(line + sizeof key - 1, " \t"), out);
+        }
+        if (file)
+            fclose(file);
+        return is_found;
+    }
+#ifdef __linux__
+    cpu_set_t mask;
+    if (!sched_getaffinity(0, sizeof mask, &mask)) {
+        for (int i = 0; i < QN_MAX_PROCESSORS; i++)
+            out[i] = i < CPU_SETSIZE && CPU_ISSET(i, &mask);
+        return true;
+    }
+#endif
+    return false;
+}
+
+static void find_processors(const char *root, set allowed)
+{
+    set online;
+    const bool has_online = read_list(root, "/sys/devices/system/cpu/online", online);
+    const long configured = *root ? 1 : sysconf(_SC_NPROCESSORS_ONLN);
+    if (!read_affinity(root, allowed)) {
+        for (long i = 0; i < QN_MAX_PROCESSORS; i++)
+            allowed[i] = has_online || i < configured;
+        allowed[0] = allowed[0] || !has_online;
+    }
+    if (has_online)
+        intersect(allowed, online);
+    qn_visit_control_groups(root, "cpuset", take_cpuset, &(struct cpusets){ root, allowed });
+}
+
+/* ---- What is known of them ---- */
+
+/* The lists of Intel's kinds of cores, and speeds: cpu_capacity, which Linux has for them since 6.12, is about that of
+ * an efficient core at its highest clock, compared with a performance core. */
+static const struct {
+    const char *path;
+    float speed;
+} intel_kinds[] = {
+    { "/sys/devices/cpu_core/cpus", 1.0f },
+    { "/sys/devices/cpu_atom/cpus", 0.5f },
+    { "/sys/devices/cpu_lowpower/cpus", 0.25f },
+};
+
+static void read_speeds(const char *root, qn_topology *t)
+{
+    char path[PATH_BYTES], line[LINE_BYTES];
+    float most = 0;
+    set kind;
+    for (size_t i = 0; i < t->n; i++) {
+        unsigned long capacity = 0;
+        const char *at = line;
+        t->at[i].speed = 0;
+        if (qn_print(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cpu_capacity", t->at[i].id) &&
+            read_line(root, path, line) && read_number(&at, &capacity) && capacity <= 1 << 20)
+            t->at[i].speed = (float)capacity;
+    }
+    bool is_known = true;
+    for (size_t i = 0; i < t->n; i++)
+        is_known = is_known && t->at[i].speed > 0;
+    for (size_t k = 0; !is_known && k < sizeof intel_kinds / sizeof *intel_kinds; k++) {
+        const bool is_listed = read_list(root, intel_kinds[k].path, kind);
+        for (size_t i = 0; i < t->n; i++)
+            if (k == 0 || (is_listed && kind[t->at[i].id]))
+                t->at[i].speed = intel_kinds[k].speed;
+    }
+    for (size_t i = 0; i < t->n; i++)
+        most = t->at[i].speed > most ? t->at[i].speed : most;
+    for (size_t i = 0; i < t->n; i++)
+        t->at[i].speed /= most;
+}
+
+static void read_cores(const char *root, qn_topology *t)
+{
+    char path[PATH_BYTES];
+    for (size_t i = 0; i < t->n; i++) {
+        set siblings;
+        qn_processor *p = &t->at[i];
+        p->core = p->id;
+        if (!qn_print(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", p->id) ||
+            !read_list(root, path, siblings) || !siblings[p->id])
+            continue;
+        for (int s = 0; s < p->core; s++)
+            if (siblings[s])
+                p->core = s;
+    }
+    t->n_cores = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        bool is_seen = false;
+        for (size_t before = 0; before < i; before++)
+            is_seen = is_seen || t->at[before].core == t->at[i].core;
+        t->n_cores += !is_seen;
+    }
+}
+
+static void read_nodes(const char *root, qn_topology *t)
+{
+    char path[PATH_BYTES];
+    set nodes, processors;
+    bool is_used[QN_MAX_NODES] = { false };
+    const bool is_known = read_list(root, "/sys/devices/system/node/online", nodes);
+    for (int node = 0; is_known && node < QN_MAX_NODES; node++) {
+        if (!nodes[node] || !qn_print(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node) ||
+            !read_list(root, path, processors))
+            continue;
+        for (size_t i = 0; i < t->n; i++)
+            if (processors[t->at[i].id])
+                t->at[i].node = node;
+    }
+    for (size_t i = 0; i < t->n; i++)
+        is_used[t->at[i].node] = true;
+    t->n_nodes = 0;
+    for (int node = 0; node < QN_MAX_NODES; node++)
+        t->n_nodes += is_used[node];
+}
+
+void qn_topology_read(const char *root, qn_topology *t)
+{
+    set allowed = { false };
+    *t = (qn_topology){ 0 };
+    find_processors(root, allowed);
+    for (int id = 0; id < QN_MAX_PROCESSORS; id++)
+        if (allowed[id])
+            t->at[t->n++].id = id;
+    t->n = t->n ? t->n : 1;
+    read_speeds(root, t);
+    read_cores(root, t);
+    read_nodes(root, t);
+}
+
+/* ---- Numbers ---- */
+
+int qn_cpu_threads(void)
+{
+#ifdef __linux__
+    cpu_set_t mask;
+    if (!sched_getaffinity(0, sizeof mask, &mask) && CPU_COUNT(&mask) > 0)
+        return CPU_COUNT(&mask);
+#endif
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int)online : 1;
+}
+
+int qn_cpu_cores(void)
+{
+    qn_topology topology;
+    qn_topology_read("", &topology);
+    return (int)topology.n_cores;
+}
+
+int qn_cpu_best_threads_in(const char *root)
+{
+    qn_topology topology;
+    float speeds[QN_MAX_PROCESSORS];
+    qn_topology_read(root, &topology);
+    qn_topology_speeds(&topology, speeds);
+    const int cores = (int)qn_useful_cores(speeds, topology.n_cores);
+    const double quota = qn_cpu_quota_in(root);
+    if (quota <= 0 || quota >= cores)
+        return cores;
+    return quota < 1.5 ? 1 : (int)(quota + 0.5);
+}
+
+int qn_cpu_best_threads(void)
+{
+    return qn_cpu_best_threads_in("");
+}

@@ -1,0 +1,380 @@
+/* Part of matmul_avx2.c and matmul_avxvnni.c: GEMM of packed 1-bit and 2-bit matrices (packed.h) for many tokens, by
+ * look-up in tables of sums. A few weights of a row are the index of an entry, which has the sum of their activations
+ * for TABLE_TOKENS tokens: one addition from L1 replaces 16 * 6 multiply-adds of 1-bit weights, or 16 * 2 of 2-bit
+ * weights. A table costs one addition an entry, which TABLE_ROWS rows share (the method of Arlazarov, Dinic, Kronrod
+ * and Faradzev, 1970, for products of Boolean matrices).
+ *
+ * Instructions for a group of a row and 32 tokens, in the compiled loop of gcc 12, by weight and token: docs/internals/
+ * cpu-kernels.md. */
+#ifndef QN_KERNELS_MATMUL_TABLES_AVX2_H
+#define QN_KERNELS_MATMUL_TABLES_AVX2_H
+
+#include "kernels/matmul/matmul_simd.h"
+#include "kernels/matmul/packed.h"
+
+/* Tables of a group. 1-bit: for each half of its word the sums of bits 0 to 5, 6 to 10 and 11 to 15, of 64, 32 and 32
+ * entries. 2-bit: for each nibble of its two words, 16 entries. An entry has 32 words of 16 bits: word 2i of 16 is token
+ * i, word 2i + 1 is token 8 + i, so that widening even and odd words gives tokens in ascending order. */
+enum {
+    TABLE_TOKENS = 32,
+    TABLE_ROWS = 256,
+    ENTRY_BYTES = 2 * TABLE_TOKENS,
+    TABLE_BYTES = 256 * ENTRY_BYTES,
+    MAX_FIELDS = 16,
+    TABLES_MIN_TOKENS = 12, /* with fewer, filling tables costs more than they save */
+    PARTIAL_LEVELS = 5 /* partial sums that wait for their counterpart in the tree of a canonical sum, and the current */
+};
+
+struct table_scratch {
+    _Alignas(64) uint8_t tables[TABLE_BYTES];
+    _Alignas(64) float partial[PARTIAL_LEVELS][TABLE_ROWS][TABLE_TOKENS];
+    _Alignas(64) int16_t columns[QN_QUANT_GROUP][TABLE_TOKENS]; /* activation codes, words as in an entry */
+    _Alignas(64) float act_scale[TABLE_TOKENS];
+    _Alignas(64) float scale[TABLE_ROWS];
+    _Alignas(64) uint16_t offsets[MAX_FIELDS * TABLE_ROWS]; /* byte offsets of entries in their tables */
+};
+_Static_assert(sizeof(struct table_scratch) <= QN_BATCH_SCRATCH, "the batch kernel's scratch does not fit");
+
+/* What a call computes: up to TABLE_ROWS rows from `row` on, by up to TABLE_TOKENS tokens. */
+struct table_job {
+    const qn_packed_matrix *weights;
+    const qn_acts *acts;
+    size_t row, n_rows, first, n_tokens;
+};
+
+/* Transposes bytes, [16 tokens][16 columns] to [16 columns][16 tokens]. */
+QN_INLINE void transpose_bytes(__m128i x[16])
+{
+    __m128i y[16];
+    QN_UNROLLED
+    for (int round = 0; round < 4; round++) {
+        QN_UNROLLED
+        for (int i = 0; i < 8; i++) {
+            y[2 * i] = _mm_unpacklo_epi8(x[i], x[8 + i]);
+            y[2 * i + 1] = _mm_unpackhi_epi8(x[i], x[8 + i]);
+        }
+        QN_UNROLLED
+        for (int i = 0; i < 16; i++)
+            x[i] = y[i];
+    }
+}
+
+/* Reads the activations of a group: columns and act_scale. Tokens from n_tokens on are zeros. */
+static void read_columns(const struct table_job *job, size_t group, size_t n_vectors, struct table_scratch *s)
+{
+    static const int8_t zeros[QN_QUANT_GROUP];
+    const size_t token_groups = job->acts->n_super * QN_SUPER_GROUPS, at = job->first * token_groups + group;
+    for (size_t v = 0; v < n_vectors; v++)
+        for (size_t half = 0; half < 2; half++) {
+            __m128i bytes[16];
+            for (size_t i = 0; i < 16; i++) {
+                const size_t t = 16 * v + i % 2 * 8 + i / 2;
+                const int8_t *codes =
+                    t < job->n_tokens ? job->acts->codes[QN_ACT_PLAIN] + (at + t * token_groups) * QN_QUANT_GROUP : zeros;
+                bytes[i] = _mm_loadu_si128((const __m128i *)(const void *)(codes + 16 * half));
+            }
+            transpose_bytes(bytes);
+            for (size_t i = 0; i < 16; i++)
+                _mm256_store_si256((__m256i *)(void *)(s->columns[16 * half + i] + 16 * v),
+                                   _mm256_cvtepi8_epi16(bytes[i]));
+        }
+    for (size_t t = 0; t < 16 * n_vectors; t++)
+        s->act_scale[t] = t < job->n_tokens ? job->acts->scale[at + t * token_groups] : 0;
+}
+
+QN_INLINE __m256i *entry_at(uint8_t *table, size_t i)
+{
+    return (__m256i *)(void *)(table + i * ENTRY_BYTES);
+}
+
+/* Fills the table of n 1-bit weights, -1 or 1: entry i has the sum of the columns whose bit is set in i, minus the
+ * others. */
+QN_INLINE void fill_signs(const int16_t (*columns)[TABLE_TOKENS], size_t n, size_t n_vectors, uint8_t *table)
+{
+    __m256i sum[2], twice[2];
+    QN_UNROLLED
+    for (size_t v = 0; v < n_vectors; v++) {
+        sum[v] = _mm256_setzero_si256();
+        for (size_t k = 0; k < n; k++)
+            sum[v] = _mm256_sub_epi16(sum[v], load32(columns[k] + 16 * v));
+        _mm256_store_si256(entry_at(table, 0) + v, sum[v]);
+    }
+    QN_UNROLLED
+    for (size_t k = 0; k < n; k++) {
+        QN_UNROLLED
+        for (size_t v = 0; v < n_vectors; v++)
+            twice[v] = _mm256_slli_epi16(load32(columns[k] + 16 * v), 1);
+        for (size_t i = 0; i < (size_t)1 << k; i++)
+            QN_UNROLLED
+        for (size_t v = 0; v < n_vectors; v++)
+            _mm256_store_si256(entry_at(table, i + ((size_t)1 << k)) + v,
+                               _mm256_add_epi16(load32(entry_at(table, i) + v), twice[v]));
+    }
+}
+
+/* Fills the table of two 2-bit weights, code - 1 each: entry i has those of codes i % 4 and i / 4. */
+QN_INLINE void fill_codes(const int16_t (*columns)[TABLE_TOKENS], size_t n_vectors, uint8_t *table)
+{
+    __m256i a[2], b[2], sum[2];
+    QN_UNROLLED
+    for (size_t v = 0; v < n_vectors; v++) {
+        a[v] = load32(columns[0] + 16 * v);
+        b[v] = load32(columns[1] + 16 * v);
+        sum[v] = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_add_epi16(a[v], b[v]));
+    }
+    QN_UNROLLED
+    for (size_t i = 0; i < 16; i++)
+        QN_UNROLLED
+    for (size_t v = 0; v < n_vectors; v++) {
+        _mm256_store_si256(entry_at(table, i) + v, sum[v]);
+        sum[v] = _mm256_add_epi16(sum[v], a[v]);
+        if (i % 4 == 3) /* from code 3 of the first weight to code 0 */
+            sum[v] = _mm256_add_epi16(_mm256_sub_epi16(sum[v], _mm256_slli_epi16(a[v], 2)), b[v]);
+    }
+}
+
+QN_INLINE void fill_tables(bool bits, size_t n_vectors, struct table_scratch *s)
+{
+    const int16_t(*columns)[TABLE_TOKENS] = (const int16_t(*)[TABLE_TOKENS])s->columns;
+    for (size_t half = 0; bits && half < 2; half++, columns += 16) {
+        uint8_t *to = s->tables + half * (TABLE_BYTES / 2);
+        fill_signs(columns, 6, n_vectors, to);
+        fill_signs(columns + 6, 5, n_vectors, to + 64 * ENTRY_BYTES);
+        fill_signs(columns + 11, 5, n_vectors, to + 96 * ENTRY_BYTES);
+    }
+    for (size_t pair = 0; !bits && pair < MAX_FIELDS; pair++)
+        fill_codes(columns + 2 * pair, n_vectors, s->tables + pair * 16 * ENTRY_BYTES);
+}
+
+/* Unpacks the offsets of a group of 1-bit weights of a panel, [2 halves of the word][3 fields][TABLE_ROWS]: of 16
+ * offsets, 2i and 2i + 1 belong to rows r + i and r + 16 + i, r as in panel_rows_1bit. p points to the word's bytes. */
+QN_INLINE void unpack_offsets_1bit(const uint8_t *p, uint16_t *offsets)
+{
+    const __m256i five = _mm256_set1_epi16(31 << 6), six = _mm256_set1_epi16(63 << 6);
+    for (size_t word_half = 0; word_half < 2; word_half++, p += 2 * QN_PANEL_ROWS, offsets += 3 * TABLE_ROWS)
+        for (size_t half = 0; half < 2; half++) {
+            const __m256i low = load32(p + 32 * half), high = load32(p + QN_PANEL_ROWS + 32 * half);
+            QN_UNROLLED
+            for (size_t pair = 0; pair < 2; pair++) {
+                const __m256i words = pair ? _mm256_unpackhi_epi8(low, high) : _mm256_unpacklo_epi8(low, high);
+                uint16_t *to = offsets + 32 * half + 16 * pair;
+                _mm256_store_si256((__m256i *)(void *)to, _mm256_and_si256(_mm256_slli_epi16(words, 6), six));
+                _mm256_store_si256((__m256i *)(void *)(to + TABLE_ROWS), _mm256_and_si256(words, five));
+                _mm256_store_si256((__m256i *)(void *)(to + 2 * TABLE_ROWS),
+                                   _mm256_and_si256(_mm256_srli_epi16(words, 5), five));
+            }
+        }
+}
+
+/* Unpacks the offsets of a group of 2-bit weights of a panel, [2 words][4 nibbles of a half][TABLE_ROWS][2 halves]. */
+QN_INLINE void unpack_offsets_2bit(const uint8_t *p, uint16_t *offsets)
+{
+    const __m256i four = _mm256_set1_epi16(15 << 6);
+    for (size_t word = 0; word < 2; word++, offsets += 8 * TABLE_ROWS)
+        for (size_t i = 0; i < 4 * QN_PANEL_ROWS; i += 32, p += 32) {
+            const __m256i words = load32(p);
+            uint16_t *to = offsets + i / 2;
+            _mm256_store_si256((__m256i *)(void *)to, _mm256_and_si256(_mm256_slli_epi16(words, 6), four));
+            _mm256_store_si256((__m256i *)(void *)(to + 2 * TABLE_ROWS),
+                               _mm256_and_si256(_mm256_slli_epi16(words, 2), four));
+            _mm256_store_si256((__m256i *)(void *)(to + 4 * TABLE_ROWS),
+                               _mm256_and_si256(_mm256_srli_epi16(words, 2), four));
+            _mm256_store_si256((__m256i *)(void *)(to + 6 * TABLE_ROWS),
+                               _mm256_and_si256(_mm256_srli_epi16(words, 6), four));
+        }
+}
+
+/* Adds a group of one row to its partial sums of 16 * n_vectors tokens; `begin`: they are zero. */
+QN_INLINE void add_row(bool bits, const struct table_scratch *s, const uint16_t *offsets, size_t n_vectors,
+                       const __m256 *act_scale, float scale, bool begin, float *partial)
+{
+    const size_t n_fields = bits ? 6 : MAX_FIELDS;
+    const __m256 row_scale = _mm256_set1_ps(scale);
+    __m256i sum[2];
+    QN_UNROLLED
+    for (size_t field = 0; field < n_fields; field++) {
+        /* Entries of the tables before: 64, 32 and 32 for each half word of 1-bit weights, 16 for each nibble. */
+        const size_t before = !bits ? 16 * field : field / 3 * 128 + (field % 3 ? 32 + 32 * (field % 3) : 0);
+        const size_t at = bits ? field * TABLE_ROWS : (field / 8 * 4 + field % 4) * 2 * TABLE_ROWS + field / 4 % 2;
+        const uint8_t *entry = s->tables + offsets[at];
+        __asm__("" : "+r"(entry)); /* one addition: loads with an index register are two operations on Intel's cores */
+        entry += before * ENTRY_BYTES;
+        QN_UNROLLED
+        for (size_t v = 0; v < n_vectors; v++) {
+            const __m256i words = load32(entry + 32 * v);
+            sum[v] = field ? _mm256_add_epi16(sum[v], words) : words;
+        }
+    }
+    QN_UNROLLED
+    for (size_t v = 0; v < n_vectors; v++) {
+        const __m256i tokens[2] = { _mm256_madd_epi16(sum[v], _mm256_set1_epi32(1)), _mm256_srai_epi32(sum[v], 16) };
+        QN_UNROLLED
+        for (size_t i = 0; i < 2; i++) {
+            float *to = partial + 16 * v + 8 * i;
+            const __m256 before = begin ? _mm256_setzero_ps() : _mm256_load_ps(to);
+            _mm256_store_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(tokens[i]),
+                                                _mm256_mul_ps(row_scale, act_scale[2 * v + i]), before));
+        }
+    }
+}
+
+/* Adds a group of all rows to partial sums. */
+QN_INLINE void add_rows(bool bits, const struct table_scratch *s, size_t n_rows, size_t n_vectors, bool begin,
+                        float (*partial)[TABLE_TOKENS])
+{
+    __m256 act_scale[4];
+    QN_UNROLLED
+    for (size_t i = 0; i < 2 * n_vectors; i++)
+        act_scale[i] = _mm256_load_ps(s->act_scale + 8 * i);
+    for (size_t row = 0; !bits && row < n_rows; row++)
+        add_row(false, s, s->offsets + 2 * row, n_vectors, act_scale, s->scale[row], begin, partial[row]);
+    for (size_t at = 0; bits && at < n_rows; at += 16) {
+        const size_t row = at / QN_PANEL_ROWS * QN_PANEL_ROWS + at / 32 % 2 * 8 + at / 16 % 2 * 32;
+        for (size_t i = 0; i < 8; i++) {
+            const uint16_t *offsets = s->offsets + at + 2 * i;
+            const size_t r = row + i;
+            add_row(true, s, offsets, n_vectors, act_scale, s->scale[r], begin, partial[r]);
+            add_row(true, s, offsets + 1, n_vectors, act_scale, s->scale[r + 16], begin, partial[r + 16]);
+        }
+    }
+}
+
+/* Reads the weights of a group: offsets and scales. Prefetches those of group `next`. */
+static void read_group(bool bits, size_t block_groups, const struct table_job *job, size_t group, size_t next,
+                       struct table_scratch *s)
+{
+    const size_t group_bytes = (size_t)(bits ? 4 : 8) * QN_PANEL_ROWS,
+                 block_bytes = block_groups * group_bytes + 2 * QN_PANEL_ROWS,
+                 at = group / block_groups * block_bytes + group % block_groups * group_bytes,
+                 next_at = next / block_groups * block_bytes + next % block_groups * group_bytes,
+                 scale_at = group / block_groups * block_bytes + block_groups * group_bytes;
+    for (size_t row = 0; row < job->n_rows; row += QN_PANEL_ROWS) {
+        const uint8_t *p = job->weights->packed + (job->row + row) * job->weights->stored.row_bytes;
+        for (size_t line = 0; line < group_bytes; line += 64)
+            _mm_prefetch((const char *)p + next_at + line, _MM_HINT_T0);
+        if (bits)
+            unpack_offsets_1bit(p + at, s->offsets + row);
+        else
+            unpack_offsets_2bit(p + at, s->offsets + 2 * row);
+        load_scales(p + scale_at, 0, s->scale + row);
+    }
+}
+
+/* Adds the sums of a level to those of the level before. */
+static void add_level(float (*to)[TABLE_TOKENS], size_t n_rows)
+{
+    const float *from = to[TABLE_ROWS];
+    for (size_t i = 0; i < n_rows * TABLE_TOKENS; i += 8)
+        _mm256_store_ps(to[0] + i, _mm256_add_ps(_mm256_load_ps(to[0] + i), _mm256_load_ps(from + i)));
+}
+
+QN_INLINE void transpose_floats(__m256 x[8])
+{
+    __m256 y[8];
+    QN_UNROLLED
+    for (int i = 0; i < 8; i += 2) {
+        y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+        y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    }
+    QN_UNROLLED
+    for (int i = 0; i < 8; i += 4)
+        QN_UNROLLED
+    for (int j = 0; j < 2; j++) {
+        x[i + 2 * j] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0x44);
+        x[i + 2 * j + 1] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0xee);
+    }
+    QN_UNROLLED
+    for (int i = 0; i < 4; i++) {
+        y[i] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x20);
+        y[i + 4] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x31);
+    }
+    QN_UNROLLED
+    for (int i = 0; i < 8; i++)
+        x[i] = y[i];
+}
+
+/* Stores [n_rows][TABLE_TOKENS] sums to out[token * out_stride + row]. */
+static void store_sums(const float (*sums)[TABLE_TOKENS], size_t n_rows, size_t n_tokens, bool accumulate, float *out,
+                       size_t out_stride)
+{
+    for (size_t row = 0; row < n_rows; row += 8)
+        for (size_t t = 0; t < n_tokens; t += 8) {
+            __m256 x[8];
+            for (size_t i = 0; i < 8; i++)
+                x[i] = _mm256_load_ps(sums[row + i] + t);
+            transpose_floats(x);
+            for (size_t i = 0; i < 8 && t + i < n_tokens; i++) {
+                float *to = out + (t + i) * out_stride + row;
+                _mm256_storeu_ps(to, accumulate ? _mm256_add_ps(_mm256_loadu_ps(to), x[i]) : x[i]);
+            }
+        }
+}
+
+/* Computes a job. The partial sums of a canonical sum are computed one after the other, in the order in which its tree
+ * adds them: that of their numbers with reversed bits. */
+QN_INLINE void table_tile(bool bits, size_t block_groups, const struct table_job *job, size_t n_vectors,
+                          struct table_scratch *s)
+{
+    static const uint8_t order[QN_LANES] = { 0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15 };
+    const size_t n_groups = job->weights->stored.n_cols / QN_QUANT_GROUP;
+    size_t level = 0;
+    for (size_t k = 0; k < QN_LANES; k++, level++) {
+        float(*partial)[TABLE_TOKENS] = s->partial[level];
+        if (order[k] >= n_groups)
+            memset(partial, 0, job->n_rows * sizeof *partial);
+        for (size_t group = order[k]; group < n_groups; group += QN_LANES) {
+            const size_t after = group + QN_LANES, then = order[(k + 1) % QN_LANES];
+            read_group(bits, block_groups, job, group, after < n_groups ? after : then < n_groups ? then : 0, s);
+            read_columns(job, group, n_vectors, s);
+            fill_tables(bits, n_vectors, s);
+            if (group < QN_LANES)
+                add_rows(bits, s, job->n_rows, n_vectors, true, partial);
+            else
+                add_rows(bits, s, job->n_rows, n_vectors, false, partial);
+        }
+        for (size_t pairs = k; pairs & 1; pairs >>= 1)
+            add_level(s->partial[--level], job->n_rows);
+    }
+}
+
+QN_INLINE void table_loop(bool bits, size_t block_groups, const qn_packed_matrix *weights, size_t row, size_t n_rows,
+                          const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out,
+                          size_t out_stride, void *scratch)
+{
+    struct table_scratch *s = scratch;
+    for (size_t end = row + n_rows; row < end; row += TABLE_ROWS)
+        for (size_t t = 0; t < n_tokens; t += TABLE_TOKENS) {
+            const struct table_job job = { .weights = weights,
+                                           .acts = acts,
+                                           .row = row,
+                                           .n_rows = end - row < TABLE_ROWS ? end - row : TABLE_ROWS,
+                                           .first = first + t,
+                                           .n_tokens = n_tokens - t < TABLE_TOKENS ? n_tokens - t : TABLE_TOKENS };
+            if (job.n_tokens > TABLE_TOKENS / 2)
+                table_tile(bits, block_groups, &job, 2, s);
+            else
+                table_tile(bits, block_groups, &job, 1, s);
+            store_sums((const float(*)[TABLE_TOKENS])s->partial[0], job.n_rows, job.n_tokens, accumulate,
+                       out + (first + t) * out_stride + row, out_stride);
+        }
+}
+
+#define TABLES(name, bits, block_groups)                                                                               \
+    static void name(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,    \
+                     size_t n_tokens, bool accumulate, float *out, size_t out_stride, void *scratch)                   \
+    {                                                                                                                  \
+        table_loop(bits, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride,       \
+                   scratch);                                                                                           \
+    }
+
+TABLES(tables_q1_0, true, QN_Q1_0_WEIGHTS / QN_QUANT_GROUP)
+/* With dpbusd, 2-bit weights are multiplied faster than they are looked up. */
+#ifdef QN_V16_AVXVNNI
+#define TABLES_2BIT(kernel) NULL, 0
+#else
+#define TABLES_2BIT(kernel) kernel, TABLES_MIN_TOKENS
+TABLES(tables_q2_0, false, QN_Q2_0_WEIGHTS / QN_QUANT_GROUP)
+TABLES(tables_pq2_0, false, QN_PQ2_0_WEIGHTS / QN_QUANT_GROUP)
+#endif
+
+#endif
