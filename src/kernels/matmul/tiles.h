@@ -32,7 +32,7 @@ enum {
     QN_TILE_PAIR_ROWS = 32,   /* rows of two tiles */
     QN_TILE_PANEL_ROWS = 64,  /* rows of a panel */
     QN_TILE_MAX_TOKENS = 256, /* tokens of a call of the GEMM */
-    QN_TILE_CHUNK = 4         /* groups of a lane that are multiplied before they are scaled; their sums stay in L1 */
+    QN_TILE_CHUNK = 2         /* groups of a lane that are multiplied before they are scaled; their sums stay in L1 */
 };
 
 /* Activations of 16 tokens in a group: codes as bf16, [pair of values][token][2], scales and sums. In
