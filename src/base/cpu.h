@@ -43,8 +43,9 @@ bool qn_cpu_has_level(const qn_cpu_level *level);
 unsigned qn_cpu_present(void);
 
 /* qn_cpu_features - the features to use: the CPU's without AMX, which was not faster where it was measured
- * (docs/lab/2026-11-cpu.md), or if the environment variable QN_CPU is set, those of the level that it names. For a level that the CPU has and the kernel refuses (AMX, base/tile_permission.h), those of the level
- * below it. QN_ERR_INVALID for an unknown level, QN_ERR_UNSUPPORTED for one that the CPU lacks. */
+ * (docs/lab/2026-11-cpu.md), or if the environment variable QN_CPU is set, those of the level that it names. For a
+ * level that the CPU has and the kernel refuses (AMX, base/tile_permission.h), those of the level below it.
+ * QN_ERR_INVALID for an unknown level, QN_ERR_UNSUPPORTED for one that the CPU lacks. */
 qn_status qn_cpu_features(unsigned *features);
 
 /* qn_cpu_notice - returns a sentence for the user if QN_CPU names a level that the kernel refuses, else NULL. */

@@ -6,7 +6,7 @@
  * conversion before the scaling. That is why bf16 tiles are used and not int8 tiles, which hold 64 values of K: a scale
  * covers 32 values, so both multiply 16*16*32 values in 16 cycles, and the scaling is what takes longest (below).
  *
- * Cycles of a Sapphire Rapids core for 16 rows, 16 tokens and one group, measured:
+ * Cycles of a core for 16 rows, 16 tokens and one group, measured on a Xeon (family 6, model 207):
  *
  *   tile product     16
  *   loading tiles    8 for each KiB; one for each product with 2 x 2 products from two tiles of each operand
@@ -15,7 +15,9 @@
  *                    of them only while tile instructions are in flight (and about 130 cycles after)
  *
  * So products and scaling take 32 cycles one after the other, or one during the other: 256 of the 1024
- * multiply-adds per cycle of int8 tiles without scales. int8 tiles would need 48 instructions: a conversion each.
+ * multiply-adds per cycle of int8 tiles without scales. int8 tiles would need 48 instructions: a conversion each. The
+ * kernel takes two to four times as long, probably for loads and stores that miss L1 (docs/lab/2026-11-cpu.md), so it
+ * is used only if QN_CPU names it.
  *
  * Order of the computation. Partial sum i of an element (matmul.h) has the groups i, i + 16, ... of the row. The kernel
  * computes one partial sum (a lane) of all elements after the other: it unpacks the lane's groups of 64 rows, computes
