@@ -201,7 +201,8 @@ QN_API qn_status qn_cuda_gdn_state_pass(qn_cuda_kernels *kernels, const qn_cuda_
                                         qn_cuda_view w, qn_cuda_view u, qn_cuda_view gc, qn_cuda_view initial,
                                         qn_cuda_view h, qn_cuda_view v_new, qn_cuda_view final, qn_stream stream);
 
-/* qn_cuda_gdn_chunk_output - o_i = scale (e^gc_i q_i S^T + sum over j <= i of (e^(gc_i - gc_j) q_i . k_j) v'_j).
+/* qn_cuda_gdn_chunk_output - o_i = scale (e^gc_i (q_i S^T) + sum of (e^(gc_i - gc_j) (q_i . k_j)) v'_j over all j <= i
+ * of the chunk).
  *
  *   q       [T, k_heads, head_k] D
  *   k       [T, k_heads, head_k] D
@@ -210,7 +211,7 @@ QN_API qn_status qn_cuda_gdn_state_pass(qn_cuda_kernels *kernels, const qn_cuda_
  *   gc      [T, v_heads] f32
  *   o       [T, v_heads, head_v] D
  *
- * The factor (e^(gc_i - gc_j) q_i . k_j) is rounded to D before its GEMM. */
+ * The factor e^(gc_i - gc_j) (q_i . k_j) of v'_j is rounded to D before it is multiplied by v'_j. */
 QN_API qn_status qn_cuda_gdn_chunk_output(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q,
                                           qn_cuda_view k, qn_cuda_view v_new, qn_cuda_view h, qn_cuda_view gc,
                                           qn_cuda_view o, qn_stream stream);

@@ -290,7 +290,8 @@ QN_API qn_status qn_gdn_recompute_w_u(const qn_gdn_shape *shape, qn_view k, qn_v
 QN_API qn_status qn_gdn_state_pass(const qn_gdn_shape *shape, qn_view k, qn_view w, qn_view u, qn_view gc,
                                    qn_view initial, qn_view h, qn_view v_new, qn_view final);
 
-/* qn_gdn_chunk_output - o_i = scale (e^gc_i q_i S^T + sum over j <= i of (e^(gc_i - gc_j) q_i . k_j) v'_j).
+/* qn_gdn_chunk_output - o_i = scale ((e^gc_i q_i) S^T + sum of (e^(gc_i - gc_j) (q_i . k_j)) v'_j over all j <= i of
+ * the chunk).
  *
  *   q       [T, k_heads, head_k] D
  *   k       [T, k_heads, head_k] D
@@ -299,7 +300,7 @@ QN_API qn_status qn_gdn_state_pass(const qn_gdn_shape *shape, qn_view k, qn_view
  *   gc      [T, v_heads] f32
  *   o       [T, v_heads, head_v] D
  *
- * The factors e^gc_i q_i and (e^(gc_i - gc_j) q_i . k_j) are rounded to D before the GEMM, o after multiplication by
+ * The factors e^gc_i q_i and e^(gc_i - gc_j) (q_i . k_j) are rounded to D before the GEMM, o after multiplication by
  * scale. */
 QN_API qn_status qn_gdn_chunk_output(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v_new, qn_view h,
                                      qn_view gc, qn_view o);

@@ -192,6 +192,12 @@ QN_API const qn_infill_tokens *qn_model_get_infill(const qn_model *model);
 QN_API qn_status qn_tokenize(const qn_model *model, const char *text, size_t length, bool parse_special, bool add_bos,
                              qn_token **tokens, size_t *count);
 
+/* qn_least_tokens - Returns a number of tokens that every text of this many bytes has at least, without tokenising it:
+ * its bytes by those of the longest token. A text whose least number exceeds a context need not be tokenised to be
+ * refused. 0 if the model has no tokeniser, or one without such a bound (SentencePiece, and vocabularies that lack
+ * bytes). */
+QN_API size_t qn_least_tokens(const qn_model *model, size_t length);
+
 /* qn_free_tokens - Frees the tokens of qn_tokenize, qn_chat_tokens or qn_dry_breakers. NULL is allowed. */
 QN_API void qn_free_tokens(qn_token *tokens);
 
@@ -674,7 +680,7 @@ typedef struct qn_sampling {
     float dry_multiplier;
     float dry_base;         /* at least 1 */
     int dry_allowed_length; /* shorter repetitions are not penalised; n - dry_allowed_length is at most 128 */
-    int dry_penalty_last_n; /* number of preceding tokens that are searched, at most 8192; -1: all of these, 0: off */
+    int dry_penalty_last_n; /* number of last tokens that are searched; -1: all, 0: off. At most 8192 are searched */
     /* [n_dry_breakers] sequences of tokens that no repetition extends across, each followed by -1. The token of a
      * sequence of length one is not penalised. qn_dry_breakers makes sequences from texts. */
     const qn_token *dry_breakers;
@@ -1050,7 +1056,8 @@ typedef struct qn_quantize_params {
  *
  * Tensors of one dimension are written as f32. A matrix whose row length is not a multiple of the type's block size
  * gets a wider type, and on_log reports it. Types of 1 and 2 bits are for weights that they represent exactly: binary,
- * ternary or four-valued in groups. Written data is decoded again and compared. The target is written atomically: after
+ * ternary or four-valued in groups; ssm_alpha and ssm_beta in 16 or 32 bits, which such models have, stay as they are.
+ * Written data is decoded again and compared. The target is written atomically: after
  * any error it is unchanged.
  *
  * QN_ERR_INVALID     unknown type, n_threads outside its range, or without `force` a matrix that the type cannot

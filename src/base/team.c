@@ -21,8 +21,8 @@
  * looks for pieces of others: that reads the cache lines of all threads. */
 enum { SPINS = 1500, TAKE_SPINS = 40 };
 
-/* A counter that threads wait on, and the number of threads that sleep until it changes. It has its own cache line, to
- * avoid false sharing with the spinning threads. */
+/* A counter that threads wait on, and the number of threads that sleep until it changes. The struct has its own cache
+ * line: threads spin on the counter, and writes to other members would take the line away from them. */
 struct eventcount {
     _Alignas(QN_ALIGN) atomic_uint value;
     atomic_uint waiters;
@@ -243,7 +243,8 @@ static bool help(struct member *member, const struct phase *phase, bool any)
     return !gives_way;
 }
 
-/* Waits until the phase has ended; helps first. Returns at any time. */
+/* Helps with the phase, then waits until `opened` differs from `seen`, which was read before the phase. It may also
+ * return before the phase has ended. */
 static void pass(struct member *member, const struct phase *phase, unsigned seen)
 {
     qn_team *team = member->team;

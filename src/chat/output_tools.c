@@ -81,7 +81,8 @@ static void add_type_of(struct walk *walk, const json_t *value)
     }
 }
 
-/* Adds a named type. A string without restrictions keeps its place in a list; other strings come last. */
+/* Adds the type of a JSON name. is_any_text: the name is in a list of types, and no keyword limits the text; the type
+ * string then keeps its place in the list (order_types). Otherwise it comes last. */
 static void add_named(struct walk *walk, const json_t *name, bool is_any_text)
 {
     for (qn_value_type type = 0; type < N_VALUE_TYPES; type++)
@@ -164,7 +165,7 @@ static void collect(struct walk *walk, const json_t *schema)
         add_implied(walk, schema);
 }
 
-/* Adds the type of a property of a constant. True if the constant has the property. */
+/* Adds the type that a property has in a constant of `const` or `enum`. True if the constant has the property. */
 static bool add_constant(struct walk *walk, const json_t *constant, const char *name)
 {
     const json_t *value = json_object_get(constant, name);

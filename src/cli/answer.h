@@ -14,7 +14,7 @@ typedef enum qn_reasoning_view {
 
 typedef struct qn_cli_answer {
     char *content, *reasoning; /* zero-terminated; NULL: none */
-    size_t n_prompt, n_reused; /* tokens of the prompt, and those that the session already held */
+    size_t n_prompt, n_reused; /* tokens of the prompt, and how many of them the session already held */
     size_t n_generated;
     double prompt_seconds, generate_seconds; /* until the first token; after it */
     qn_finish finish;

@@ -100,7 +100,8 @@ extern const char *const qn_json_spaces[], *const qn_json_orders[]; /* in the or
 extern const char *const qn_jumps[];                                /* in the order of its enum */
 
 /* qn_resolve_model - if *model is not a file but a name of the hub (hub/name.h), replace it by the path of that model
- * in the cache, which lives until the program ends; downloads it if it is not there. Returns as qn_load_model. */
+ * in the cache; a model that is not there is downloaded. The path is valid until the program ends. `quiet` drops the
+ * progress display and the log. Returns as qn_load_model. */
 int qn_resolve_model(const char **model, bool quiet);
 
 /* qn_load_model - load args->model with a progress display. If it is NULL and `demo_fallback` is set, load the demo

@@ -89,9 +89,9 @@ const qn_command qn_commands[] = {
       "Rewrites a GGUF file with its matrices in TYPE: f16 bf16 q8_0 q4_0 q4_1 q1_0 q2_0 pq2_0 ptq1_0 tq1_0 tq2_0.\n"
       "Tensors of one dimension stay f32, and a matrix whose rows do not fit the type's block keeps a wider type: a\n"
       "line says how many did, -v names them. A type of 1 or 2 bits is for weights that it holds without loss, as\n"
-      "ptq1_0 and pq2_0 hold ternary ones; for other weights it needs --force. IN and OUT may be the same file; any\n"
-      "other existing OUT must be a GGUF file or empty. OUT appears whole or not at all. For a model split over\n"
-      "several files, IN is any of them, and OUT is one file.",
+      "ptq1_0 and pq2_0 hold ternary ones; for other weights it needs --force, but gates of recurrent layers keep 16\n"
+      "bits. IN and OUT may be the same file; any other existing OUT must be a GGUF file or empty. OUT appears whole\n"
+      "or not at all. For a model split over several files, IN is any of them, and OUT is one file.",
       3, 3, NULL, qn_cli_quantize },
     { QN_CMD_CONVERT, "convert", "make a GGUF file from a checkpoint of Hugging Face transformers",
       "convert DIR OUT [TYPE] [options]",

@@ -73,7 +73,8 @@ static bool has_format(const qn_hparams *hparams, const qn_plan *plan, const qn_
     return !format->key_bits || (qn_aura_has_dim(hparams->head_dim) && !qn_plan_has_large_kv_bias(plan));
 }
 
-/* Prints the rows of the KV cache's formats. `room` is what weights and state leave; UINT64_MAX: unknown. */
+/* Prints the table of the KV cache's formats. any_fit: weights and state fit, with some memory left for a cache. room:
+ * the bytes that are left then; UINT64_MAX: unknown. */
 static void print_formats(const qn_hparams *hparams, const qn_plan *plan, bool any_fit, uint64_t room)
 {
     uint64_t lengths[COLUMNS];

@@ -329,9 +329,9 @@ int qn_cli_serve(qn_args *args)
     if (status == QN_EXIT_DONE)
         status = load_model(&s);
     if (status == QN_EXIT_DONE) {
+        qn_notify("READY=1"); /* before a signal can stop the server, which then sends STOPPING=1 */
         (void)catch_stops(&s);
         greet(&s);
-        qn_notify("READY=1");
         qn_server_wait(s.server);
     } else if (s.server) {
         status = end_early(&s, status);

@@ -13,6 +13,8 @@ enum { MAX_OPS = 4, MAX_WORKS = MAX_OPS * QN_CPU_OP_WORKS };
  * has fewer than MANY items for each. Else an eighth of the items is shared; more where cores differ in speed, so that
  * the own pieces of a thread on a slow core end with the phase. There, few items are shared singly. */
 enum { MANY = 32, OWN = 7, SHARED_PART = 8, PIECE_BYTES = 64 << 10, MAX_OWN_PIECES = 24, MAX_SHARED_PIECES = 8 };
+/* Bytes of each of two panels that a thread prefetches in a phase between matmuls, if there are so many threads. */
+enum { FAR_BYTES = 16 << 10, FAR_THREADS = 4 };
 enum { MAX_SINGLE_PIECES = QN_TEAM_MAX_SHARED / MAX_WORKS };
 _Static_assert(MAX_WORKS *MAX_OWN_PIECES <= QN_TEAM_MAX_OWN, "the own pieces of all works fit");
 
@@ -88,7 +90,10 @@ static void divide(qn_cpu_work *work, size_t n_threads, double own_part)
     } else if (own_part < 1 && n_threads > 1) {
         divide_singly(work, units);
     } else {
-        work->own = 1;
+        /* Pieces of two panels at least: what a thread has not begun, others take. */
+        const size_t by_bytes = units / n_threads * work->unit * work->item_bytes / PIECE_BYTES,
+                     most = at_most(units / n_threads / 2, MAX_OWN_PIECES);
+        work->own = n_threads > 1 && by_bytes && most ? at_most(by_bytes, most) : 1;
         work->n_own_items = work->count;
         work->shared = 0;
     }
@@ -170,17 +175,32 @@ static void run_range(const qn_executor *ex, const qn_cpu_work *work, qn_cpu_ran
     qn_cpu_profile_add(ex->profile, thread, (size_t)(work->op - ex->plan->ops), qn_ticks() - begin);
 }
 
-/* A thread at the end of its own pieces prefetches the weights that it begins the next phase with. */
+static bool has_matrices(const qn_executor *ex, size_t phase)
+{
+    return qn_op_matrices_of(&ex->plan->ops[ex->phases[phase]]) != NULL;
+}
+
+/* A thread at the end of its own pieces prefetches the weights that it begins the next phase with. In a decode step of
+ * many threads, phases between two matmuls take less than their threads need to agree that they have ended, and memory
+ * would be idle: in each of them a thread prefetches a further part. */
 static void prefetch_next_phase(const qn_executor *ex, const qn_team_piece *piece)
 {
-    const qn_op *op = &ex->plan->ops[ex->phases[piece->phase + 1]];
-    qn_cpu_work works[QN_CPU_OP_WORKS];
-    if (piece->phase + 1 == ex->n_phases || !qn_op_matrices_of(op))
+    size_t next = piece->phase + 1, begin = 0, end = QN_PREFETCH_NEAR;
+    if ((size_t)piece->n_threads >= FAR_THREADS && ex->step->n_rows == 1 && !has_matrices(ex, piece->phase)) {
+        while (next < ex->n_phases && !has_matrices(ex, next))
+            next++;
+        for (size_t p = piece->phase; p > 0 && !has_matrices(ex, p - 1); p--)
+            begin += FAR_BYTES;
+        end = begin + FAR_BYTES;
+    }
+    if (next == ex->n_phases || !has_matrices(ex, next))
         return;
+    const qn_op *op = &ex->plan->ops[ex->phases[next]];
+    qn_cpu_work works[QN_CPU_OP_WORKS];
     find_works(ex, op, (size_t)piece->n_threads, works);
     if (works[0].own)
-        qn_executor_prefetch_rows(ex, op,
-                                  own_range(&works[0], (size_t)piece->thread, 0, (size_t)piece->n_threads).begin);
+        qn_executor_prefetch_rows(
+            ex, op, own_range(&works[0], (size_t)piece->thread, 0, (size_t)piece->n_threads).begin, begin, end);
 }
 
 static void work_own(const qn_executor *ex, const qn_team_piece *piece, size_t own)

@@ -45,6 +45,19 @@ static bool ends_with(qn_string s, const char *end)
     return s.length >= n && memcmp(s.data + s.length - n, end, n) == 0;
 }
 
+/* Whether a tensor computes the gates alpha and beta of a recurrent layer. Models with weights of 1 or 2 bits have them
+ * in 16 bits (Bonsai's files, and the demo model's); llama.cpp quantises them to types of more bits, as is done here.
+ */
+static bool is_gate(const qn_gguf_tensor *t)
+{
+    return ends_with(t->name, "ssm_alpha.weight") || ends_with(t->name, "ssm_beta.weight");
+}
+
+static bool is_plain(uint32_t type)
+{
+    return type == QN_TYPE_F32 || type == QN_TYPE_F16 || type == QN_TYPE_BF16;
+}
+
 static const qn_type_info *type_for(const struct quantizer *q, const qn_gguf_tensor *t)
 {
     char line[256];
@@ -55,6 +68,12 @@ static const qn_type_info *type_for(const struct quantizer *q, const qn_gguf_ten
                  STRING_ARGS(t->name));
         log_line(q, line);
         return qn_type_find(QN_TYPE_F32);
+    }
+    if (is_gate(t) && qn_type_is_low_bit(q->target) && is_plain(t->type)) {
+        snprintf(line, sizeof line, "%.*s: stays %s: gates of heads are not trained in %s", STRING_ARGS(t->name),
+                 qn_type_find(t->type)->name, q->target->name);
+        log_line(q, line);
+        return qn_type_find(t->type);
     }
     const qn_type_info *info = qn_type_for_width(q->target, t->dims[0]);
     if (info != q->target) {

@@ -3,17 +3,18 @@
  *   header     struct qn_state_header
  *   tokens     [length] i32; -1 for an embedding
  *   rows       [n_rows] qn_session_row: the embeddings, and tokens at positions of their own (engine/rows.h)
- *   memory     the KV cache and recurrent state of `length` positions (cache/saved_layout.h). A GPU converts exactly,
- *              but that it rounds v' and keys of an open chunk to the fp16 that it keeps them in
+ *   memory     the KV cache and recurrent state of `length` positions (cache/saved_layout.h). A GPU saves what it has
+ *              exactly. From a file of the CPU it rounds what it keeps in fewer bits: states (gpu/state_planes.h),
+ *              and of the open chunk keys and corrected values v'
  *   checksum   u64: xxHash64 of all preceding bytes
  *
  * All sizes follow from the model and the header. Unused elements are zero, so that the same tokens in the same steps
  * give the same file on the same device.
  *
- * Recurrent layers. The open chunk has the rows from state_position to length; it may be empty. Of the inputs of the
- * convolution it has those from position shortest - (taps - 1) on, and none before state_position, which are the
- * history. A GPU keeps fewer of them than rows of the open chunk: `shortest` is the shortest length that the session
- * can then be truncated to by dropping rows.
+ * Recurrent layers. The open chunk has the rows from state_position to length; it may be empty. The convolution's
+ * inputs before state_position are an array of their own, the history. Of the later inputs the file has those from
+ * position shortest - (taps - 1) on: a GPU keeps the inputs of the newest rows only. `shortest` is the shortest length
+ * above 0 that the session can be truncated to by dropping rows.
  *
  * A file in a format that sessions of its model no longer get (qn_model_kv_format) is read for its tokens, which are
  * evaluated again. */

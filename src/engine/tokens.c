@@ -17,6 +17,11 @@ qn_status qn_tokenize(const qn_model *model, const char *text, size_t length, bo
     return qn_tokenizer_encode(tok, text, length, parse_special, add_bos, tokens, count);
 }
 
+size_t qn_least_tokens(const qn_model *model, size_t length)
+{
+    return model->tokenizer ? qn_tokenizer_least_tokens(model->tokenizer, length) : 0;
+}
+
 void qn_free_tokens(qn_token *tokens)
 {
     free(tokens);

@@ -42,11 +42,12 @@ typedef struct qn_gpu_order {
     size_t n_few; /* rows [0, n_few) belong to pieces of few rows */
 } qn_gpu_order;
 
-/* qn_gpu_order_pieces - orders a batch's pieces: those of few rows, then the others, each in the caller's order.
+/* qn_gpu_order_pieces - orders a batch's pieces: those of few rows, then those of many, each in the caller's order.
  *
- *   has_many     whether a piece is among the others
+ *   has_many     whether a piece counts as one of many rows
  *   pieces       [batch->n_pieces] written
- *   logit_rows   [batch->n_logits] written: the rows on the device whose logits are computed; NULL: not needed */
+ *   logit_rows   [batch->n_logits] written: for each of the batch's logits, its row in the new order; NULL: not
+ *                needed */
 qn_gpu_order qn_gpu_order_pieces(const qn_gpu_batch *batch, bool (*has_many)(const qn_gpu_piece *piece),
                                  qn_gpu_piece *pieces, uint32_t *logit_rows);
 

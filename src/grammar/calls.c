@@ -47,7 +47,7 @@ static bool may_be_object(json_t *type)
 static qn_status find_schema(qn_schema_compiler *c, const json_t *function, const char *what, json_t **schema)
 {
     const json_t *given = qn_output_tool_schema(function);
-    *schema = json_is_object(given) ? json_copy((json_t *)given) : json_object();
+    *schema = json_is_object(given) ? qn_schema_copy((json_t *)given) : json_object();
     QN_TRY(qn_schema_own(c, *schema));
     if (!may_be_object(json_object_get(*schema, "type")))
         return qn_fail(QN_ERR_INVALID, "%s: the type of its arguments is not 'object'", what);

@@ -165,8 +165,9 @@ static qn_status keep_common(const part *p, size_t length, const pieces *all, si
 }
 
 /* Limits *n to the tokens from `first` on that stay the same whatever text follows. No token that crosses the end of
- * the text begins before `longer`. So any tokenisation of a longer text has a token border from there on, and before
- * it the tokens of the text up to it. The splitting into words depends on the next character: several are tried. */
+ * the text begins before `longer`. So any tokenisation of a longer text has a token border between `longer` and the
+ * end, and its tokens before this border are those of the text cut off there: all these cuts are tried. The splitting
+ * into words depends on the next character: several are tried. */
 static qn_status keep_stable(part *p, const pieces *all, size_t first, size_t *n)
 {
     static const char probes[] = "aA0\" \n.,";

@@ -205,15 +205,6 @@ static qn_status check_numbers(const qn_schema_compiler *c, json_t *schema)
     return QN_OK;
 }
 
-/* Whether `not` excludes a list of strings. */
-static bool is_exclusion(json_t *schema)
-{
-    json_t *excluded = qn_schema_excluded(schema);
-    const bool is = excluded != NULL;
-    json_decref(excluded);
-    return is;
-}
-
 /* Whether a keyword that is not supported restricts nothing with this value. */
 static bool is_without_effect(const char *key, json_t *value)
 {
@@ -235,7 +226,7 @@ qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema)
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: keyword '%s' does not exist: is '%s' meant?", qn_schema_path(c),
                            key, meant);
         if (!qn_schema_is_unsupported(key) || is_without_effect(key, value) ||
-            (!strcmp(key, "not") && is_exclusion(schema)))
+            (!strcmp(key, "not") && qn_schema_excludes_strings(schema)))
             continue;
         if (!strcmp(key, "nullable"))
             return qn_fail(QN_ERR_UNSUPPORTED,
@@ -254,16 +245,20 @@ static bool has_constants(json_t *schema)
     return json_object_get(schema, "enum") || json_object_get(schema, "const");
 }
 
-/* Returns a copy of the schema without a keyword and without annotations, a new reference. *is_empty: nothing is
- * left. */
+/* Returns a copy of the schema without a keyword and without annotations (qn_schema_is_note), a new reference.
+ * NULL without memory. *is_empty: nothing is left. */
 static json_t *without(json_t *schema, const char *keyword, bool *is_empty)
 {
     json_t *rest = json_object(), *value;
     const char *key;
-    json_object_foreach(schema, key, value) if (strcmp(key, keyword) != 0 && !qn_schema_is_note(key))
-        json_object_set_nocheck(rest, key, value);
+    bool is_whole = true;
+    json_object_foreach(schema, key, value) if (strcmp(key, keyword) != 0 && !qn_schema_is_note(key)) is_whole &=
+        json_object_set_nocheck(rest, key, value) == 0;
     *is_empty = !json_object_size(rest);
-    return rest;
+    if (is_whole)
+        return rest;
+    json_decref(rest);
+    return NULL;
 }
 
 qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status)
@@ -275,8 +270,8 @@ qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status)
     return qn_fail(status, "%s: %s", qn_schema_path(c), text);
 }
 
-/* Joins a part of a keyword with `rest`, the schema's other keywords, in the order in which the schema has them.
- * *joined is owned by the compiler. */
+/* Joins `part`, an alternative of anyOf or oneOf or the target of $ref, with `rest`, the schema's other keywords. The
+ * properties of `rest` come first if the schema has `properties` before `keyword`. *joined is owned by the compiler. */
 static qn_status join(qn_schema_compiler *c, json_t *schema, const char *keyword, json_t *part, json_t *rest,
                       json_t **joined)
 {
@@ -303,7 +298,7 @@ static qn_status only(qn_schema_compiler *c, json_t *branch, json_t *others, jso
 static qn_status exclude_branch(qn_schema_compiler *c, json_t *branches, size_t excluded, json_t *whole, size_t from,
                                 json_t *others)
 {
-    json_t *known = json_pack("[O]", json_array_get(whole, from));
+    json_t *known = qn_schema_made(json_pack("[O]", json_array_get(whole, from)), &c->comparisons);
     bool is_whole;
     json_t *negation = qn_schema_negate(c->root, json_array_get(branches, excluded), known, &c->comparisons, &is_whole);
     json_decref(known);
@@ -344,7 +339,7 @@ static qn_status imply_types(qn_schema_compiler *c, json_t *branches, json_t **r
     for (i = 0; i < sizeof types / sizeof *types; i++)
         if (common & types[i] && json_array_append_new(list, json_string(names[i])))
             return qn_schema_no_memory();
-    QN_TRY(qn_schema_own(c, *rest = json_copy(*rest)));
+    QN_TRY(qn_schema_own(c, *rest = qn_schema_copy(*rest)));
     return json_object_set(*rest, "type", list) ? qn_schema_no_memory() : QN_OK;
 }
 
@@ -353,11 +348,11 @@ static qn_status imply_types(qn_schema_compiler *c, json_t *branches, json_t **r
  * owned by the compiler. */
 static qn_status exclude_each_other(qn_schema_compiler *c, json_t **branches, json_t *rest)
 {
-    json_t *whole = json_array(), *others = json_array(), *out = json_array(), *branch, *merged;
+    json_t *whole, *others, *out, *branch, *merged;
     size_t i, n_overlaps = 0;
-    QN_TRY(qn_schema_own(c, whole));
-    QN_TRY(qn_schema_own(c, others));
-    QN_TRY(qn_schema_own(c, out));
+    QN_TRY(qn_schema_own(c, whole = json_array()));
+    QN_TRY(qn_schema_own(c, others = json_array()));
+    QN_TRY(qn_schema_own(c, out = json_array()));
     json_array_foreach(*branches, i, branch)
     {
         QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, branch, rest, true, &c->merges, &merged)));
@@ -419,10 +414,10 @@ static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t 
     json_t *parts = json_object_get(schema, "allOf"), *part;
     size_t i;
     bool is_empty;
-    json_t *rest = without(schema, "allOf", &is_empty), *all = json_array(), *merged = json_true();
+    json_t *rest = without(schema, "allOf", &is_empty), *all, *merged = json_true();
     const bool is_rest_first = qn_schema_is_properties_first(schema, "allOf");
     QN_TRY(qn_schema_own(c, rest));
-    QN_TRY(qn_schema_own(c, all));
+    QN_TRY(qn_schema_own(c, all = json_array()));
     if (!json_is_array(parts))
         return qn_fail(QN_ERR_INVALID, "%s/allOf: not a list of schemas", qn_schema_path(c));
     if (json_array_extend(all, parts) ||
@@ -601,7 +596,10 @@ qn_status qn_schema_compile(qn_schema_compiler *c, const char *what, json_t *roo
     QN_TRY(add_rule(c, part, form, path, rule));
     for (; c->rule < c->grammar->n_rules; c->rule++) {
         uint32_t entry;
-        QN_TRY(compile_rule(c, c->places[c->rule].schema, &entry));
+        const qn_status status = compile_rule(c, c->places[c->rule].schema, &entry);
+        if (c->merges >= QN_SCHEMA_NO_MEMORY || c->comparisons >= QN_SCHEMA_NO_MEMORY)
+            return qn_schema_no_memory();
+        QN_TRY(status);
         c->grammar->rules[c->rule].entry = entry;
         c->exprs.n = c->exprs.n_ranges = 0;
     }

@@ -149,7 +149,7 @@ qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned ty
 /* From this number of strings on, those of an enum are a list of words instead of a DFA. */
 enum { QN_SCHEMA_MANY = 128 };
 
-/* qn_schema_of_constant - the schema that only this array or object fits. A new reference. */
+/* qn_schema_of_constant - the schema that only this array or object fits. A new reference; NULL without memory. */
 json_t *qn_schema_of_constant(json_t *value);
 
 /* ---- schema_string.c ---- */

@@ -30,25 +30,25 @@ static unsigned type_of(json_t *value)
 /* ---- Other keywords ---- */
 
 /* Returns a copy of a value in which reals with integer values are integers, as schemas of integers have them. A new
- * reference. */
+ * reference; NULL without memory. */
 static json_t *with_integers(json_t *value)
 {
     json_t *out, *item;
     const char *key;
     size_t i;
+    bool is_whole = true;
     const double number = json_real_value(value);
     if (json_is_real(value) && number == floor(number) && fabs(number) < 0x1p53)
         return json_integer((json_int_t)number);
-    if (json_is_array(value)) {
-        out = json_array();
-        json_array_foreach(value, i, item) json_array_append_new(out, with_integers(item));
-        return out;
-    }
-    if (!json_is_object(value))
+    if (!json_is_array(value) && !json_is_object(value))
         return json_incref(value);
-    out = json_object();
-    json_object_foreach(value, key, item) json_object_set_new(out, key, with_integers(item));
-    return out;
+    out = json_is_array(value) ? json_array() : json_object();
+    json_array_foreach(value, i, item) is_whole &= json_array_append_new(out, with_integers(item)) == 0;
+    json_object_foreach(value, key, item) is_whole &= json_object_set_new_nocheck(out, key, with_integers(item)) == 0;
+    if (is_whole)
+        return out;
+    json_decref(out);
+    return NULL;
 }
 
 /* Whether a value fits an automaton. */
@@ -78,22 +78,28 @@ static qn_status check_value(qn_schema_compiler *c, const qn_grammar *grammar, j
     return status;
 }
 
-/* Returns the schema without its constants; it applies to every type unless it names some. NULL: nothing is left. */
-static json_t *beside(json_t *schema)
+/* Makes the schema without its constants; it applies to every type unless it names some. *rest: owned by the compiler;
+ * NULL: nothing is left. */
+static qn_status beside(qn_schema_compiler *c, json_t *schema, json_t **rest)
 {
     static const char *const others[] = { "enum", "const", "type", "nullable", "not" };
-    json_t *rest = json_object(), *value;
+    json_t *value;
     const char *key;
-    json_object_foreach(schema, key, value) if (!qn_schema_is_note(key)) json_object_set_nocheck(rest, key, value);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        json_object_del(rest, others[i]);
-    if (!json_object_size(rest)) {
-        json_decref(rest);
-        return NULL;
+    QN_TRY(qn_schema_own(c, *rest = json_object()));
+    json_object_foreach(schema, key, value)
+    {
+        bool is_other = qn_schema_is_note(key);
+        for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+            is_other |= !strcmp(key, others[i]);
+        if (!is_other && json_object_set_nocheck(*rest, key, value))
+            return qn_schema_no_memory();
     }
-    json_object_set_new(rest, "type",
-                        json_pack("[s,s,s,s,s,s]", "null", "boolean", "number", "string", "array", "object"));
-    return rest;
+    if (!json_object_size(*rest)) {
+        *rest = NULL;
+        return QN_OK;
+    }
+    json_t *types = json_pack("[s,s,s,s,s,s]", "null", "boolean", "number", "string", "array", "object");
+    return json_object_set_new(*rest, "type", types) ? qn_schema_no_memory() : QN_OK;
 }
 
 /* Drops the constants that do not fit the other keywords: these become a grammar of their own, which checks each
@@ -149,10 +155,12 @@ static qn_status exclude(qn_schema_compiler *c, json_t *excluded, bool in_string
 
 qn_status qn_schema_exclude(qn_schema_compiler *c, json_t *schema, bool in_string, uint32_t *dfa, bool *is_none)
 {
-    json_t *excluded = qn_schema_excluded(schema);
     *is_none = false;
-    if (!excluded)
+    if (!qn_schema_excludes_strings(schema))
         return QN_OK;
+    json_t *excluded = qn_schema_excluded(schema);
+    if (!excluded)
+        return qn_schema_no_memory();
     const qn_status status = exclude(c, excluded, in_string, dfa, is_none);
     json_decref(excluded);
     return status;
@@ -161,9 +169,13 @@ qn_status qn_schema_exclude(qn_schema_compiler *c, json_t *schema, bool in_strin
 /* Drops the constants that `not` excludes. */
 static qn_status drop_excluded(qn_schema_compiler *c, json_t *schema, json_t *constants)
 {
+    if (!qn_schema_excludes_strings(schema))
+        return QN_OK;
     json_t *excluded = qn_schema_excluded(schema);
-    qn_status status = excluded ? qn_schema_charge(c, json_array_size(excluded) * json_array_size(constants)) : QN_OK;
-    for (size_t i = json_array_size(constants); excluded && status == QN_OK && i-- > 0;)
+    if (!excluded)
+        return qn_schema_no_memory();
+    const qn_status status = qn_schema_charge(c, json_array_size(excluded) * json_array_size(constants));
+    for (size_t i = json_array_size(constants); status == QN_OK && i-- > 0;)
         for (size_t k = 0; k < json_array_size(excluded); k++)
             if (json_equal(json_array_get(constants, i), json_array_get(excluded, k))) {
                 json_array_remove(constants, i);
@@ -182,39 +194,40 @@ qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned ty
     if (values && !json_is_array(values))
         return qn_fail(QN_ERR_INVALID, "%s/enum: not a list", qn_schema_path(c));
     QN_TRY(qn_schema_charge(c, json_array_size(values)));
-    if (!values && (type_of(constant) & types))
-        json_array_append(*constants, constant);
+    if (!values && (type_of(constant) & types) && json_array_append(*constants, constant))
+        return qn_schema_no_memory();
     json_array_foreach(values, i, value) if ((type_of(value) & types) &&
-                                             (!constant || qn_schema_is_equal(value, constant, &c->comparisons)))
-        json_array_append(*constants, value);
+                                             (!constant || qn_schema_is_equal(value, constant, &c->comparisons)) &&
+                                             json_array_append(*constants, value)) return qn_schema_no_memory();
     QN_TRY(drop_excluded(c, schema, *constants));
-    if (!json_array_size(*constants) || !(rest = beside(schema)))
+    if (!json_array_size(*constants))
         return QN_OK;
-    QN_TRY(qn_schema_own(c, rest));
-    return filter(c, rest, *constants);
+    QN_TRY(beside(c, schema, &rest));
+    return rest ? filter(c, rest, *constants) : QN_OK;
 }
 
 /* ---- How constants are written ---- */
 
 json_t *qn_schema_of_constant(json_t *value)
 {
-    json_t *inner = json_is_array(value) ? json_array() : json_object(), *item, *schema;
+    json_t *inner = json_is_array(value) ? json_array() : json_object(), *required = json_array(), *item,
+           *schema = NULL;
     const char *key;
     size_t i;
-    if (json_is_array(value)) {
-        json_array_foreach(value, i, item) json_array_append_new(inner, json_pack("{s:O}", "const", item));
+    bool is_whole = true;
+    json_array_foreach(value, i, item) is_whole &= json_array_append_new(inner, json_pack("{s:O}", "const", item)) == 0;
+    json_object_foreach(value, key, item)
+    {
+        is_whole &= json_object_set_new_nocheck(inner, key, json_pack("{s:O}", "const", item)) == 0;
+        is_whole &= json_array_append_new(required, json_string(key)) == 0;
+    }
+    if (is_whole && json_is_array(value))
         schema = json_pack("{s:s,s:O,s:b,s:i}", "type", "array", "prefixItems", inner, "items", 0, "minItems",
                            (int)json_array_size(value));
-    } else {
-        json_t *required = json_array();
-        json_object_foreach(value, key, item)
-        {
-            json_object_set_new(inner, key, json_pack("{s:O}", "const", item));
-            json_array_append_new(required, json_string(key));
-        }
-        schema = json_pack("{s:s,s:O,s:b,s:o}", "type", "object", "properties", inner, "additionalProperties", 0,
+    else if (is_whole)
+        schema = json_pack("{s:s,s:O,s:b,s:O}", "type", "object", "properties", inner, "additionalProperties", 0,
                            "required", required);
-    }
+    json_decref(required);
     json_decref(inner);
     return schema;
 }
@@ -398,11 +411,11 @@ static qn_status add_many(qn_schema_compiler *c, json_t *strings, uint32_t *entr
 /* Takes the strings out of a list of constants, if they are many. *strings: owned by the compiler, or NULL. */
 static qn_status take_many(qn_schema_compiler *c, json_t **constants, json_t **strings)
 {
-    json_t *value, *others = json_array(), *all = json_array();
+    json_t *value, *others, *all;
     size_t i;
     *strings = NULL;
-    QN_TRY(qn_schema_own(c, others));
-    QN_TRY(qn_schema_own(c, all));
+    QN_TRY(qn_schema_own(c, others = json_array()));
+    QN_TRY(qn_schema_own(c, all = json_array()));
     json_array_foreach(*constants, i, value) if (json_array_append(json_is_string(value) ? all : others,
                                                                    value)) return qn_schema_no_memory();
     if (json_array_size(all) < QN_SCHEMA_MANY)

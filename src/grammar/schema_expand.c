@@ -32,28 +32,29 @@ static bool is_object(json_t *schema)
 }
 
 /* Returns the schemas of the same value, a new reference to a list. */
-static json_t *list_known(json_t *schema, json_t *beside)
+static json_t *list_known(json_t *schema, json_t *beside, uint64_t *steps)
 {
     json_t *known = json_array();
-    json_array_append(known, schema);
+    qn_schema_add(known, json_incref(schema), steps);
     if (beside)
-        json_array_append(known, beside);
+        qn_schema_add(known, json_incref(beside), steps);
     return known;
 }
 
 /* Adds a part that has to hold, too, to a list that is made when there is one. The reference to the part is taken
  * over. */
-static void add_part(json_t **parts, json_t *part)
+static void add_part(json_t **parts, json_t *part, uint64_t *steps)
 {
     if (!*parts)
         *parts = json_array();
-    json_array_append_new(*parts, part);
+    qn_schema_add(*parts, part, steps);
 }
 
 /* Adds a part: that one of the alternatives holds. The reference to the list is taken over. */
-static void add_any_of(json_t **parts, json_t *alternatives)
+static void add_any_of(json_t **parts, json_t *alternatives, uint64_t *steps)
 {
-    add_part(parts, json_array_size(alternatives) ? json_pack("{s:O}", "anyOf", alternatives) : json_false());
+    (void)qn_schema_made(alternatives, steps);
+    add_part(parts, json_array_size(alternatives) ? json_pack("{s:O}", "anyOf", alternatives) : json_false(), steps);
     json_decref(alternatives);
 }
 
@@ -61,26 +62,25 @@ static void add_any_of(json_t **parts, json_t *alternatives)
 
 /* Returns a condition with its properties required, and typed, as the other schemas of the same value say, a new
  * reference: that helps to show that alternatives are disjoint. */
-static json_t *require_those(json_t *condition, json_t *schema, json_t *beside)
+static json_t *require_those(json_t *condition, json_t *schema, json_t *beside, uint64_t *steps)
 {
-    json_t *out = json_copy(condition), *required = json_array(), *property;
+    if (!json_is_object(condition))
+        return json_incref(condition);
+    json_t *out = qn_schema_copy(condition), *required = json_array(), *property;
     const char *key;
-    if (!json_is_object(condition)) {
-        json_decref(required);
-        return out ? out : json_incref(condition);
-    }
-    json_array_extend(required, json_object_get(condition, "required"));
+    if (json_is_array(json_object_get(condition, "required")))
+        qn_schema_add_all(required, json_object_get(condition, "required"), steps);
     json_t *properties = json_object_get(condition, "properties");
     if (json_object_size(properties) > MAX_LIST)
         properties = NULL;
     json_object_foreach(properties, key, property) if (has(json_object_get(schema, "required"), key) ||
                                                        has(json_object_get(beside, "required"), key))
-        json_array_append_new(required, json_string(key));
+        qn_schema_add(required, json_string(key), steps);
     if (json_array_size(required))
-        json_object_set(out, "required", required);
+        qn_schema_put(out, "required", json_incref(required), steps);
     json_decref(required);
     if (!json_object_get(out, "type") && (is_object(schema) || is_object(beside)))
-        json_object_set_new(out, "type", json_string("object"));
+        qn_schema_put(out, "type", json_string("object"), steps);
     return out;
 }
 
@@ -102,18 +102,18 @@ static void expand_if(json_t *root, json_t *schema, json_t *beside, bool is_loos
     }
     then = then ? then : json_true();
     otherwise = otherwise ? otherwise : json_true();
-    json_array_append_new(alternatives,
-                          json_pack("{s:[o,O]}", "allOf", require_those(condition, schema, beside), then));
-    json_t *known = list_known(schema, beside);
+    qn_schema_add(alternatives, json_pack("{s:[o,O]}", "allOf", require_those(condition, schema, beside, steps), then),
+                  steps);
+    json_t *known = list_known(schema, beside, steps);
     json_t *others = qn_schema_negate(root, condition, known, steps, &is_whole);
     json_array_foreach(others, i, other)
-        json_array_append_new(alternatives, json_pack("{s:[O,O]}", "allOf", other, otherwise));
+        qn_schema_add(alternatives, json_pack("{s:[O,O]}", "allOf", other, otherwise), steps);
     if (!is_whole)
-        json_array_append_new(alternatives, json_pack("{s:[O,O]}", "allOf", then, otherwise));
+        qn_schema_add(alternatives, json_pack("{s:[O,O]}", "allOf", then, otherwise), steps);
     json_decref(others);
     json_decref(known);
     if (is_whole || !is_loose)
-        add_any_of(parts, alternatives);
+        add_any_of(parts, alternatives, steps);
     else
         json_decref(alternatives);
 }
@@ -123,13 +123,11 @@ static void expand_if(json_t *root, json_t *schema, json_t *beside, bool is_loos
 /* Rewrites `not` as its negation. What cannot be expressed stays a `not`, which the compiler refuses or ignores. */
 static void expand_not(json_t *root, json_t *schema, json_t *beside, uint64_t *steps, json_t *out, json_t **parts)
 {
-    json_t *excluded = json_object_get(schema, "not"), *strings = qn_schema_excluded(schema);
-    const bool lists_strings = strings != NULL;
+    json_t *excluded = json_object_get(schema, "not");
     bool is_whole;
-    json_decref(strings);
-    if (!excluded || lists_strings)
+    if (!excluded || qn_schema_excludes_strings(schema))
         return;
-    json_t *known = list_known(schema, beside);
+    json_t *known = list_known(schema, beside, steps);
     json_t *others = qn_schema_negate(root, excluded, known, steps, &is_whole);
     json_decref(known);
     if (!is_whole) {
@@ -137,18 +135,18 @@ static void expand_not(json_t *root, json_t *schema, json_t *beside, uint64_t *s
         return;
     }
     json_object_del(out, "not");
-    add_any_of(parts, others);
+    add_any_of(parts, others, steps);
 }
 
 /* ---- Dependencies ---- */
 
 /* Returns the schema of what an object with a name needs: the name, and other names or a schema. A new reference. */
-static json_t *with_name(const char *name, json_t *needed)
+static json_t *with_name(const char *name, json_t *needed, uint64_t *steps)
 {
     if (!json_is_array(needed))
         return json_pack("{s:[{s:s,s:[s]},O]}", "allOf", "type", "object", "required", name, needed);
     json_t *required = json_pack("[s]", name);
-    json_array_extend(required, needed);
+    qn_schema_add_all(required, needed, steps);
     return json_pack("{s:s,s:o}", "type", "object", "required", required);
 }
 
@@ -173,11 +171,11 @@ static void expand_dependencies(json_t *schema, json_t *beside, const char *keyw
     json_object_del(out, keyword);
     json_object_foreach(dependencies, name, needed)
     {
-        json_t *with = with_name(name, needed);
+        json_t *with = with_name(name, needed, steps);
         if (has(json_object_get(schema, "required"), name) || has(json_object_get(beside, "required"), name))
-            add_part(parts, with);
+            add_part(parts, with, steps);
         else
-            add_any_of(parts, json_pack("[o,o]", with, without_name(name)));
+            add_any_of(parts, json_pack("[o,o]", with, without_name(name)), steps);
     }
 }
 
@@ -191,7 +189,7 @@ json_t *qn_schema_expand(json_t *root, json_t *schema, json_t *beside, bool is_l
         is_plain &= !json_object_get(schema, dependencies[i]);
     if (is_plain)
         return json_incref(schema);
-    json_t *out = json_copy(schema), *parts = NULL;
+    json_t *out = qn_schema_copy(schema), *parts = NULL;
     if (!out)
         return NULL;
     if (json_object_get(schema, "if"))
@@ -204,8 +202,8 @@ json_t *qn_schema_expand(json_t *root, json_t *schema, json_t *beside, bool is_l
     if (!parts)
         return out;
     /* The schema comes first, so that its properties keep their order. */
-    if (json_object_size(out))
-        json_array_insert(parts, 0, out);
+    if (json_object_size(out) && json_array_insert(parts, 0, out))
+        *steps = QN_SCHEMA_NO_MEMORY;
     json_decref(out);
     return json_pack("{s:o}", "allOf", parts);
 }

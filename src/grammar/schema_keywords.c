@@ -145,29 +145,35 @@ json_t *qn_schema_unlike(json_t *pattern)
     return NULL;
 }
 
-json_t *qn_schema_excluded(json_t *schema)
+bool qn_schema_excludes_strings(json_t *schema)
 {
-    json_t *excluded = json_object_get(schema, "not"), *constant = json_object_get(excluded, "const"), *value;
-    json_t *list = constant ? json_pack("[O]", constant) : json_incref(json_object_get(excluded, "enum"));
-    bool are_strings = json_object_size(excluded) == 1 && json_is_array(list);
+    json_t *excluded = json_object_get(schema, "not"), *constant = json_object_get(excluded, "const"),
+           *list = json_object_get(excluded, "enum"), *value;
+    bool are_strings = json_object_size(excluded) == 1 && (json_is_string(constant) || json_is_array(list));
     size_t i;
     json_array_foreach(list, i, value) are_strings &= json_is_string(value);
-    if (are_strings)
-        return list;
-    json_decref(list);
-    return NULL;
+    return are_strings;
+}
+
+json_t *qn_schema_excluded(json_t *schema)
+{
+    json_t *excluded = json_object_get(schema, "not"), *constant = json_object_get(excluded, "const");
+    return constant ? json_pack("[O]", constant) : json_incref(json_object_get(excluded, "enum"));
 }
 
 json_t *qn_schema_with_exclusive_bounds(json_t *schema)
 {
     static const char *const bounds[][2] = { { "minimum", "exclusiveMinimum" }, { "maximum", "exclusiveMaximum" } };
-    json_t *out = json_copy(schema);
+    json_t *out = qn_schema_copy(schema);
     for (int i = 0; i < 2; i++) {
         json_t *is_exclusive = json_object_get(out, bounds[i][1]), *bound = json_object_get(out, bounds[i][0]);
         if (!json_is_boolean(is_exclusive))
             continue;
         if (json_is_true(is_exclusive) && json_is_number(bound)) {
-            json_object_set(out, bounds[i][1], bound);
+            if (json_object_set(out, bounds[i][1], bound)) {
+                json_decref(out);
+                return NULL;
+            }
             json_object_del(out, bounds[i][0]);
         } else {
             json_object_del(out, bounds[i][1]);

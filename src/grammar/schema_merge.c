@@ -10,14 +10,9 @@
 /* A step is a value that is visited, or an item of a list that is copied. */
 enum { PER_KEY = 32, PER_MERGE = 8 * PER_KEY, MAX_BRANCHES = 256, MAX_PAIRS = 4 * MAX_BRANCHES, MAX_REFERENCES = 32 };
 
-qn_status qn_schema_no_memory(void)
-{
-    return qn_fail(QN_ERR_MEMORY, "schema: no memory");
-}
-
 /* Static functions that join values borrow `a` and `b`, and return a new reference; NULL: they cannot be joined, or
- * there is no memory. *steps is increased; above QN_SCHEMA_STEPS the result may be incomplete: the merge refuses it in
- * the end. */
+ * there is no memory, and *steps is QN_SCHEMA_NO_MEMORY. *steps is increased; above QN_SCHEMA_STEPS the result may be
+ * incomplete: the merge refuses it in the end. */
 
 /* Joins two schemas by an allOf, or by one of them where the other says nothing more. */
 static json_t *all_of(json_t *a, json_t *b, uint64_t *steps)
@@ -31,11 +26,11 @@ static json_t *all_of(json_t *a, json_t *b, uint64_t *steps)
         json_t *parts = json_object_size(of[i]) == 1 ? json_object_get(of[i], "allOf") : NULL;
         *steps += json_array_size(parts);
         if (json_is_array(parts) && *steps <= QN_SCHEMA_STEPS)
-            json_array_extend(all, parts);
+            qn_schema_add_all(all, parts, steps);
         else
-            json_array_append(all, of[i]);
+            qn_schema_add(all, json_incref(of[i]), steps);
     }
-    return json_pack("{s:o}", "allOf", all);
+    return qn_schema_made(json_pack("{s:o}", "allOf", all), steps);
 }
 
 static bool has_type(json_t *types, const char *name)
@@ -52,7 +47,7 @@ static bool has_type(json_t *types, const char *name)
 static json_t *merge_types(json_t *a, json_t *b, uint64_t *steps)
 {
     static const char *const names[] = { "null", "boolean", "object", "array", "string", "number", "integer" };
-    json_t *both = json_array();
+    json_t *both = qn_schema_made(json_array(), steps);
     *steps += 2 * (json_array_size(a) + json_array_size(b)) * sizeof names / sizeof *names;
     if (*steps > QN_SCHEMA_STEPS)
         return both;
@@ -61,7 +56,7 @@ static json_t *merge_types(json_t *a, json_t *b, uint64_t *steps)
         const bool in_a = has_type(a, names[i]) || (integer && has_type(a, "number"));
         const bool in_b = has_type(b, names[i]) || (integer && has_type(b, "number"));
         if (in_a && in_b && !(integer && has_type(both, "number")))
-            json_array_append_new(both, json_string(names[i]));
+            qn_schema_add(both, json_string(names[i]), steps);
     }
     return both;
 }
@@ -69,11 +64,11 @@ static json_t *merge_types(json_t *a, json_t *b, uint64_t *steps)
 /* Joins two `enum`: the values of `a` that `b` has, in the order of `a`. */
 static json_t *intersect(json_t *a, json_t *b, uint64_t *steps)
 {
-    json_t *both = json_array();
+    json_t *both = qn_schema_made(json_array(), steps);
     for (size_t i = 0; i < json_array_size(a) && *steps <= QN_SCHEMA_STEPS; i++)
         for (size_t k = 0; k < json_array_size(b) && *steps <= QN_SCHEMA_STEPS; k++)
             if (qn_schema_is_equal(json_array_get(a, i), json_array_get(b, k), steps)) {
-                json_array_append(both, json_array_get(a, i));
+                qn_schema_add(both, json_incref(json_array_get(a, i)), steps);
                 break;
             }
     return both;
@@ -82,12 +77,12 @@ static json_t *intersect(json_t *a, json_t *b, uint64_t *steps)
 /* Joins two lists of which all parts have to hold: those of `a`, then those of `b`. */
 static json_t *unite(json_t *a, json_t *b, uint64_t *steps)
 {
-    size_t i;
     *steps += json_array_size(a) + json_array_size(b);
     if (*steps > QN_SCHEMA_STEPS)
         return NULL;
-    json_t *x, *both = json_copy(a);
-    json_array_foreach(b, i, x) json_array_append(both, x);
+    json_t *both = qn_schema_made(qn_schema_copy(a), steps);
+    if (json_is_array(both) && json_is_array(b))
+        qn_schema_add_all(both, b, steps);
     return both;
 }
 
@@ -99,12 +94,12 @@ static json_t *cross(json_t *root, json_t *a, json_t *b, uint64_t *steps)
     json_t *x, *y;
     if (json_array_size(a) * json_array_size(b) > MAX_PAIRS)
         return NULL;
-    json_t *both = json_array();
+    json_t *both = qn_schema_made(json_array(), steps);
     json_array_foreach(a, i, x) json_array_foreach(b, k, y) if (!qn_schema_is_disjoint(root, x, y, steps))
-        json_array_append_new(both, all_of(x, y, steps));
+        qn_schema_add(both, all_of(x, y, steps), steps);
     *steps += PER_KEY * json_array_size(both);
     if (!json_array_size(both))
-        json_array_append_new(both, json_false());
+        qn_schema_add(both, json_false(), steps);
     if (json_array_size(both) <= MAX_BRANCHES)
         return both;
     json_decref(both);
@@ -118,7 +113,7 @@ static json_t *merge_members(json_t *a, json_t *b, const char *keyword, uint64_t
 {
     json_t *in_a = json_object_get(a, keyword), *in_b = json_object_get(b, keyword);
     json_t *rest_a = json_object_get(a, "additionalProperties"), *rest_b = json_object_get(b, "additionalProperties");
-    json_t *out = json_object(), *value;
+    json_t *out = qn_schema_made(json_object(), steps), *value;
     const char *key;
     *steps += PER_KEY * (json_object_size(in_a) + json_object_size(in_b));
     if (*steps > QN_SCHEMA_STEPS)
@@ -127,10 +122,10 @@ static json_t *merge_members(json_t *a, json_t *b, const char *keyword, uint64_t
     {
         json_t *other = json_object_get(in_b, key);
         other = other ? other : rest_b;
-        json_object_set_new(out, key, other ? all_of(value, other, steps) : json_incref(value));
+        qn_schema_put(out, key, other ? all_of(value, other, steps) : json_incref(value), steps);
     }
     json_object_foreach(in_b, key, value) if (!json_object_get(in_a, key))
-        json_object_set_new(out, key, rest_a ? all_of(rest_a, value, steps) : json_incref(value));
+        qn_schema_put(out, key, rest_a ? all_of(rest_a, value, steps) : json_incref(value), steps);
     return out;
 }
 
@@ -144,18 +139,18 @@ static json_t *exclude_both(json_t *a, json_t *b, uint64_t *steps)
         *steps += json_array_size(values);
         if (json_object_size(of[i]) != 1 || (!constant && !json_is_array(values)) || *steps > QN_SCHEMA_STEPS) {
             json_decref(all);
-            return json_pack("{s:[O,O]}", "anyOf", a, b);
+            return qn_schema_made(json_pack("{s:[O,O]}", "anyOf", a, b), steps);
         }
         if (constant)
-            json_array_append(all, constant);
+            qn_schema_add(all, json_incref(constant), steps);
         else
-            json_array_extend(all, values);
+            qn_schema_add_all(all, values, steps);
     }
-    return json_pack("{s:o}", "enum", all);
+    return qn_schema_made(json_pack("{s:o}", "enum", all), steps);
 }
 
 /* Joins two multipleOf: their least common multiple. NULL if one is no integer, or it is too large. */
-static json_t *common_multiple(json_t *a, json_t *b)
+static json_t *common_multiple(json_t *a, json_t *b, uint64_t *steps)
 {
     const double x = json_number_value(a), y = json_number_value(b);
     if (!(x >= 1) || !(y >= 1) || x > INT32_MAX || y > INT32_MAX || x != floor(x) || y != floor(y))
@@ -166,7 +161,7 @@ static json_t *common_multiple(json_t *a, json_t *b)
         m = n;
         n = rest;
     }
-    return json_integer((int64_t)x / m * (int64_t)y);
+    return qn_schema_made(json_integer((int64_t)x / m * (int64_t)y), steps);
 }
 
 /* Joins two different formats. Formats that JSON Schema does not define restrict nothing; NULL if both do. */
@@ -212,7 +207,7 @@ static json_t *merge_keyword(json_t *root, const char *key, json_t *x, json_t *y
     if (!strcmp(key, "uniqueItems"))
         return json_incref(json_is_true(x) ? x : y);
     if (!strcmp(key, "multipleOf"))
-        return common_multiple(x, y);
+        return common_multiple(x, y, steps);
     if (!strcmp(key, "format"))
         return merge_formats(x, y);
     if (qn_schema_is_note(key))
@@ -238,9 +233,11 @@ bool qn_schema_is_properties_first(json_t *schema, const char *keyword)
     return false;
 }
 
-static qn_status too_many(void)
+/* Returns the error of a step counter above QN_SCHEMA_STEPS. */
+static qn_status too_many(uint64_t steps)
 {
-    return qn_fail(QN_ERR_UNSUPPORTED, "too many schemas for one value");
+    return steps >= QN_SCHEMA_NO_MEMORY ? qn_schema_no_memory()
+                                        : qn_fail(QN_ERR_UNSUPPORTED, "too many schemas for one value");
 }
 
 static qn_status merge(json_t *root, json_t *a, json_t *b, bool is_loose, int depth, uint64_t *steps, json_t **out);
@@ -254,8 +251,8 @@ static qn_status flatten(json_t *root, json_t *schema, bool is_loose, int depth,
         if (!reference)
             return QN_OK;
         *steps += PER_KEY * json_object_size(*out);
-        json_t *target, *rest = *steps <= QN_SCHEMA_STEPS ? json_copy(*out) : NULL, *merged = NULL;
-        qn_status status = *steps > QN_SCHEMA_STEPS ? too_many()
+        json_t *target, *rest = *steps <= QN_SCHEMA_STEPS ? qn_schema_copy(*out) : NULL, *merged = NULL;
+        qn_status status = *steps > QN_SCHEMA_STEPS ? too_many(*steps)
                            : rest                   ? qn_schema_resolve(root, reference, steps, &target)
                                                     : qn_schema_no_memory();
         if (status == QN_OK) {
@@ -286,7 +283,7 @@ static json_t *modernise(json_t *root, json_t *schema, json_t *other, bool is_lo
     json_decref(plain);
     constant = json_object_get(out, "const");
     if (constant && json_object_get(other, "const") && !json_object_get(schema, "enum")) {
-        json_object_set_new(out, "enum", json_pack("[O]", constant));
+        qn_schema_put(out, "enum", json_pack("[O]", constant), steps);
         json_object_del(out, "const");
     }
     return out;
@@ -299,16 +296,17 @@ static void move_pattern(json_t *a, json_t *b, uint64_t *steps)
     if (!json_is_string(pattern) || !json_is_string(json_object_get(a, "pattern")) ||
         qn_schema_is_equal(pattern, json_object_get(a, "pattern"), steps))
         return;
-    json_t *more = json_object_get(b, QN_SCHEMA_LIKE) ? json_copy(json_object_get(b, QN_SCHEMA_LIKE)) : json_array();
-    json_array_append(more, pattern);
-    json_object_set_new_nocheck(b, QN_SCHEMA_LIKE, more);
+    json_t *more =
+        json_object_get(b, QN_SCHEMA_LIKE) ? qn_schema_copy(json_object_get(b, QN_SCHEMA_LIKE)) : json_array();
+    qn_schema_add(more, json_incref(pattern), steps);
+    qn_schema_put(b, QN_SCHEMA_LIKE, more, steps);
     json_object_del(b, "pattern");
 }
 
 /* Joins two objects keyword by keyword. *out: a new reference, with the keywords of `a` first. */
 static qn_status merge_objects(json_t *root, json_t *a, json_t *b, uint64_t *steps, json_t **out)
 {
-    json_t *merged = json_copy(a), *value;
+    json_t *merged = qn_schema_copy(a), *value;
     const char *key;
     if (!merged)
         return qn_schema_no_memory();
@@ -320,15 +318,15 @@ static qn_status merge_objects(json_t *root, json_t *a, json_t *b, uint64_t *ste
         if (!joined) {
             json_decref(merged);
             return *steps > QN_SCHEMA_STEPS
-                       ? too_many()
+                       ? too_many(*steps)
                        : qn_fail(QN_ERR_UNSUPPORTED, "two schemas for one value have '%s', which cannot be joined",
                                  key);
         }
-        json_object_set_new_nocheck(merged, key, joined);
+        qn_schema_put(merged, key, joined, steps);
     }
     for (const char *const *k = member_keywords; *k; k++)
         if (json_object_get(a, *k) || json_object_get(b, *k))
-            json_object_set_new(merged, *k, merge_members(a, b, *k, steps));
+            qn_schema_put(merged, *k, merge_members(a, b, *k, steps), steps);
     *out = merged;
     return QN_OK;
 }
@@ -345,7 +343,7 @@ static qn_status merge_plain(json_t *root, json_t *x, json_t *y, bool is_loose, 
     else {
         *steps += PER_KEY * (json_object_size(x) + json_object_size(y));
         if (*steps > QN_SCHEMA_STEPS)
-            return too_many();
+            return too_many(*steps);
         json_t *a = modernise(root, x, y, is_loose, steps), *b = modernise(root, y, x, is_loose, steps);
         move_pattern(a, b, steps);
         const qn_status status = a && b ? merge_objects(root, a, b, steps, out) : qn_schema_no_memory();
@@ -362,7 +360,7 @@ static qn_status merge(json_t *root, json_t *a, json_t *b, bool is_loose, int de
     *out = NULL;
     *steps += PER_MERGE;
     if (*steps > QN_SCHEMA_STEPS)
-        return too_many();
+        return too_many(*steps);
     qn_status status = flatten(root, a, is_loose, depth, steps, &x);
     if (status == QN_OK)
         status = flatten(root, b, is_loose, depth, steps, &y);
@@ -374,7 +372,7 @@ static qn_status merge(json_t *root, json_t *a, json_t *b, bool is_loose, int de
         return status;
     json_decref(*out);
     *out = NULL;
-    return too_many();
+    return too_many(*steps);
 }
 
 qn_status qn_schema_merge(json_t *root, json_t *a, json_t *b, bool is_loose, uint64_t *steps, json_t **out)

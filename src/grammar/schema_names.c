@@ -101,11 +101,11 @@ static qn_status find_listed(qn_schema_compiler *c, json_t *names, json_t **list
     json_t *all = json_object_get(names, "enum"), *one = json_object_get(names, "const");
     is_known &= !(all && one) && (json_is_object(names) || json_is_boolean(names));
     *is_any = is_known && !all && !one && !json_is_false(names);
-    if (is_known && one)
-        *list = json_pack("[O]", one);
-    else
-        *list = is_known && !*is_any ? (all ? json_incref(all) : json_array()) : NULL;
-    return *list ? qn_schema_own(c, *list) : QN_OK;
+    *list = NULL;
+    if (!is_known || *is_any)
+        return QN_OK;
+    *list = one ? json_pack("[O]", one) : all ? json_incref(all) : json_array();
+    return qn_schema_own(c, *list);
 }
 
 /* Gives names of `list` without a schema the schema `rest`, and those that are not listed the schema false. Changes
@@ -142,9 +142,9 @@ qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema)
         json_object_get(*schema, "patternProperties"))
         return QN_OK;
     QN_TRY(qn_schema_members(c, *schema, &properties, &required, &rest));
-    json_t *copy = json_copy(*schema);
+    json_t *copy = qn_schema_copy(*schema);
     QN_TRY(qn_schema_own(c, copy));
-    json_t *all = properties ? json_copy(properties) : json_object();
+    json_t *all = properties ? qn_schema_copy(properties) : json_object();
     QN_TRY(qn_schema_own(c, all));
     QN_TRY(keep_listed(c, list, rest, all));
     *schema = copy;
@@ -176,7 +176,7 @@ static qn_status find_plain(qn_schema_compiler *c, json_t *names, json_t **plain
             *plain = merged;
             break;
         }
-        names = json_copy(merged);
+        names = qn_schema_copy(merged);
         QN_TRY(qn_schema_own(c, names));
         json_object_del(names, "allOf");
         json_array_foreach(parts, i, value)
@@ -194,9 +194,7 @@ static qn_status find_plain(qn_schema_compiler *c, json_t *names, json_t **plain
             is_known |= !strcmp(key, of_strings[i]);
         is_plain &= is_known;
     }
-    json_t *excluded = qn_schema_excluded(*plain);
-    is_plain &= excluded || !json_object_get(*plain, "not");
-    json_decref(excluded);
+    is_plain &= qn_schema_excludes_strings(*plain) || !json_object_get(*plain, "not");
     if (json_is_false(*plain) || is_plain)
         return QN_OK;
     *plain = NULL;

@@ -58,8 +58,8 @@ static void add(negation *n, json_t *alternative)
     if (is_full(n)) {
         n->is_whole = false;
         json_decref(alternative);
-    } else if (!alternative || json_array_append_new(n->alternatives, alternative)) {
-        n->is_whole = false;
+    } else {
+        qn_schema_add(n->alternatives, alternative, n->steps);
     }
 }
 
@@ -96,7 +96,7 @@ static json_t *any_of(json_t *alternatives)
 
 /* ---- Types and constants ---- */
 
-/* Whether a schema of the same value says that it is no number, or an integer. */
+/* Whether one of `known`, schemas of the same value, excludes numbers with fractions by types without "number". */
 static bool has_no_fractions(json_t *known)
 {
     json_t *schema;
@@ -126,7 +126,7 @@ static void negate_type(negation *n, json_t *type, json_t *known)
             n->is_whole &= has_no_fractions(known);
             continue;
         }
-        json_array_append_new(left, json_string(type_names[i]));
+        qn_schema_add(left, json_string(type_names[i]), n->steps);
     }
     if (json_array_size(left))
         add(n, json_pack("{s:O}", "type", left));
@@ -160,10 +160,10 @@ static void add_gaps(negation *n, json_t **numbers, size_t count)
     qsort(numbers, count, sizeof *numbers, compare_numbers);
     for (size_t i = 0; i <= count; i++) {
         json_t *gap = json_pack("{s:s}", "type", "number");
-        if (i && json_object_set(gap, "exclusiveMinimum", numbers[i - 1]))
-            n->is_whole = false;
-        if (i < count && json_object_set(gap, "exclusiveMaximum", numbers[i]))
-            n->is_whole = false;
+        if (i)
+            qn_schema_put(gap, "exclusiveMinimum", json_incref(numbers[i - 1]), n->steps);
+        if (i < count)
+            qn_schema_put(gap, "exclusiveMaximum", json_incref(numbers[i]), n->steps);
         add(n, gap);
     }
 }
@@ -177,7 +177,7 @@ static void add_other_values(negation *n, json_t *constants)
     json_array_foreach(constants, i, value)
     {
         if (json_is_string(value))
-            json_array_append(strings, value);
+            qn_schema_add(strings, json_incref(value), n->steps);
         if (json_is_number(value) && n_numbers < MAX_NUMBERS)
             numbers[n_numbers++] = value;
         else if (json_is_number(value) || json_is_array(value) || json_is_object(value))
@@ -195,7 +195,7 @@ static void add_other_values(negation *n, json_t *constants)
 }
 
 /* Returns the values that schemas of the same value list, a new reference; NULL if none does. */
-static json_t *find_listed(json_t *known)
+static json_t *find_listed(json_t *known, uint64_t *steps)
 {
     json_t *schema, *type;
     size_t i;
@@ -205,20 +205,21 @@ static json_t *find_listed(json_t *known)
             return json_incref(json_object_get(schema, "enum"));
         type = json_object_get(schema, "type");
         if (json_is_string(type) && !strcmp(json_string_value(type), "boolean"))
-            return json_pack("[b,b]", 0, 1);
+            return qn_schema_made(json_pack("[b,b]", 0, 1), steps);
     }
     return NULL;
 }
 
 static void negate_constants(negation *n, json_t *constants, json_t *known)
 {
-    json_t *listed = find_listed(known), *value, *types = json_array();
+    json_t *listed = find_listed(known, n->steps), *value, *types = json_array();
     size_t i;
     if (!json_is_array(constants)) {
         n->is_whole = false;
     } else if (listed && json_array_size(listed) <= MAX_LIST && json_array_size(constants) <= MAX_LIST) {
         json_t *left = json_array();
-        json_array_foreach(listed, i, value) if (!has(constants, value, n->steps)) json_array_append(left, value);
+        json_array_foreach(listed, i, value) if (!has(constants, value, n->steps))
+            qn_schema_add(left, json_incref(value), n->steps);
         add(n, json_pack("{s:o}", "enum", left));
     } else {
         for (i = 0; i < N_TYPES; i++) {
@@ -226,7 +227,7 @@ static void negate_constants(negation *n, json_t *constants, json_t *known)
             size_t k;
             json_array_foreach(constants, k, value) is_among |= !strcmp(type_of(value), type_names[i]);
             if (!is_among)
-                json_array_append_new(types, json_string(type_names[i]));
+                qn_schema_add(types, json_string(type_names[i]), n->steps);
         }
         *n->steps += N_TYPES * json_array_size(constants);
         if (json_array_size(types))
@@ -279,7 +280,7 @@ static bool negate_count(negation *n, const char *key, json_t *value)
 /* Returns the schemas of a property in schemas of the same value, a new reference to a list. */
 static json_t *known_properties(negation *n, json_t *known, const char *key)
 {
-    json_t *out = json_array(), *schema, *property;
+    json_t *out = qn_schema_made(json_array(), n->steps), *schema, *property;
     size_t i;
     json_array_foreach(known, i, schema)
     {
@@ -287,9 +288,9 @@ static json_t *known_properties(negation *n, json_t *known, const char *key)
         const char *reference = json_string_value(json_object_get(property, "$ref"));
         json_t *target;
         if (property)
-            json_array_append(out, property);
+            qn_schema_add(out, json_incref(property), n->steps);
         if (reference && qn_schema_resolve(n->root, reference, n->steps, &target) == QN_OK)
-            json_array_append(out, target);
+            qn_schema_add(out, json_incref(target), n->steps);
     }
     return out;
 }
@@ -365,8 +366,9 @@ static void negate_dependencies(negation *n, json_t *dependencies, int depth)
         json_t *others = json_is_array(needed) ? json_array() : negate_part(n, needed, NULL, depth);
         n->is_whole &= json_array_size(needed) <= MAX_LIST;
         if (json_array_size(needed) <= MAX_LIST)
-            json_array_foreach(needed, i, name) if (json_is_string(name)) json_array_append_new(
-                others, json_pack("{s:s,s:{s:b}}", "type", "object", "properties", json_string_value(name), 0));
+            json_array_foreach(needed, i, name) if (json_is_string(name)) qn_schema_add(
+                others, json_pack("{s:s,s:{s:b}}", "type", "object", "properties", json_string_value(name), 0),
+                n->steps);
         if (json_array_size(others))
             add(n, json_pack("{s:[{s:s,s:[s]},o]}", "allOf", "type", "object", "required", key,
                              any_of(json_incref(others))));
@@ -395,7 +397,7 @@ static void negate_union(negation *n, json_t *parts, bool is_one_of, json_t *kno
 {
     json_t *part, *all = json_array();
     size_t i;
-    json_array_foreach(parts, i, part) json_array_append_new(all, any_of(negate_part(n, part, known, depth)));
+    json_array_foreach(parts, i, part) qn_schema_add(all, any_of(negate_part(n, part, known, depth)), n->steps);
     add(n, json_pack("{s:o}", "allOf", all));
     if (!is_one_of)
         return;
@@ -465,7 +467,7 @@ static void negate_keyword(negation *n, json_t *schema, const char *key, json_t 
     else if (!strcmp(key, "enum"))
         negate_constants(n, value, known);
     else if (!strcmp(key, "const")) {
-        json_t *one = json_pack("[O]", value);
+        json_t *one = qn_schema_made(json_pack("[O]", value), n->steps);
         negate_constants(n, one, known);
         json_decref(one);
     } else if (is_one_of(key, bounds))
@@ -496,9 +498,10 @@ static void negate_keyword(negation *n, json_t *schema, const char *key, json_t 
 
 static json_t *negate(json_t *root, json_t *schema, json_t *known, int depth, uint64_t *steps, bool *is_whole)
 {
-    negation n = { .root = root, .steps = steps, .alternatives = json_array(), .is_whole = true };
+    negation n = { .root = root, .steps = steps, .is_whole = true };
     const char *key;
     json_t *value, *plain;
+    n.alternatives = qn_schema_made(json_array(), steps);
     *steps += 8 + 8 * json_object_size(schema);
     if (depth > MAX_DEPTH || *steps > QN_SCHEMA_STEPS || !(json_is_object(schema) || json_is_boolean(schema))) {
         *is_whole = false;
@@ -506,7 +509,7 @@ static json_t *negate(json_t *root, json_t *schema, json_t *known, int depth, ui
     }
     if (json_is_false(schema))
         add(&n, json_true());
-    plain = json_is_object(schema) ? qn_schema_with_exclusive_bounds(schema) : NULL;
+    plain = json_is_object(schema) ? qn_schema_made(qn_schema_with_exclusive_bounds(schema), steps) : NULL;
     json_t *reference = json_object_get(plain, "$ref");
     json_object_foreach(plain, key, value)
         /* Before draft 2019-09 the keywords next to a reference are ignored. */

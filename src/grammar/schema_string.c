@@ -252,12 +252,11 @@ static qn_status add_patterns(qn_schema_compiler *c, const qn_schema_patterns *p
 static qn_status exclude(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule, bool *is_none)
 {
     static const qn_schema_patterns any = { .items = { { any_text, sizeof any_text - 1, false } }, .n = 1 };
-    json_t *excluded = qn_schema_excluded(schema);
-    const bool has_some = json_array_size(excluded) > 0;
+    json_t *excluded = json_object_get(schema, "not");
     uint32_t dfa;
-    json_decref(excluded);
     *is_none = false;
-    if (!has_some)
+    if (!qn_schema_excludes_strings(schema) ||
+        (!json_object_get(excluded, "const") && !json_array_size(json_object_get(excluded, "enum"))))
         return QN_OK;
     if (rule->dfa < 0)
         QN_TRY(add_patterns(c, &any, rule));

@@ -26,18 +26,22 @@ static bool is_bounded(json_t *schema, json_int_t *low, json_int_t *high)
 }
 
 /* Appends the values of a type, if there are few. False: there are not. */
-static bool append_type(json_t *values, json_t *schema, const char *type)
+static bool append_type(qn_schema_compiler *c, json_t *values, json_t *schema, const char *type)
 {
     json_int_t low, high;
-    if (!strcmp(type, "null"))
-        return json_array_append_new(values, json_null()) == 0;
-    if (!strcmp(type, "boolean"))
-        return json_array_append_new(values, json_false()) == 0 && json_array_append_new(values, json_true()) == 0;
+    if (!strcmp(type, "null")) {
+        qn_schema_add(values, json_null(), &c->comparisons);
+        return true;
+    }
+    if (!strcmp(type, "boolean")) {
+        qn_schema_add(values, json_false(), &c->comparisons);
+        qn_schema_add(values, json_true(), &c->comparisons);
+        return true;
+    }
     if (strcmp(type, "integer") != 0 || !is_bounded(schema, &low, &high))
         return false;
     for (json_int_t i = low; i <= high; i++)
-        if (json_array_append_new(values, json_integer(i)))
-            return false;
+        qn_schema_add(values, json_integer(i), &c->comparisons);
     return true;
 }
 
@@ -55,15 +59,15 @@ static qn_status list_values(qn_schema_compiler *c, json_t *items, json_t **valu
     if (!json_object_get(items, "enum") && !json_object_get(items, "const")) {
         type = json_object_get(items, "type");
         QN_TRY(qn_schema_own(c, listed = json_array()));
-        are_few = json_is_string(type) && append_type(listed, items, json_string_value(type));
+        are_few = json_is_string(type) && append_type(c, listed, items, json_string_value(type));
         if (json_is_array(type)) {
             are_few = json_array_size(type) > 0;
             json_array_foreach(type, i, each) are_few =
-                are_few && json_is_string(each) && append_type(listed, items, json_string_value(each));
+                are_few && json_is_string(each) && append_type(c, listed, items, json_string_value(each));
         }
         if (!are_few)
             return QN_OK;
-        QN_TRY(qn_schema_own(c, copy = json_copy(items)));
+        QN_TRY(qn_schema_own(c, copy = qn_schema_copy(items)));
         if (json_object_set(copy, "enum", listed))
             return qn_schema_no_memory();
     }

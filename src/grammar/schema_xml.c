@@ -25,16 +25,16 @@ static const char any_name[] = "[ -;=?-~]{1,64}";
 /* ---- Texts ---- */
 
 /* Returns the words that a text must not contain: its end tag, and the tags of parameters, which end a text if its end
- * tag is missing. They are the keys of a new reference to an object. */
+ * tag is missing. They are the keys of a new reference to an object; NULL without memory. */
 static json_t *find_words(const qn_schema_compiler *c)
 {
     json_t *words = json_object();
     const char *name;
     size_t total = 0, length;
     char word[sizeof PARAMETER_OPEN + QN_OUTPUT_MAX_NAME + 1];
-    json_object_set_new(words, PARAMETER_CLOSE, json_null());
+    bool is_whole = json_object_set_new(words, PARAMETER_CLOSE, json_null()) == 0;
     if (c->xml.is_close_text) /* it follows </function> and ends a value */
-        json_object_set_new(words, FUNCTION_CLOSE, json_null());
+        is_whole &= json_object_set_new(words, FUNCTION_CLOSE, json_null()) == 0;
     for (size_t i = 0; total <= MAX_NAMES && (name = qn_output_argument_name(c->xml.tools, NULL, i, &length)); i++) {
         size_t n = 0;
         while (n < length && (uint8_t)name[n] < 0x80)
@@ -42,12 +42,15 @@ static json_t *find_words(const qn_schema_compiler *c)
         snprintf(word, sizeof word, PARAMETER_OPEN "%.*s%s", (int)n, name, n == length ? ">" : "");
         if (json_object_get(words, word))
             continue;
-        json_object_set_new(words, word, json_null());
+        is_whole &= json_object_set_new(words, word, json_null()) == 0;
         total += n;
     }
     if (total > MAX_NAMES)
-        json_object_set_new(words, PARAMETER_OPEN, json_null());
-    return words;
+        is_whole &= json_object_set_new(words, PARAMETER_OPEN, json_null()) == 0;
+    if (is_whole)
+        return words;
+    json_decref(words);
+    return NULL;
 }
 
 /* Adds the DFA of texts that contain none of these words. */
@@ -57,7 +60,7 @@ static qn_status add_words(qn_schema_compiler *c, uint32_t *id)
     const char **words = calloc(json_object_size(found) + 1, sizeof *words), *word;
     size_t n = 0;
     qn_dfa dfa;
-    qn_status status = words && json_object_size(found) ? QN_OK : qn_schema_no_memory();
+    qn_status status = words && found ? QN_OK : qn_schema_no_memory();
     if (status == QN_OK)
         json_object_foreach(found, word, value) words[n++] = word;
     if (status == QN_OK)
@@ -304,12 +307,12 @@ static qn_status add_many(qn_schema_compiler *c, json_t *constants, uint32_t nex
 static qn_status add_constants(qn_schema_compiler *c, json_t *schema, unsigned types, unsigned reads, uint32_t next,
                                uint32_t *entry)
 {
-    json_t *constants, *value, *others = json_array(), *strings = json_array();
+    json_t *constants, *value, *others, *strings;
     uint32_t texts, node;
     size_t i;
     bool is_done;
-    QN_TRY(qn_schema_own(c, others));
-    QN_TRY(qn_schema_own(c, strings));
+    QN_TRY(qn_schema_own(c, others = json_array()));
+    QN_TRY(qn_schema_own(c, strings = json_array()));
     QN_TRY(qn_schema_constants(c, schema, types, &constants));
     QN_TRY(find_texts(c, reads, &texts));
     json_array_foreach(constants, i, value)
@@ -345,10 +348,10 @@ static qn_status add_others(qn_schema_compiler *c, json_t *schema, unsigned type
                    { QN_IS_INTEGER, QN_IS_INTEGER | QN_IS_NUMBER, "integer", { NULL } },
                    { QN_IS_ARRAY, QN_IS_ARRAY, "array", { NULL } },
                    { QN_IS_OBJECT, QN_IS_OBJECT, "object", { NULL } } };
-    json_t *names = json_array(), *copy = json_copy(schema);
+    json_t *names, *copy;
     uint32_t node;
-    QN_TRY(qn_schema_own(c, names));
-    QN_TRY(qn_schema_own(c, copy));
+    QN_TRY(qn_schema_own(c, names = json_array()));
+    QN_TRY(qn_schema_own(c, copy = qn_schema_copy(schema)));
     if (types & QN_IS_NUMBER && !(reads & QN_IS_NUMBER))
         types |= QN_IS_INTEGER;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -416,8 +419,8 @@ static qn_schema_form value_form(const qn_schema_compiler *c, const char *key)
     return (qn_schema_form)(QN_FORM_VALUE | reads);
 }
 
-/* Adds a parameter from after its tag to `between`, the node after the line of its end tag: a line end, a call of the
- * value's rule, a line end. */
+/* Adds what follows the opening tag of a parameter: a line end, a call of the value's rule, which reads the end tag
+ * too, and a line end. `between` is the node after them, *node the first of them. */
 static qn_status add_line(qn_schema_compiler *c, uint32_t rule, uint32_t between, uint32_t *node)
 {
     QN_TRY(qn_schema_byte(c, '\n', between, node));

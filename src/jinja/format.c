@@ -18,20 +18,23 @@ typedef struct spec {
     char type;            /* or 0 */
 } spec;
 
-enum { MAX_WIDTH = 10000, MAX_PRECISION = 100, NUMBER_BYTES = 512 };
+enum { MAX_WIDTH = 10000, MAX_PRECISION = 100 };
+
+/* A double has at most 309 digits before the point; then come the point, its places, and a terminator. */
+enum { NUMBER_BYTES = 309 + 1 + MAX_PRECISION + 1 };
 
 /* Reads a decimal number at *at. -1: there is none; -2: it is above `most`. */
 static int read_number(const char **at, const char *end, int most)
 {
     if (*at == end || **at < '0' || **at > '9')
         return -1;
-    int n = 0;
+    int64_t n = 0;
     for (; *at < end && **at >= '0' && **at <= '9'; ++*at) {
         n = n * 10 + (**at - '0');
         if (n > most)
             return -2;
     }
-    return n;
+    return (int)n;
 }
 
 /* ---- Padding ---- */
@@ -44,8 +47,9 @@ static qn_status put_fill(qn_run *r, qn_builder *b, const spec *s, size_t n)
     return qn_builder_repeat(b, &value, n);
 }
 
-/* Appends a text padded to its width. With '=', the padding comes after the first `sign` bytes of a number. */
-static qn_status put_padded(qn_run *r, qn_builder *b, const spec *s, const qn_value *text, size_t sign,
+/* Appends a text padded to its width. With '=', the padding comes after the first n_head bytes, the sign and prefix of
+ * a number. */
+static qn_status put_padded(qn_run *r, qn_builder *b, const spec *s, const qn_value *text, size_t n_head,
                             char default_align)
 {
     QN_TRY(qn_run_work(r, text->u.string->length / QN_READ_PER_STEP));
@@ -54,20 +58,13 @@ static qn_status put_padded(qn_run *r, qn_builder *b, const spec *s, const qn_va
     const char align = s->align ? s->align : default_align;
     const size_t before = align == '>' || align == '=' ? padding : align == '^' ? padding / 2 : 0;
     qn_value head, tail;
-    const size_t split = align == '=' ? sign : 0;
+    const size_t split = align == '=' ? n_head : 0;
     QN_TRY(qn_value_part(b->arena, text, 0, split, &head));
     QN_TRY(qn_value_part(b->arena, text, split, text->u.string->length, &tail));
     QN_TRY(qn_builder_string(b, &head));
     QN_TRY(put_fill(r, b, s, before));
     QN_TRY(qn_builder_string(b, &tail));
     return put_fill(r, b, s, padding - before);
-}
-
-static qn_status put_number_text(qn_run *r, qn_builder *b, const spec *s, const char *text)
-{
-    qn_value value;
-    QN_TRY(qn_value_copy_text(b->arena, text, strlen(text), QN_FROM_TEMPLATE, &value));
-    return put_padded(r, b, s, &value, strspn(text, "+- "), '>');
 }
 
 /* ---- Numbers ---- */
@@ -77,23 +74,49 @@ static const char *sign_text(const spec *s, bool negative)
     return negative ? "-" : s->sign == '+' ? "+" : s->sign == ' ' ? " " : "";
 }
 
-/* Puts commas between groups of three digits of the integer part. */
-static void add_commas(char *digits, size_t size)
+/* Whether a number is padded with zeros between its sign and its digits. */
+static bool is_zero_padded(const spec *s)
 {
-    const size_t n = strspn(digits, "0123456789");
-    for (size_t at = n; at > 3;) {
-        at -= 3;
-        const size_t length = strlen(digits);
-        if (length + 2 > size)
-            return;
-        memmove(digits + at + 1, digits + at, length - at + 1);
-        digits[at] = ',';
+    return !strcmp(s->fill, "0") && (!s->align || s->align == '=');
+}
+
+/* Writes a number with commas between groups of three digits of its integer part, and with zeros before it, which have
+ * commas, too, until it has `width` characters. */
+static void add_commas(char *out, const char *number, size_t width)
+{
+    const size_t n = strspn(number, "0123456789"), n_rest = strlen(number) - n;
+    size_t padded = n; /* digits of the integer part, with zeros: they have (padded - 1) / 3 commas */
+    while (n && padded + (padded - 1) / 3 + n_rest < width)
+        padded++;
+    for (size_t i = padded; i-- > 0;) {
+        *out++ = i < n ? number[n - 1 - i] : '0';
+        if (i && i % 3 == 0)
+            *out++ = ',';
     }
+    memcpy(out, number + n, n_rest + 1);
+}
+
+/* Appends a number of fewer than NUMBER_BYTES bytes: a sign and a prefix, `digits`, a suffix of at most one byte. */
+static qn_status put_number(qn_run *r, qn_builder *b, const spec *s, const char *sign, const char *prefix,
+                            const char *digits, const char *suffix)
+{
+    char text[MAX_WIDTH + 2 * NUMBER_BYTES];
+    qn_value value;
+    const size_t n_head = strlen(sign) + strlen(prefix), n_other = n_head + strlen(suffix);
+    const size_t width = is_zero_padded(s) && s->width > 0 ? (size_t)s->width : 0;
+    snprintf(text, sizeof text, "%s%s", sign, prefix);
+    if (s->comma)
+        add_commas(text + n_head, digits, width > n_other ? width - n_other : 0);
+    else
+        memcpy(text + n_head, digits, strlen(digits) + 1);
+    memcpy(text + strlen(text), suffix, strlen(suffix) + 1);
+    QN_TRY(qn_value_copy_text(b->arena, text, strlen(text), QN_FROM_TEMPLATE, &value));
+    return put_padded(r, b, s, &value, n_head, is_zero_padded(s) ? '=' : '>');
 }
 
 static qn_status put_integer(qn_run *r, qn_builder *b, const spec *s, int64_t v)
 {
-    char digits[128], text[160];
+    char digits[72];
     const uint64_t magnitude = v < 0 ? -(uint64_t)v : (uint64_t)v;
     const char *prefix = "";
     switch (s->type) {
@@ -120,15 +143,12 @@ static qn_status put_integer(qn_run *r, qn_builder *b, const spec *s, int64_t v)
     }
     default: snprintf(digits, sizeof digits, "%" PRIu64, magnitude); break;
     }
-    if (s->comma)
-        add_commas(digits, sizeof digits);
-    snprintf(text, sizeof text, "%s%s%s", sign_text(s, v < 0), s->alternate ? prefix : "", digits);
-    return put_number_text(r, b, s, text);
+    return put_number(r, b, s, sign_text(s, v < 0), s->alternate ? prefix : "", digits, "");
 }
 
 static qn_status put_real(qn_run *r, qn_builder *b, const spec *s, double v)
 {
-    char digits[NUMBER_BYTES], text[NUMBER_BYTES + 8], format[16];
+    char digits[NUMBER_BYTES], format[16];
     const bool percent = s->type == '%', negative = __builtin_signbit(v) && v == v;
     const double magnitude = negative ? -v : v;
     QN_TRY(qn_run_work(r, 2 * QN_FLOAT_STEPS + (s->precision > 0 ? (uint64_t)s->precision : 0)));
@@ -139,10 +159,7 @@ static qn_status put_real(qn_run *r, qn_builder *b, const spec *s, double v)
         snprintf(digits, sizeof digits, format, s->precision < 0 ? 6 : s->precision,
                  percent ? magnitude * 100 : magnitude);
     }
-    if (s->comma)
-        add_commas(digits, sizeof digits);
-    snprintf(text, sizeof text, "%s%s%s", sign_text(s, negative), digits, percent ? "%" : "");
-    return put_number_text(r, b, s, text);
+    return put_number(r, b, s, sign_text(s, negative), "", digits, percent ? "%" : "");
 }
 
 /* Appends a string, cut to `precision` characters. */
@@ -354,12 +371,14 @@ static qn_status parse_spec(const braces *f, const char *at, const char *end, sp
 {
     *s = (spec){ .fill = " ", .precision = -1, .width = -1 };
     size_t fill = 1;
+    bool has_fill = false;
     while (at + fill < end && ((unsigned char)at[fill] & 0xC0) == 0x80)
         fill++;
     if (at + fill < end && at[fill] && strchr("<>^=", at[fill]) && fill < sizeof s->fill) {
         memcpy(s->fill, at, fill);
         s->fill[fill] = 0;
         s->align = at[fill];
+        has_fill = true;
         at += fill + 1;
     } else if (at < end && *at && strchr("<>^=", *at)) {
         s->align = *at++;
@@ -370,10 +389,8 @@ static qn_status parse_spec(const braces *f, const char *at, const char *end, sp
         s->alternate = true;
         at++;
     }
-    if (at < end && *at == '0' && !s->align) {
+    if (at < end && *at == '0' && !has_fill)
         s->fill[0] = '0';
-        s->align = '=';
-    }
     s->width = read_number(&at, end, MAX_WIDTH);
     if (at < end && *at == ',') {
         s->comma = true;
@@ -389,6 +406,8 @@ static qn_status parse_spec(const braces *f, const char *at, const char *end, sp
         s->type = *at++;
     if (at != end || s->width == -2 || s->precision == -2 || (s->type && !strchr("sdboxXeEfFgG%", s->type)))
         return qn_run_fail(f->r, "the format of a value is not supported");
+    if (s->comma && s->type && strchr("sboxX", s->type))
+        return qn_run_fail(f->r, "',' in a format with '%c'", s->type);
     return QN_OK;
 }
 
@@ -399,6 +418,8 @@ static qn_status put_formatted(braces *f, const spec *s, const qn_value *v, bool
         const bool as_integer = qn_is_integer(v) && (!s->type || strchr("dboxX", s->type));
         if (s->type == 's' || (!as_integer && s->type && strchr("dboxX", s->type)))
             return qn_run_fail(f->r, "the format '%c' is not one of %s", s->type, qn_value_type_name(v));
+        if (as_integer && s->precision >= 0)
+            return qn_run_fail(f->r, "a precision in the format of an integer");
         return as_integer ? put_integer(f->r, &f->b, s, qn_integer_of(v)) : put_real(f->r, &f->b, s, qn_real_of(v));
     }
     if (has_spec && !qn_is_string(v))
@@ -406,6 +427,8 @@ static qn_status put_formatted(braces *f, const spec *s, const qn_value *v, bool
     if ((s->type && s->type != 's') || s->align == '=')
         return qn_run_fail(f->r, "the format '%c' is not one of %s", s->type ? s->type : s->align,
                            qn_value_type_name(v));
+    if (s->comma || s->sign || s->alternate)
+        return qn_run_fail(f->r, "',', '#' or a sign in the format of %s", qn_value_type_name(v));
     QN_TRY(qn_str(f->r, v, &text));
     return put_text(f->r, &f->b, s, &text, '<');
 }
@@ -436,7 +459,8 @@ static qn_status field_root(braces *f, const char *name, size_t n, qn_value *out
     return qn_run_fail(f->r, "there is no value '%.*s' to format", qn_shown_bytes(name, n, QN_SHOWN_BYTES), name);
 }
 
-/* Finds the value of a field: a name, then .attribute and [key]. */
+/* Finds the value of a place {}, whose text is at..end: a number, a name, or nothing for the next value; then any
+ * number of .attribute and [key]. */
 static qn_status field_value(braces *f, const char *at, const char *end, qn_value *out)
 {
     const char *stop = at;
@@ -444,9 +468,15 @@ static qn_status field_value(braces *f, const char *at, const char *end, qn_valu
         stop++;
     QN_TRY(field_root(f, at, (size_t)(stop - at), out));
     for (at = stop; at < end; at = stop) {
+        if (*at != '.' && *at != '[')
+            return qn_run_fail(f->r, "only '.' or '[' may follow ']' in a place of a format");
         const bool is_key = *at++ == '[';
         for (stop = at; stop < end && (is_key ? *stop != ']' : *stop != '.' && *stop != '[');)
             stop++;
+        if (is_key && stop == end)
+            return qn_run_fail(f->r, "a ']' is missing in a place of a format");
+        if (stop == at)
+            return qn_run_fail(f->r, "an empty name after '%c' in a place of a format", at[-1]);
         if (!is_key) {
             QN_TRY(qn_attribute_of(f->r, out, at, (size_t)(stop - at), out));
         } else {
@@ -456,7 +486,7 @@ static qn_status field_value(braces *f, const char *at, const char *end, qn_valu
             if (index < 0 || digits != stop)
                 QN_TRY(qn_value_copy_text(&f->r->arena, at, (size_t)(stop - at), QN_FROM_TEMPLATE, &key));
             QN_TRY(qn_item_of(f->r, out, &key, out));
-            stop += stop < end;
+            stop++;
         }
     }
     return QN_OK;
@@ -477,6 +507,8 @@ static qn_status put_field(braces *f, const char *at, const char *end)
         QN_TRY(qn_repr(f->r, &v, &v));
     else if (conversion == 's')
         QN_TRY(qn_str(f->r, &v, &v));
+    else if (conversion == 'a')
+        QN_TRY(qn_ascii(f->r, &v, &v));
     else if (conversion)
         return qn_run_fail(f->r, "the conversion '!%c' is not supported", conversion);
     const bool has_spec = colon && colon + 1 < end;

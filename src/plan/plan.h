@@ -43,6 +43,7 @@ typedef struct qn_kv_bias {
 
 /* A matrix of NVFP4, whose tensor has a scale: operations point to what the file stores until qn_plan_load_scaled. */
 typedef struct qn_scaled_matrix {
+    size_t tensor; /* index in the file: a tensor that two operations use is one matrix here */
     const uint8_t *stored;
     size_t n_rows, n_cols;
     float scale;
@@ -89,8 +90,9 @@ qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool hilo, qn_plan_rotat
 /* qn_plan_alloc_floats - allocates a zeroed array that the plan owns, until qn_plan_free. */
 qn_status qn_plan_alloc_floats(qn_plan *plan, size_t count, float **out);
 
-/* qn_plan_add_scaled - adds a matrix of NVFP4 and the scale of its tensor; nothing if the plan has it already. */
-qn_status qn_plan_add_scaled(qn_plan *plan, const qn_matrix *matrix, float scale);
+/* qn_plan_add_scaled - adds a matrix of NVFP4, which is the tensor with this index in the file, and the scale of the
+ * tensor, unless the plan has it already. Sets matrix->scaled, by which its copies are found again. */
+qn_status qn_plan_add_scaled(qn_plan *plan, size_t tensor, float scale, qn_matrix *matrix);
 
 /* qn_plan_scale_of - the scale of a matrix: 1 if it has none of its own. */
 float qn_plan_scale_of(const qn_plan *plan, const qn_matrix *matrix);

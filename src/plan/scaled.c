@@ -3,31 +3,24 @@
 
 #include "base/memory.h"
 
-#include <stdlib.h>
-
-static qn_scaled_matrix *find(const qn_plan *plan, const qn_matrix *matrix)
+qn_status qn_plan_add_scaled(qn_plan *plan, size_t tensor, float scale, qn_matrix *matrix)
 {
-    for (size_t i = 0; i < plan->n_scaled; i++)
-        if (plan->scaled[i].stored == matrix->data)
-            return &plan->scaled[i];
-    return NULL;
-}
-
-qn_status qn_plan_add_scaled(qn_plan *plan, const qn_matrix *matrix, float scale)
-{
-    if (find(plan, matrix))
-        return QN_OK;
-    QN_TRY(qn_realloc_array(&plan->scaled, &plan->cap_scaled, plan->n_scaled + 1, sizeof *plan->scaled, "plan"));
-    plan->scaled[plan->n_scaled++] = (qn_scaled_matrix){
-        .stored = matrix->data, .n_rows = matrix->n_rows, .n_cols = matrix->n_cols, .scale = scale
-    };
+    size_t i = 0;
+    while (i < plan->n_scaled && plan->scaled[i].tensor != tensor)
+        i++;
+    if (i == plan->n_scaled) {
+        QN_TRY(qn_realloc_array(&plan->scaled, &plan->cap_scaled, i + 1, sizeof *plan->scaled, "plan"));
+        plan->scaled[plan->n_scaled++] = (qn_scaled_matrix){
+            .tensor = tensor, .stored = matrix->data, .n_rows = matrix->n_rows, .n_cols = matrix->n_cols, .scale = scale
+        };
+    }
+    matrix->scaled = (uint32_t)i + 1;
     return QN_OK;
 }
 
 float qn_plan_scale_of(const qn_plan *plan, const qn_matrix *matrix)
 {
-    const qn_scaled_matrix *scaled = find(plan, matrix);
-    return scaled ? scaled->scale : 1;
+    return matrix->scaled ? plan->scaled[matrix->scaled - 1].scale : 1;
 }
 
 struct loading {
@@ -48,10 +41,10 @@ static void load_rows(void *context, size_t begin, size_t end, int thread)
 
 static void point_to_loaded(const qn_plan *plan, const qn_type_info *type, qn_matrix *matrix)
 {
-    const qn_scaled_matrix *scaled = matrix ? find(plan, matrix) : NULL;
-    if (!scaled)
+    if (!matrix || !matrix->scaled)
         return;
-    matrix->data = scaled->loaded;
+    matrix->data = plan->scaled[matrix->scaled - 1].loaded;
+    matrix->scaled = 0;
     matrix->type = type;
     matrix->row_bytes = matrix->n_cols / type->block_weights * type->block_bytes;
 }

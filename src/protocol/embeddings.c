@@ -153,6 +153,8 @@ void qn_embeddings_free(qn_exchange *exchange)
 
 static bool tokenize(qn_embeddings_exchange *x, const json_t *text, qn_prompt *prompt, qn_refusal *refusal)
 {
+    if (!x->cuts && !qn_exchange_check_bytes(json_string_length(text), x->served, refusal))
+        return false;
     if (qn_embedding_tokens(x->served->model, json_string_value(text), json_string_length(text), &prompt->tokens,
                             &prompt->n))
         return qn_refuse(refusal, 400, "unsupported", "input", "%s", qn_error_text());

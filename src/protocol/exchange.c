@@ -13,14 +13,31 @@ void qn_exchange_give_values(qn_exchange *exchange)
 
 /* ---- Refusals of the scheduler ---- */
 
+static void set_length(size_t n, const qn_served *served, qn_refusal *refusal)
+{
+    refusal->type = "exceed_context_size_error";
+    refusal->n_prompt = n;
+    refusal->n_ctx = served->n_ctx;
+}
+
 bool qn_exchange_refuse_length(size_t n, const qn_served *served, qn_refusal *refusal)
 {
     qn_refuse(refusal, 400, "context_length_exceeded", NULL,
               "the prompt has %zu tokens, which exceeds the available context size of %u tokens", n,
               (unsigned)served->n_ctx);
-    refusal->type = "exceed_context_size_error";
-    refusal->n_prompt = n;
-    refusal->n_ctx = served->n_ctx;
+    set_length(n, served, refusal);
+    return false;
+}
+
+bool qn_exchange_check_bytes(size_t length, const qn_served *served, qn_refusal *refusal)
+{
+    const size_t least = qn_least_tokens(served->model, length);
+    if (least <= served->n_ctx)
+        return true;
+    qn_refuse(refusal, 400, "context_length_exceeded", NULL,
+              "the prompt has %zu bytes, at least %zu tokens, which exceeds the available context size of %u tokens",
+              length, least, (unsigned)served->n_ctx);
+    set_length(least, served, refusal);
     return false;
 }
 

@@ -98,7 +98,8 @@ static void send_text(const qn_text_exchange *x, size_t index, const char *key, 
     close_chunk(x, choice, qn_choice_ready(choice), NULL, out);
 }
 
-/* Writes the members of `function`: the name in a call's first chunk, then pieces of its arguments. */
+/* Writes the object of `function` or `function_call`: in a call's first chunk the name and empty arguments, in later
+ * chunks a piece of the arguments. */
 static void write_function(const qn_output_event *event, qn_bytes *out)
 {
     const bool is_first = event->kind == QN_OUTPUT_CALL_BEGIN;

@@ -93,7 +93,7 @@ static bool take_call(json_t *call, size_t index, size_t number, qn_reading *rea
     return json_object_set_new(function, "arguments", arguments) == 0 || qn_reading_refuse(reading, refusal);
 }
 
-/* Takes the calls of a message; a member that is null is removed. */
+/* Checks the calls of a message, and makes objects of their arguments. A `tool_calls` that is null is removed. */
 static bool take_calls(json_t *message, size_t index, qn_reading *reading, qn_refusal *refusal)
 {
     json_t *calls = qn_field(message, "tool_calls");
@@ -261,7 +261,8 @@ static bool take_switch(const char *variable, const char *name, json_t *value, j
     return json_object_set(conversation, variable, value) == 0 || qn_refuse_memory(refusal);
 }
 
-/* Takes `reasoning`, as clients of other servers send it: an object, or llama.cpp's states. */
+/* Sets the template's variables by `reasoning`, as clients of other servers send it: an object, or llama.cpp's "on",
+ * "off" or "auto". */
 static bool take_reasoning(const json_t *body, json_t *conversation, qn_refusal *refusal)
 {
     json_t *reasoning = qn_field(body, "reasoning"), *value;

@@ -151,6 +151,8 @@ static bool add_text(const qn_text_exchange *x, qn_prompt *prompt, const json_t 
     qn_token *tokens;
     size_t n;
     const bool is_whole = !x->gap.suffix; /* text beside a gap is code of a file, which begins elsewhere */
+    if (is_whole && !qn_exchange_check_bytes(json_string_length(text), x->served, refusal))
+        return false;
     if (qn_tokenize(x->served->model, json_string_value(text), json_string_length(text), is_whole, is_first && is_whole,
                     &tokens, &n))
         return qn_refuse(refusal, 400, "unsupported", "prompt", "%s", qn_error_text());

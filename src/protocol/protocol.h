@@ -224,6 +224,10 @@ void qn_exchange_refuse_result(const qn_request_result *result, qn_refusal *refu
 /* qn_exchange_refuse_length - the refusal of a prompt of n tokens, more than the context has. Returns false. */
 bool qn_exchange_refuse_length(size_t n, const qn_served *served, qn_refusal *refusal);
 
+/* qn_exchange_check_bytes - refuses a text of so many bytes that it has more tokens than the context, before it is
+ * tokenised. False: refused. */
+bool qn_exchange_check_bytes(size_t length, const qn_served *served, qn_refusal *refusal);
+
 enum { QN_ANSWER_ID_BYTES = 33, QN_CALL_ID_BYTES = 64 };
 
 /* qn_exchange_answer_id - the end of all ids of an answer, after a '_'. It cannot be guessed. */

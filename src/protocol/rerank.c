@@ -97,6 +97,8 @@ static bool bind_document(rerank_exchange *x, size_t i, qn_refusal *refusal)
     const json_t *text = text_of(json_array_get(x->embeddings.given, i));
     qn_prompt *prompt = &x->embeddings.prompts[i];
     qn_account *account = x->embeddings.base.account;
+    if (!qn_exchange_check_bytes(json_string_length(text), served, refusal))
+        return false;
     if (qn_ranking_tokens(served->model, json_string_value(x->query), json_string_length(x->query),
                           json_string_value(text), json_string_length(text), &prompt->tokens, &prompt->n))
         return qn_refuse(refusal, 400, "unsupported", "documents", "%s", qn_error_text());

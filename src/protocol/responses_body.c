@@ -10,7 +10,7 @@
 
 typedef void add_text(qn_turns *turns, const char *text, size_t length);
 
-/* Returns the text of a part, borrowed; NULL: it has none. */
+/* Returns the member that is the text of a part, borrowed; its type is not checked. NULL: there is none. */
 static const json_t *text_of(const json_t *part)
 {
     static const char *const types[] = { "input_text", "output_text", "text", "reasoning_text" };

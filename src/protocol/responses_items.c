@@ -254,8 +254,8 @@ static void add_text(qn_responses *x, const char *text, size_t length, qn_bytes 
         send_text(x, true, from, from_logprob, out);
 }
 
-/* Arguments of another form than {"input": "..."} are the input themselves. Arguments that are cut before the string
- * might have that form: they are no input yet. */
+/* Arguments of another form than {"input": "..."} are the input themselves. Arguments that were cut before the string
+ * began might have become that form: they are not taken as the input. */
 static void complete_input(qn_responses *x, bool is_complete, qn_bytes *out)
 {
     const qn_bytes *arguments = &x->base.choices[0].arguments;

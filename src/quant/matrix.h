@@ -11,6 +11,7 @@ typedef struct qn_matrix {
     const qn_type_info *type;
     const uint8_t *data; /* [n_rows] rows of row_bytes, any alignment */
     size_t n_rows, n_cols, row_bytes;
+    uint32_t scaled; /* of NVFP4, until it is loaded: 1 + its index in qn_plan.scaled; else 0 */
 } qn_matrix;
 
 #endif

@@ -24,7 +24,7 @@ static inline void unpack_ptq1_0(const uint8_t *blocks, size_t n_blocks, uint8_t
     (void)offset, (void)factor;
     const __m256i first = _mm256_set1_epi8(86), second = _mm256_set1_epi8((char)171);
     for (size_t b = 0; b < n_blocks; b++, blocks += QN_PTQ1_0_BYTES, codes += QN_PTQ1_0_WEIGHTS, scale += 4) {
-        /* The second load begins 4 bytes early: a block ends 28 bytes after its beginning. */
+        /* The second load begins at byte 12 instead of 16, then shifts by 4: a block ends after 28 bytes. */
         const __m128i end = _mm_srli_si128(_mm_loadu_si128((const __m128i *)(const void *)(blocks + 12)), 4);
         __m256i x = _mm256_inserti128_si256(
             _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)blocks)), end, 1);

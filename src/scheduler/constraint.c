@@ -112,8 +112,8 @@ void qn_constraint_again(const qn_constraint *c, const uint32_t *allowed, qn_sam
         request->random = qn_splitmix(&request->random);
 }
 
-/* Compares the expected costs of checking first and of masking. A mask costs as much as some tens of checks, a rejected
- * token a mask and another sample. */
+/* Compares the expected costs of checking first and of masking. A mask costs as much as some tens of checks. A rejected
+ * token costs a mask and another sample, and its request has no rows in the steps meanwhile. */
 bool qn_constraint_checks_first(const qn_constraint *c)
 {
     return c->accepts && c->rejected < 0.1f;

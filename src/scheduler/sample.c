@@ -157,8 +157,8 @@ size_t qn_request_draft(qn_request *r, size_t n_sequences, size_t most, uint32_t
     return qn_draft_find(&r->drafter, &input, n_sequences, most, masks);
 }
 
-/* The parameters point to `tokens`: no step is launched while a step with drafts is in flight, so `tokens` does not
- * move. */
+/* The parameters may point into `tokens`, which does not move meanwhile: no step is launched while a step with drafts
+ * is in flight (may_run_ahead). */
 qn_sample_request qn_request_drafted_sample(qn_request *r, size_t i, const uint32_t *mask)
 {
     qn_sample_request request = qn_sampler_next_request(r->sampler, r->tokens, r->n_tokens + i);

@@ -587,7 +587,8 @@ qn_sample_request qn_request_next_sample(qn_request *request);
  * the number of drafted tokens. Step thread. */
 size_t qn_request_draft(qn_request *request, size_t n_sequences, size_t most, uint32_t *masks);
 
-/* qn_request_drafted_sample - Returns the parameters for sampling after i > 0 drafted tokens. Step thread. */
+/* qn_request_drafted_sample - Returns the parameters for sampling after i > 0 drafted tokens. Call it once for each i,
+ * in ascending order: it consumes a random number, as qn_sampler_next_request does. Step thread. */
 qn_sample_request qn_request_drafted_sample(qn_request *request, size_t i, const uint32_t *mask);
 
 /* qn_request_reject - Makes a request wait for its mask, after a step whose token was rejected. Step thread. */
@@ -630,7 +631,8 @@ void *qn_scheduler_masks(void *scheduler);
 
 /* ---- output.c ---- */
 
-/* qn_scheduler_push - Queues an event, which then belongs to the delivery thread. Step thread, without events_lock. */
+/* qn_scheduler_push - Queues an event behind those of its client. It then belongs to the delivery thread. Step thread,
+ * without events_lock. */
 void qn_scheduler_push(qn_scheduler *s, qn_event *event);
 
 /* qn_scheduler_push_locked - Does what qn_scheduler_push does. Any thread of the scheduler that holds events_lock. */

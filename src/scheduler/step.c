@@ -46,7 +46,8 @@ size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, si
     return length + QN_PAGE <= state ? state - length : state + QN_PAGE - 1 - length;
 }
 
-/* Returns how many of n rows that could be evaluated come up to the next state that is to be kept. */
+/* Returns how many of n rows a piece may have so that the recurrent state does not pass the next position whose state
+ * is to be kept. */
 static size_t rows_to_kept_state(const qn_scheduler *s, const qn_request *r, size_t n)
 {
     const qn_sequence *q = r->memory->sequence;
@@ -94,8 +95,8 @@ static size_t prompt_rows(const qn_scheduler *s, size_t n_decoding)
     return rows < left ? rows : left;
 }
 
-/* Returns how many of n rows, fewer than the prompt has left, come up to the last position where the device prefers a
- * cut. */
+/* Returns how many of n rows, fewer than the prompt has left, end at the last position where the device prefers a cut.
+ * 0: there is no such position among them. n: the device has no preference, or s is that of a qn_generate call. */
 static size_t rows_to_cut(const qn_scheduler *s, const qn_request *r, size_t n)
 {
     const size_t multiple = s->model->device->prompt_multiple, begin = r->memory->sequence->length;
@@ -234,7 +235,8 @@ bool qn_scheduler_has_finished(const qn_scheduler *s)
     return false;
 }
 
-/* Drops drafted rows that do not fit: they are not worth taking memory from others. */
+/* Reserves memory for the rows of a piece. If they do not fit, drafted rows are dropped: they are not worth taking
+ * memory from other requests. */
 static qn_status prepare_piece(qn_piece *piece)
 {
     qn_memory *memory = piece->request->memory;

@@ -330,7 +330,8 @@ bool qn_answer_is_ending(qn_answer *a)
     return is_ending;
 }
 
-/* Large memory is freed first: a text that stays would keep its heap from shrinking. */
+/* Unless a stream has begun, the exchange is freed before the text of the refusal is allocated: that text could lie
+ * above the exchange on the heap, which then could not shrink. */
 void qn_answer_refuse(qn_answer *a, const qn_refusal *refusal)
 {
     pthread_mutex_lock(&a->lock);

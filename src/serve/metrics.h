@@ -60,7 +60,7 @@ typedef struct qn_metrics_model {
     uint64_t bytes; /* of memory: weights, and the most that contexts may use */
 } qn_metrics_model;
 
-/* qn_metrics_write - append the text of all metrics, of type QN_METRICS_TYPE. models [n_models]. */
+/* qn_metrics_write - append the text of all metrics, whose media type is QN_METRICS_TYPE. models [n_models]. */
 #define QN_METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 void qn_metrics_write(const qn_metrics *metrics, const qn_metrics_model *models, size_t n_models, qn_bytes *out);
 

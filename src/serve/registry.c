@@ -622,6 +622,14 @@ size_t qn_registry_count(qn_registry *registry)
     return n;
 }
 
+bool qn_registry_has_started(qn_registry *registry)
+{
+    pthread_mutex_lock(&registry->lock);
+    const bool is = registry->n_entries > 0 || registry->has_loader;
+    pthread_mutex_unlock(&registry->lock);
+    return is;
+}
+
 bool qn_registry_look(qn_registry *registry, size_t index, qn_registry_view *view)
 {
     pthread_mutex_lock(&registry->lock);

@@ -223,6 +223,10 @@ void qn_registry_refresh(qn_registry *registry);
 /* qn_registry_count - the number of indices of qn_registry_look; it never shrinks. */
 size_t qn_registry_count(qn_registry *registry);
 
+/* qn_registry_has_started - whether there is a model, or a loader, whose folder may be empty. False: the only model is
+ * still being loaded. */
+bool qn_registry_has_started(qn_registry *registry);
+
 /* qn_registry_look - view the model of an index, in the order of addition. False: its file has gone. */
 bool qn_registry_look(qn_registry *registry, size_t index, qn_registry_view *view);
 

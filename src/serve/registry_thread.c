@@ -99,7 +99,8 @@ static qn_registry_entry *next_victim(qn_registry *registry, const bool *is_vict
 }
 
 /* Chooses the models to free so that one more with `bytes` fits; is_victim [n_entries]. False: it does not fit while
- * recently loaded models stay; then none is freed. If it does not fit at all, every other model of a file is chosen. */
+ * recently loaded models stay; then none is freed. If it would not fit even after all loaded models of files are freed,
+ * all are chosen, and the result is true: loading is tried all the same. */
 static bool choose_victims(qn_registry *registry, uint64_t bytes, bool *is_victim)
 {
     size_t n_loaded = 1, index;
@@ -322,8 +323,8 @@ static void load(qn_registry *registry, qn_registry_entry *entry, uint64_t memor
     wake_waiters(registry, entry, NULL);
 }
 
-/* One step of the thread's loop, which may release the lock. False: there is nothing to do but wait, and nothing has
- * changed since the lock was taken or held last. */
+/* One step of the thread's loop, which may release the lock. False: there is nothing to do but wait, and the lock was
+ * not released in this call, so that no signal is missed. */
 static bool go_on(qn_registry *registry)
 {
     if (registry->wants_scan) {
@@ -349,7 +350,7 @@ static bool go_on(qn_registry *registry)
     return found != LATER;
 }
 
-/* Waits, without the lock, until something changes or a model may be freed. */
+/* Waits until something changes or a model may be freed. The lock is released during the wait. */
 static void wait_for_change(qn_registry *registry)
 {
     struct timespec until;
@@ -363,7 +364,8 @@ static void wait_for_change(qn_registry *registry)
     pthread_cond_timedwait(&registry->changed, &registry->lock, &until);
 }
 
-/* The registry's thread. */
+/* The main function of the registry's thread: takes steps until the registry stops, and waits when one had nothing to
+ * do. */
 static void *serve(void *argument)
 {
     qn_registry *registry = argument;

@@ -101,20 +101,22 @@ static bool is_own(const qn_place *place, const char *client)
 static void write_slot(const qn_registered *model, uint32_t index, const qn_place *place, const char *client,
                        qn_bytes *out)
 {
+    const bool is_seen = place && is_own(place, client);
     qn_json_open(out, '{');
     qn_json_member_integer(out, "id", index);
-    qn_json_member_integer(out, "id_task", place ? (int64_t)place->id : -1);
+    qn_json_member_integer(out, "id_task", is_seen ? (int64_t)place->id : -1);
     qn_json_member_integer(out, "n_ctx", model->served.n_ctx);
     qn_json_key(out, "speculative");
     qn_json_bool(out, false);
     qn_json_key(out, "is_processing");
     qn_json_bool(out, place != NULL);
-    if (place && is_own(place, client))
+    if (is_seen)
         write_progress(place, out);
     qn_json_close(out, '}');
 }
 
-/* Writes the slots of a model. Called by qn_registry_read, with the registry's lock. */
+/* Writes the slots of a model, and sets the numbers in `user`, a struct slots. Called by qn_registry_read, which holds
+ * the registry's lock. */
 static void write_slots(const qn_registered *model, void *user)
 {
     slots *s = user;

@@ -70,12 +70,20 @@ static void note(const qn_http *http, const char *what)
     http->params.note(text);
 }
 
-/* Reads keys and certificate again and opens the access log again, on the I/O thread. What fails stays as it was. */
+/* Reports a state to systemd, unless the server is draining: no other state may follow STOPPING=1. */
+static void notify(const qn_http *http, const char *state)
+{
+    if (!http->is_draining)
+        qn_notify(state);
+}
+
+/* Reads keys and certificate again, opens the access log again and has the model files scanned, on the I/O thread; also
+ * while the server drains. What cannot be read or opened stays in use as it was. */
 static void reload(qn_http *http)
 {
     char state[64];
     snprintf(state, sizeof state, "RELOADING=1\nMONOTONIC_USEC=%lld", (long long)(1e6 * qn_now()));
-    qn_notify(state);
+    notify(http, state);
     if (http->params.keys && qn_keys_reload(http->params.keys))
         note(http, "the keys stay as they were");
     if (http->tls && qn_tls_reload(http->tls))
@@ -83,7 +91,7 @@ static void reload(qn_http *http)
     if (http->params.log && qn_access_log_reopen(http->params.log))
         note(http, "the access log stays as it was");
     qn_registry_scan_soon(&http->registry);
-    qn_notify(qn_registry_count(&http->registry) ? "READY=1" : "STATUS=loading");
+    notify(http, qn_registry_has_started(&http->registry) ? "READY=1" : "STATUS=loading");
 }
 
 /* ---- Draining ---- */

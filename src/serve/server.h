@@ -57,16 +57,17 @@ const char *qn_server_url(const qn_server *server);
 /* qn_server_add - serve a loaded model; creates its metrics and recall. */
 qn_status qn_server_add(qn_server *server, const qn_registered *model);
 
-/* qn_server_add_files - serve the models of a loader's files. Calls its `scan` now and whenever the server is told to
- * reload. The models are freed with the server. */
+/* qn_server_add_files - serve the models of a loader's files. Calls its `scan` now, whenever the server is told to
+ * reload, after a failed load, and, at most every scan_seconds, when models are listed or a name is unknown. The models
+ * are freed with the server. */
 qn_status qn_server_add_files(qn_server *server, const qn_registry_loader *loader);
 
 /* qn_server_stop - accept no more connections; the server ends with its last request, or after drain_seconds. Returns
  * at once; signal handlers may call it. */
 void qn_server_stop(qn_server *server);
 
-/* qn_server_reload - read keys and certificates again and reopen the access log. Returns at once; signal handlers may
- * call it. */
+/* qn_server_reload - read keys and certificates again, reopen the access log, and scan the loader's files again.
+ * Returns at once; signal handlers may call it. */
 void qn_server_reload(qn_server *server);
 
 /* qn_server_wait - wait until the server has stopped. */

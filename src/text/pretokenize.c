@@ -200,7 +200,7 @@ void qn_matcher_free(qn_matcher *matcher)
     qn_free(matcher);
 }
 
-/* Finds the next match in text[from..length). *found is false if there is none. */
+/* Finds the next match of a pattern in text[from..length). *found is false if there is none. */
 static qn_status match(const qn_pretokenizer *pre, size_t pattern, qn_matcher *matcher, const char *text, size_t length,
                        size_t from, bool *found, size_t *begin, size_t *end)
 {

@@ -27,7 +27,8 @@ struct qn_tokenizer {
     qn_pretokenizer *pre;
     int32_t bos, eos;
     bool add_bos, add_eos, nfc, ignore_merges;
-    uint8_t *strips; /* [n_tokens] LSTRIP, RSTRIP; NULL: no token strips */
+    uint8_t *strips;   /* [n_tokens] LSTRIP, RSTRIP; NULL: no token strips */
+    size_t most_bytes; /* of a text that become one token; 0: no bound */
     int32_t eog_tokens[MAX_EOG];
     size_t n_eog;
     char name[32];
@@ -248,6 +249,27 @@ static qn_status load_spm(qn_tokenizer *tok, const qn_gguf *file)
     return QN_OK;
 }
 
+/* Form C has more than a fifth of a text's bytes: each character shares the bytes of the composed characters that its
+ * decomposition can be part of, U+1FBE least of all. A test goes through all characters. */
+enum { NFC_SHRINKS = 5 };
+
+/* Returns the most bytes of a text that can become one token: those of the longest token. A token's bytes are those of
+ * the text, in form C, if each byte has a token. */
+static size_t find_most_bytes(const qn_tokenizer *tok)
+{
+    size_t longest = 1;
+    for (size_t byte = 0; byte < 256; byte++)
+        if (tok->is_spm || tok->strips || tok->vocab.byte_to_token[byte] < 0)
+            return 0;
+    for (uint32_t token = 0; token < tok->vocab.n_tokens; token++) {
+        const size_t piece = tok->vocab.piece_offsets[token + 1] - tok->vocab.piece_offsets[token],
+                     text = qn_vocab_text(&tok->vocab, token).length; /* how special tokens are spelled */
+        longest = piece > longest ? piece : longest;
+        longest = text > longest ? text : longest;
+    }
+    return longest * (tok->nfc ? NFC_SHRINKS : 1);
+}
+
 static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
 {
     enum { LLAMA_BOS = 1, LLAMA_EOS = 2 };
@@ -262,6 +284,7 @@ static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
     QN_TRY(qn_gguf_get_bool(file, QN_KEY_IGNORE_MERGES, false, &tok->ignore_merges));
     QN_TRY(read_tokens(tok, file, QN_KEY_LSTRIP_IDS, tok->vocab.n_tokens, add_strip, LSTRIP));
     QN_TRY(read_tokens(tok, file, QN_KEY_RSTRIP_IDS, tok->vocab.n_tokens, add_strip, RSTRIP));
+    tok->most_bytes = find_most_bytes(tok);
     write_note(tok);
     return QN_OK;
 }
@@ -532,6 +555,11 @@ qn_status qn_tokenizer_encode_spans(const qn_tokenizer *tok, const qn_spanned_te
     if (text->length && end != text->length)
         return qn_fail(QN_ERR_INVALID, "the spans of a text of %zu bytes end at %zu", text->length, end);
     return encode_text(tok, text, false, most, tokens, count);
+}
+
+size_t qn_tokenizer_least_tokens(const qn_tokenizer *tok, size_t length)
+{
+    return tok->most_bytes ? length / tok->most_bytes + (length % tok->most_bytes != 0) : 0;
 }
 
 static bool is_space(const char *text, size_t length)

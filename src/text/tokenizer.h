@@ -94,6 +94,11 @@ qn_status qn_tokenizer_encode_rest(const qn_tokenizer *tok, const char *text, si
 qn_status qn_tokenizer_encode_spans(const qn_tokenizer *tok, const qn_spanned_text *text, size_t most, int32_t **tokens,
                                     size_t *count);
 
+/* qn_tokenizer_least_tokens - returns a number of tokens that every text of this many bytes has at least: without
+ * tokenising it, and often far fewer than it has. 0 if there is no bound, as for SentencePiece models, for vocabularies
+ * that lack bytes, and for tokens that absorb white space. Constant time. */
+size_t qn_tokenizer_least_tokens(const qn_tokenizer *tok, size_t length);
+
 /* qn_tokenizer_mark_structural - marks the user-defined tokens that occur in a text of a chat template. White space and
  * single bytes, which any text may contain, are not marked.
  *

@@ -167,6 +167,12 @@ def check_file(demo, folder):
         assert status == 200 and "x-quern-warning" not in head and found["usage"]["prompt_tokens"] == len(ids) + 1
         assert post(server, EMBEDDINGS, {"input": ids + end, "pooling": "mean"})["data"] == found["data"]
         assert "embedding" in post(server, "/api/show", {"model": "m"})["capabilities"]
+    with Server(path, "-c", "64") as server:
+        # A text that is cut keeps the end of text in its last place, as poolings of the last token need it.
+        ids = post(server, "/tokenize", {"content": LONG * 20})["tokens"]
+        (cut,) = post(server, "/api/embed", {"model": "m", "input": LONG * 20})["embeddings"]
+        with_end, without = (post(server, EMBEDDINGS, {"input": given})["data"][0]["embedding"] for given in (ids[:63] + end, ids[:64]))
+        assert cut == with_end and not near(cut, without, 1e-3)
     with Server(demo, "--pooling", "cls") as server:
         assert post(server, EMBEDDINGS, {"input": LONG}) == post(server, EMBEDDINGS, {"input": LONG, "pooling": "cls"})
 
@@ -294,6 +300,7 @@ async def check_slots(server):
             (("bob", bob), ("ann", ann), ("all", operators))}
     assert all(len(slots) == 3 for slots in seen.values())
     assert [sum("next_token" in slot for slot in seen[name]) for name in ("bob", "ann", "all")] == [1, 2, 3]
+    assert all(("next_token" in slot) == (slot["id_task"] >= 0) for slots in seen.values() for slot in slots), "numbers of others' requests"
     (token,) = next(slot for slot in seen["bob"] if "next_token" in slot)["next_token"]
     assert token["n_decoded"] > 0 and token["n_remain"] + token["n_decoded"] == 1500
     await aside(get, server, "/slots?fail_on_no_slot=1", 503, bob)

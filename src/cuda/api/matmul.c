@@ -89,7 +89,7 @@ qn_status qn_cuda_matmul_packed_bytes(const qn_cuda_matmul_weights *weights, siz
     return QN_OK;
 }
 
-/* The launch that packs a matrix from the address of its rows. */
+/* Makes the launch that packs the rows at device address `rows` as a matrix of the call's packed weights. */
 static qn_status pack_launch(const matmul_call *c, size_t matrix, uint64_t rows, qn_matmul_launch *out)
 {
     size_t row_bytes;

@@ -45,7 +45,8 @@ static qn_status rotated_floats(const qn_cuda_rows_step *s, const struct acts_so
     return hadamard.has_cross ? qn_cuda_step_launch_pdl(s, &hadamard.cross, &hadamard.cross_args) : QN_OK;
 }
 
-/* Whether a matmul reads the rows from which its activations would be computed. */
+/* Whether a matmul of few rows reads the float rows that the RMS norm before it reads, and applies the norm itself, so
+ * that no activations are made for it (qn_cuda_reads_rows). */
 static bool reads_rows(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_gemm *gemm)
 {
     return s->n > 1 && s->n <= QN_FEW_MAX_TOKENS && qn_cuda_reads_rows(s->weights, op - 1, gemm);

@@ -33,10 +33,10 @@ QN_INLINE __m256i shift_and_mask(const uint8_t *vector, int by, int mask)
                             _mm256_set1_epi8((char)mask));
 }
 
-/* Looks up both bytes of the centroids of codes below 16 * n_tables, n_tables at most 8, of two vectors, which share the
- * loads of tables. A shuffle indexes with the low four bits, and returns 0 if the top bit is set. With 16 less for each
- * table, the codes of tables before have that bit: a code takes the changes of its table and of all tables before, whose
- * XOR is the byte. */
+/* Looks up both bytes of the centroids of codes below 16 * n_tables, n_tables at most 8, of two vectors, which share
+ * the loads of tables. A shuffle indexes with the low four bits, and returns 0 if the top bit is set. With 16 less for
+ * each table, the codes of tables before have that bit: a code takes the changes of its table and of all tables before,
+ * whose XOR is the byte. */
 QN_INLINE void look_up_bytes(__m256i code[2], const uint8_t *low, const uint8_t *high, int n_tables,
                              __m256i low_bytes[2], __m256i high_bytes[2])
 {

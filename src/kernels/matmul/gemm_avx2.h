@@ -346,9 +346,12 @@ static void gemm_float_avx2(const qn_matrix *weights, size_t row, size_t n_rows,
 }
 
 #define FORMATS(X)                                                                                                     \
-    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true, tables_q1_0, TABLES_MIN_TOKENS })                    \
-    X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true, TABLES_2BIT(tables_q2_0) })                   \
-    X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true, TABLES_2BIT(tables_pq2_0) })                \
+    X(q1_0, Q1_0, QN_ACT_1BIT, HILO,                                                                                   \
+      { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true, tables_q1_0, TABLES_MIN_TOKENS })                   \
+    X(q2_0, Q2_0, QN_ACT_2BIT, HILO,                                                                                   \
+      { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true, TABLES_2BIT(tables_q2_0) })                        \
+    X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO,                                                                                 \
+      { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true, TABLES_2BIT(tables_pq2_0) })                      \
     X(ox2_0, OX2_0, QN_ACT_2BIT, HILO, { 0 })                                                                          \
     X(ptq1_0, PTQ1_0, QN_ACT_TERNARY, HILO, { 0 })                                                                     \
     X(tq1_0, TQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                         \

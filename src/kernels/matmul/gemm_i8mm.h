@@ -1,10 +1,10 @@
 /* GEMM tiles for the int8 matrix multiplication of ARMv8.6 (smmla): eight rows by four or two tokens. Part of
  * matmul_i8mm.c.
  *
- * smmla multiplies eight codes of each of two rows by those of two tokens, into a register of four sums. So the codes of
- * two rows lie together: pair_rows rearranges unpacked rows once, for all tokens. Activations are read in QN_ACT_PLAIN
- * and paired in registers. One of the sixteen partial sums is computed at a time over all of K: eight integer and eight
- * float accumulators, four operands of rows and four of tokens leave eight of 32 registers for scales.
+ * smmla multiplies eight codes of each of two rows by those of two tokens, into a register of four sums. So the codes
+ * of two rows lie together: pair_rows rearranges unpacked rows once, for all tokens. Activations are read in
+ * QN_ACT_PLAIN and paired in registers. One of the sixteen partial sums is computed at a time over all of K: eight
+ * integer accumulators, eight float ones and eight operands of tokens leave eight of 32 registers for rows and scales.
  *
  * Types of which the halves of groups have sums of their own have tiles of gemm_neon.h. */
 #ifndef QN_KERNELS_MATMUL_GEMM_I8MM_H
@@ -176,8 +176,7 @@ QN_INLINE void pair_partial(const qn_super_block *rows, size_t n_super, size_t g
             const float32x4_t row_scale = vld1q_f32(scale[r]);
             UNROLL_FULL
             for (size_t t = 0; t < token_pairs; t++) {
-                partial[r][t] =
-                    vfmaq_f32(partial[r][t], vcvtq_f32_s32(sum[r][t]), vmulq_f32(row_scale, act_scale[t]));
+                partial[r][t] = vfmaq_f32(partial[r][t], vcvtq_f32_s32(sum[r][t]), vmulq_f32(row_scale, act_scale[t]));
                 if (offset)
                     partial[r][t] =
                         vfmaq_f32(partial[r][t], act_sum[t],

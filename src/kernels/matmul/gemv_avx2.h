@@ -285,47 +285,69 @@ QN_INLINE void read_2bit(qn_type type, const uint8_t *p, size_t half, __m256i *f
     *last = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
 }
 
-/* Multiplies bytes by three, modulo 256. Bytes from which 128 was subtracted keep that bias, since 128 * 3 = 128 modulo
- * 256. */
-QN_INLINE __m256i triple(__m256i x)
+/* Takes the first two base-3 digits of fractions of 16 bits: returns 3 times the first one plus the second; the rest is
+ * the next fraction. A byte b of five digits is the fraction b / 256, so digits 0 and 1 are floor(9 b / 256), and what
+ * is left is 9 b modulo 256. Two products give two digits, where bytes need two additions and two comparisons for each.
+ */
+QN_INLINE __m256i take_two_digits(__m256i *fraction)
 {
-    return _mm256_add_epi8(_mm256_add_epi8(x, x), x);
+    __m256i nine = _mm256_set1_epi16(9);
+    __asm__("" : "+x"(nine)); /* gcc would shift and add instead of the second product */
+    const __m256i digits = _mm256_mulhi_epu16(*fraction, nine);
+    *fraction = _mm256_mullo_epi16(*fraction, nine);
+    return digits;
 }
 
-/* Returns (x >= 86) + (x >= 171), x biased. */
-QN_INLINE __m256i digit(__m256i x)
+QN_INLINE __m256i take_last_digit(__m256i fraction)
 {
-    const __m256i above_0 = _mm256_cmpgt_epi8(x, _mm256_set1_epi8(85 - 128));
-    const __m256i above_1 = _mm256_cmpgt_epi8(x, _mm256_set1_epi8(170 - 128));
-    return _mm256_abs_epi8(_mm256_add_epi8(above_0, above_1));
+    return _mm256_mulhi_epu16(fraction, _mm256_set1_epi16(3));
+}
+
+/* The first and the second digit of what take_two_digits returns, as bytes. */
+QN_INLINE __m256i first_digit(__m256i two)
+{
+    const __m128i digits = _mm_setr_epi8(0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 0, 0, 0, 0, 0, 0);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(digits), two);
+}
+QN_INLINE __m256i second_digit(__m256i two)
+{
+    const __m128i digits = _mm_setr_epi8(0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(digits), two);
+}
+
+/* Vector n has digit n of each byte. */
+QN_INLINE void five_digits(__m256i bytes, __m256i digit[5])
+{
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i low = _mm256_unpacklo_epi8(zero, bytes), high = _mm256_unpackhi_epi8(zero, bytes);
+    for (int n = 0; n < 4; n += 2) {
+        const __m256i low_digits = take_two_digits(&low), high_digits = take_two_digits(&high);
+        const __m256i two = _mm256_packus_epi16(low_digits, high_digits);
+        digit[n] = first_digit(two);
+        digit[n + 1] = second_digit(two);
+    }
+    digit[4] = _mm256_packus_epi16(take_last_digit(low), take_last_digit(high));
 }
 
 /* Reads two blocks of PTQ1_0, one per 128-bit half: vector e / 16 has code e of each. */
 QN_INLINE void read_ptq1_0(const uint8_t *p, size_t half, __m256i code[8])
 {
-    const __m256i bias = _mm256_set1_epi8(-128);
     p += 2 * QN_PTQ1_0_BYTES * half;
-    __m256i x = _mm256_xor_si256(load_2x16(p, p + QN_PTQ1_0_BYTES), bias);
-    /* Bytes 12 to 27: dwords 1 and 2 are bytes 16 to 23, then bytes 24 and 25. */
-    const __m256i rest = _mm256_xor_si256(load_2x16(p + QN_PTQ1_0_BYTES - 16, p + 2 * QN_PTQ1_0_BYTES - 16), bias);
-    code[0] = digit(x);
-    for (int n = 1; n < 5; n++) {
-        x = triple(x);
-        code[n] = digit(x);
-    }
-    const __m256i eight = _mm256_shuffle_epi32(rest, 0x99);
-    const __m256i low = _mm256_blend_epi32(eight, triple(eight), 0xcc); /* times 1 and 3 */
-    const __m256i mid = triple(triple(low));                            /* times 9 and 27 */
-    /* The last two bytes as high bytes of words whose low bytes are zero: a word's product by a power is the byte's. */
-    const __m256i spread = _mm256_setr_epi8(-1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1,
-                                            13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13);
-    const __m256i powers = _mm256_setr_epi16(1, 1, 3, 3, 9, 9, 27, 27, 1, 1, 3, 3, 9, 9, 27, 27);
-    const __m256i gather = _mm256_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, 1, 3, 5, 7, 9, 11, 13, 15, -1, -1, -1, -1,
-                                            -1, -1, -1, -1, 1, 3, 5, 7, 9, 11, 13, 15);
-    const __m256i two = _mm256_shuffle_epi8(_mm256_mullo_epi16(_mm256_shuffle_epi8(rest, spread), powers), gather);
-    code[5] = digit(low);
-    code[6] = digit(mid);
-    code[7] = digit(_mm256_unpackhi_epi64(triple(mid), two));
+    five_digits(load_2x16(p, p + QN_PTQ1_0_BYTES), code);
+    /* Bytes 12 to 27: from 4 on bytes 16 to 23, then 24 and 25, which have four digits: the fractions of all four. */
+    const __m256i rest = load_2x16(p + QN_PTQ1_0_BYTES - 16, p + 2 * QN_PTQ1_0_BYTES - 16);
+    const __m256i spread_eight =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(-1, 4, -1, 5, -1, 6, -1, 7, -1, 8, -1, 9, -1, 10, -1, 11));
+    const __m256i spread_last =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(-1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13));
+    const __m256i powers = _mm256_broadcastsi128_si256(_mm_setr_epi16(1, 1, 3, 3, 9, 9, 27, 27));
+    __m256i eight = _mm256_shuffle_epi8(rest, spread_eight);
+    const __m256i last = _mm256_mullo_epi16(_mm256_shuffle_epi8(rest, spread_last), powers);
+    const __m256i digits_01 = take_two_digits(&eight), digits_23 = take_two_digits(&eight);
+    const __m256i two = _mm256_packus_epi16(digits_01, digits_23);
+    code[5] = _mm256_unpacklo_epi64(first_digit(two), second_digit(two));
+    code[6] = _mm256_unpackhi_epi64(first_digit(two), second_digit(two));
+    code[7] = _mm256_packus_epi16(take_last_digit(eight), take_last_digit(last));
 }
 
 /* Reads the 32 nibbles of a group of Q4_0, Q4_1, Q5_0, Q5_1: low nibbles of 16 bytes, then high nibbles. */
@@ -350,23 +372,18 @@ QN_INLINE __m256i read_fifth_bits(const uint8_t *p)
 /* Reads eight groups of TQ1_0: one block. */
 QN_INLINE void read_tq1_0(const uint8_t *p, __m256i group[8])
 {
-    const __m256i bias = _mm256_set1_epi8(-128);
-    __m256i x = _mm256_xor_si256(load32(p), bias);
-    group[0] = digit(x);
-    for (int n = 1; n < 5; n++) {
-        x = triple(x);
-        group[n] = digit(x);
-    }
-    const __m256i sixteen = _mm256_xor_si256(_mm256_broadcastsi128_si256(load16(p + QN_TQ1_0_TRIT_BYTES)), bias);
-    const __m256i low = _mm256_blend_epi32(sixteen, triple(sixteen), 0xf0), mid = triple(triple(low));
+    five_digits(load32(p), group);
     int32_t four;
     memcpy(&four, p + QN_TQ1_0_TRIT_BYTES * 3 / 2, sizeof four);
-    const __m256i last = _mm256_xor_si256(_mm256_set1_epi32(four), bias);
-    const __m256i last_low = _mm256_blend_epi32(last, triple(last), 0xaa);
-    const __m256i last_all = _mm256_blend_epi32(last_low, triple(triple(last_low)), 0xcc); /* times 1, 3, 9, 27 */
-    group[5] = digit(low);
-    group[6] = digit(mid);
-    group[7] = digit(_mm256_blend_epi32(triple(triple(mid)), last_all, 0xf0));
+    const __m256i powers = _mm256_setr_epi16(1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27);
+    __m256i sixteen = _mm256_slli_epi16(_mm256_cvtepu8_epi16(load16(p + QN_TQ1_0_TRIT_BYTES)), 8);
+    const __m256i last = _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_set1_epi32(four)), 8);
+    const __m256i digits_01 = take_two_digits(&sixteen), digits_23 = take_two_digits(&sixteen);
+    const __m256i two = _mm256_permute4x64_epi64(_mm256_packus_epi16(digits_01, digits_23), 0xd8);
+    group[5] = _mm256_permute2x128_si256(first_digit(two), second_digit(two), 0x20);
+    group[6] = _mm256_permute2x128_si256(first_digit(two), second_digit(two), 0x31);
+    group[7] = _mm256_permute4x64_epi64(
+        _mm256_packus_epi16(take_last_digit(sixteen), take_last_digit(_mm256_mullo_epi16(last, powers))), 0xd8);
 }
 
 /* Types whose codes are read signed, without their zero point. */

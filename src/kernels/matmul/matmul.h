@@ -25,16 +25,19 @@
  *   tokens    rows as stored                                  packed rows (packed.h)
  *   1 to 4    gemv, one token at a time, reads stored codes;  gemm_packed, up to its max_tokens;
  *             gemm if the type has no gemv                    above, rows are unpacked to the stored layout
- *   above     unpack, then gemm on tiles                      and multiplied like rows as stored
+ *   above     unpack, then gemm on tiles                      and multiplied like rows as stored;
+ *                                                             gemm_batch from its min_batch on, no hi/lo
  *   any       F32 F16 BF16: gemm_float
  *
  * and by instruction set (the reference has gemm and gemm_float only):
  *
  *                     gemv                                           gemm_packed
- *   AVX2, AVX-VNNI    all quantised types (gemv_avx2.h)              Q1_0 Q2_0 PQ2_0 (packed_avx2.h)
+ *   AVX2, AVX-VNNI    all quantised types (gemv_avx2.h)              Q1_0 Q2_0 PQ2_0 (packed_avx2.h; gemm_batch:
+ *                                                                  tables_avx2.h, with AVX-VNNI Q1_0 alone)
  *   AVX-512           Q1_0 Q2_0 PQ2_0 PTQ1_0 (matmul_avx512.c), all  Q1_0 Q2_0 PQ2_0; PTQ1_0 up to 4 tokens, no hi/lo
  *                     others (gemv_wide_avx512.h)                    (packed_avx512.h)
  *   NEON, dot product all but Q5_0 Q5_1 Q5_K Q6_K (gemv_neon.h)      Q1_0, no hi/lo (packed_neon.h)
+ *   i8mm              as dot product; gemm by gemm_i8mm.h            Q1_0 up to 15 tokens, no hi/lo
  *
  * A new format (quant/quant.h) needs no kernels: unpack and gemm read QN_ACT_INTERLEAVED through qn_type_info.unpack.
  * They require a block_weights that divides QN_SUPER and is at most 256 (MAX_BLOCK of quant.c), and codes up to 31, or
@@ -181,8 +184,8 @@ typedef struct qn_packed_kernel {
     qn_packing packing;
     qn_act_layout layout;
     qn_packed_gemm_fn gemm_packed;
-    size_t max_tokens; /* with more tokens, rows are unpacked to the stored layout for gemm */
-    bool hilo;         /* whether gemm_packed supports the hi/lo split */
+    size_t max_tokens;           /* with more tokens, rows are unpacked to the stored layout for gemm */
+    bool hilo;                   /* whether gemm_packed supports the hi/lo split */
     qn_batch_gemm_fn gemm_batch; /* instead of gemm_packed from min_batch tokens on; NULL for none */
     size_t min_batch;
 } qn_packed_kernel;
@@ -213,7 +216,7 @@ typedef struct qn_matmul_kernels {
      * [first, first + n_tokens). */
     void (*gemm)(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
                  size_t n_tokens, float *out);
-    /* Computes one tile of float weights as stored, from row `row` on. */
+    /* Computes one tile of outputs as gemm does, from rows [row, row + n_rows) of float weights as stored. */
     void (*gemm_float)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
                        size_t n_tokens, float *out);
     /* The types with their own kernels; other types use unpack and gemm. */

@@ -4,8 +4,7 @@
  * weights. A table costs one addition an entry, which TABLE_ROWS rows share (the method of Arlazarov, Dinic, Kronrod
  * and Faradzev, 1970, for products of Boolean matrices).
  *
- * Instructions for a group of a row and 32 tokens, in the compiled loop of gcc 12, by weight and token: docs/internals/
- * cpu-kernels.md. */
+ * docs/internals/cpu-kernels.md counts the operations. */
 #ifndef QN_KERNELS_MATMUL_TABLES_AVX2_H
 #define QN_KERNELS_MATMUL_TABLES_AVX2_H
 
@@ -13,8 +12,8 @@
 #include "kernels/matmul/packed.h"
 
 /* Tables of a group. 1-bit: for each half of its word the sums of bits 0 to 5, 6 to 10 and 11 to 15, of 64, 32 and 32
- * entries. 2-bit: for each nibble of its two words, 16 entries. An entry has 32 words of 16 bits: word 2i of 16 is token
- * i, word 2i + 1 is token 8 + i, so that widening even and odd words gives tokens in ascending order. */
+ * entries. 2-bit: for each nibble of its two words, 16 entries. An entry has 32 words of 16 bits: word 2i of 16 is
+ * token i, word 2i + 1 is token 8 + i, so that widening even and odd words gives tokens in ascending order. */
 enum {
     TABLE_TOKENS = 32,
     TABLE_ROWS = 256,
@@ -22,7 +21,8 @@ enum {
     TABLE_BYTES = 256 * ENTRY_BYTES,
     MAX_FIELDS = 16,
     TABLES_MIN_TOKENS = 12, /* with fewer, filling tables costs more than they save */
-    PARTIAL_LEVELS = 5 /* partial sums that wait for their counterpart in the tree of a canonical sum, and the current */
+    PARTIAL_LEVELS = 5 /* partial sums that wait for their counterpart in the tree of a canonical sum, and the current
+                        */
 };
 
 struct table_scratch {
@@ -69,8 +69,9 @@ static void read_columns(const struct table_job *job, size_t group, size_t n_vec
             __m128i bytes[16];
             for (size_t i = 0; i < 16; i++) {
                 const size_t t = 16 * v + i % 2 * 8 + i / 2;
-                const int8_t *codes =
-                    t < job->n_tokens ? job->acts->codes[QN_ACT_PLAIN] + (at + t * token_groups) * QN_QUANT_GROUP : zeros;
+                const int8_t *codes = t < job->n_tokens
+                                          ? job->acts->codes[QN_ACT_PLAIN] + (at + t * token_groups) * QN_QUANT_GROUP
+                                          : zeros;
                 bytes[i] = _mm_loadu_si128((const __m128i *)(const void *)(codes + 16 * half));
             }
             transpose_bytes(bytes);
@@ -203,6 +204,8 @@ QN_INLINE void add_row(bool bits, const struct table_scratch *s, const uint16_t 
         for (size_t v = 0; v < n_vectors; v++) {
             const __m256i words = load32(entry + 32 * v);
             sum[v] = field ? _mm256_add_epi16(sum[v], words) : words;
+            /* In this order: gcc would add all of a vector's entries first, and keep their addresses in memory. */
+            __asm__ volatile("" : "+x"(sum[v]));
         }
     }
     QN_UNROLLED

@@ -274,6 +274,40 @@ TEST(packed_tensors_are_not_resident)
     assert_int_equal(resident_of_map(), -1);
 }
 
+/* All packed rows are in one mapping, for which huge pages are advised, so that they hold parts of several matrices. */
+TEST(packed_rows_share_huge_pages)
+{
+    qn_model *model = create_model(path, &CPU_MODEL(.n_threads = 2));
+    const qn_cpu_weights *weights = &executor_of(model)->weights;
+    const unsigned long first = (unsigned long)(uintptr_t)weights->packed, last = first + weights->used;
+    char line[8192];
+    bool inside = false, is_advised = false;
+    if (!count_packed(model)) {
+        qn_model_free(model);
+        skip();
+    }
+    for (size_t k = 0; k < model->plan.n_ops; k++)
+        for (size_t m = 0; is_matmul(&model->plan.ops[k]) && m < model->plan.ops[k].matmul.matrices.n; m++) {
+            const uint8_t *packed = weights->at[k][m].packed;
+            assert_true(!packed || (packed >= weights->packed && packed < weights->packed + weights->used));
+        }
+    assert_true(first % (2 << 20) == 0 && weights->used <= weights->committed);
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long begin, end;
+        if (sscanf(line, "%lx-%lx", &begin, &end) == 2)
+            inside = begin <= first && end >= last;
+        is_advised = is_advised || (inside && !strncmp(line, "VmFlags:", 8) && strstr(line, " hg"));
+    }
+    fclose(maps);
+    FILE *huge = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    if (huge)
+        fclose(huge);
+    assert_true(is_advised || !huge);
+    qn_model_free(model);
+}
+
 #if !QN_TEST_SANITIZED /* sanitizers allocate memory themselves, and reserve more address space than can be limited */
 static long status_kib(const char *field)
 {

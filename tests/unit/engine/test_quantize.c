@@ -46,6 +46,8 @@ static const struct tensor plain[] = {
     { "blk.0.narrow_1.weight", QN_TYPE_F32, false, 2, { 7, 3, 1, 1 }, -1 },
     { "blk.0.ssm_conv1d.weight", QN_TYPE_F16, false, 2, { 4, 64, 1, 1 }, -1 },
     { "blk.0.experts.weight", QN_TYPE_Q8_0, false, 3, { 256, 3, 4, 1 }, -1 },
+    { "blk.0.ssm_alpha.weight", QN_TYPE_F16, false, 2, { 512, 16, 1, 1 }, -1 },
+    { "blk.0.ssm_beta.weight", QN_TYPE_F32, false, 2, { 512, 16, 1, 1 }, -1 },
 };
 enum { N_PLAIN = COUNT(plain) };
 
@@ -215,6 +217,7 @@ TEST(every_target)
         assert_true(d.ordered && d.last_done == d.total && d.total > 0);
         assert_ok(qn_gguf_open(out, &after));
         const qn_type target = qn_type_find_name(targets[k].name)->type;
+        const bool is_low_bit = qn_type_is_low_bit(qn_type_find_name(targets[k].name));
         const qn_type expected[N_PLAIN] = { target,
                                             QN_TYPE_F32,
                                             target,
@@ -223,7 +226,9 @@ TEST(every_target)
                                             targets[k].narrow_32,
                                             targets[k].narrow_1,
                                             QN_TYPE_F32,
-                                            target };
+                                            target,
+                                            is_low_bit ? QN_TYPE_F16 : target,
+                                            is_low_bit ? QN_TYPE_F32 : target };
         for (size_t i = 0; i < N_PLAIN; i++) {
             label("%s", plain[i].name);
             const qn_gguf_tensor *t = qn_gguf_tensor_at(after, i);
@@ -320,6 +325,38 @@ TEST(layouts_of_type_42)
         }
         qn_gguf_close(before);
     }
+}
+
+/* The gates of recurrent layers are not ternary in models whose other matrices are: without `force` the model is
+ * written, with the same weights. */
+TEST(gates_keep_their_type)
+{
+    static const struct tensor ternary[] = {
+        { "a.weight", QN_TYPE_OX2_0, true, 2, { 256, 100, 1, 1 }, -1 },
+        { "blk.3.ssm_alpha.weight", QN_TYPE_F16, false, 2, { 256, 8, 1, 1 }, -1 },
+        { "blk.3.ssm_beta.weight", QN_TYPE_BF16, false, 2, { 256, 8, 1, 1 }, -1 }
+    };
+    static const char *const targets[] = { "q2_0", "pq2_0", "ptq1_0" };
+    make_source(in, ternary, COUNT(ternary));
+    qn_gguf *before, *after;
+    assert_ok(qn_gguf_open(in, &before));
+    for (size_t i = 0; i < COUNT(targets); i++) {
+        label("%s", targets[i]);
+        struct log_capture d = { 0 };
+        assert_ok(qn_quantize_file(in, out, targets[i], &QUANTIZE_PARAMS(.on_log = capture_line, .user = &d)));
+        assert_contains(d.log, "blk.3.ssm_alpha.weight: stays f16: gates of heads are not trained in");
+        assert_contains(d.log, "blk.3.ssm_beta.weight: stays bf16");
+        assert_ok(qn_gguf_open(out, &after));
+        for (size_t t = 0; t < COUNT(ternary); t++) {
+            size_t n;
+            float *a = weights_of(before, ternary[t].name, &n), *b = weights_of(after, ternary[t].name, &n);
+            assert_memory_equal(a, b, n * sizeof *a);
+            free(a);
+            free(b);
+        }
+        qn_gguf_close(after);
+    }
+    qn_gguf_close(before);
 }
 
 TEST(rejected_arguments)

@@ -92,6 +92,92 @@ TEST(test_golden)
     globfree(&files);
 }
 
+/* ---- Formats ---- */
+
+/* What Python's str.format and % give; NULL: they refuse it. */
+TEST(test_formats)
+{
+    static const struct {
+        const char *expression, *text;
+    } cases[] = {
+        { "'{:012,}'.format(1234)", "0,000,001,234" },
+        { "'{:012,}'.format(-1234)", "-000,001,234" },
+        { "'{:+013,}'.format(1234)", "+0,000,001,234" },
+        { "'{:0=12,}'.format(1234)", "0,000,001,234" },
+        { "'{:05,}'.format(1234)", "1,234" },
+        { "'{:06,}'.format(12)", "00,012" },
+        { "'{:012,.2f}'.format(1234.5)", "0,001,234.50" },
+        { "'{:08,%}'.format(1.5)", "150.000000%" },
+        { "'{:012,}'.format(1e300)", "000,001e+300" },
+        { "'{:0>12,}'.format(1234)", "00000001,234" },
+        { "'{:>06,}'.format(12)", "000012" },
+        { "'{:<05}'.format(7)", "70000" },
+        { "'{:05}'.format('a')", "a0000" },
+        { "'{:012,}'.format(1e308 * 10)", "000000000inf" },
+        { "'{:,}'.format(1234567.25)", "1,234,567.25" },
+        { "'{:,d}'.format(-1234567)", "-1,234,567" },
+        { "'{:,x}'.format(305441741)", NULL },
+        { "'{:,b}'.format(5)", NULL },
+        { "'{:,}'.format('a')", NULL },
+        { "'{:+}'.format('a')", NULL },
+        { "'{:#}'.format('a')", NULL },
+        { "'{:.3d}'.format(3)", NULL },
+        { "'{:#010x}'.format(-255)", "-0x00000ff" },
+        { "'{:=#12b}'.format(5)", "0b       101" },
+        { "'%#010x' % 255", "0x000000ff" },
+        { "'%+#010o' % 8", "+0o0000010" },
+        { "'{!a:>8}'.format(e)", "  '\\xe9'" },
+        { "'{!r}{!s}'.format(e, e)", "'\xc3\xa9'\xc3\xa9" },
+        { "'{!b}'.format(e)", NULL },
+        { "'{0[1]} {0[0]}'.format(l)", "20 10" },
+        { "'{0[a][0]}'.format(d)", "7" },
+        { "'{0[a}'.format(d)", NULL },
+        { "'{0[a]b}'.format(d)", NULL },
+        { "'{0[a]b[0]}'.format(d)", NULL },
+        { "'{0.}'.format(d)", NULL },
+        { "'{0[]}'.format(d)", NULL },
+        { "'{0[a].}'.format(d)", NULL },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char source[200];
+        qn_jinja_output output;
+        label("%s", cases[i].expression);
+        snprintf(source, sizeof source, "{{ %s }}", cases[i].expression);
+        const qn_status status = render(source, "{'l': [10, 20], 'd': {'a': [7]}, 'e': '\xc3\xa9'}", &output);
+        assert_int_equal(status, cases[i].text ? QN_OK : QN_ERR_INVALID);
+        if (cases[i].text)
+            assert_string_equal(output.text, cases[i].text);
+        qn_jinja_output_free(&output);
+    }
+}
+
+/* An index that no list has is undefined, as in jinja2. */
+TEST(test_large_index)
+{
+    qn_jinja_output output;
+    assert_ok(render("{{ '[{0[2]}{0[4294967297]}{0[99999999999999999999]}]'.format([1, 2]) }}", "{}", &output));
+    assert_string_equal(output.text, "[]");
+    qn_jinja_output_free(&output);
+}
+
+/* The longest number that a format gives: 309 digits, 102 commas, a point, 100 places. */
+TEST(test_longest_number)
+{
+    qn_jinja_output output;
+    assert_ok(render("{{ '{:+,.100f}'.format(1e308) }}", "{}", &output));
+    assert_int_equal(output.length, 1 + 309 + 102 + 1 + 100);
+    assert_int_equal(strncmp(output.text, "+100,000,", 9), 0);
+    qn_jinja_output_free(&output);
+    assert_ok(render("{{ '{:,.100%}'.format(-1.7e306) }}", "{}", &output));
+    assert_int_equal(output.length, 1 + 309 + 102 + 1 + 100 + 1);
+    assert_int_equal(strncmp(output.text, "-169,999,", 9), 0);
+    qn_jinja_output_free(&output);
+    assert_ok(render("{{ '{:010000,}'.format(1) }}", "{}", &output));
+    assert_int_equal(output.length, 10001); /* not a comma first */
+    assert_int_equal(strncmp(output.text, "0,000,", 6), 0);
+    qn_jinja_output_free(&output);
+}
+
 /* ---- Spans ---- */
 
 /* What the spans that are the template's hold, with | after each. */

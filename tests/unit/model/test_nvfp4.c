@@ -93,3 +93,28 @@ TEST(scales_are_checked)
         close_golden();
     }
 }
+
+/* A matrix is the tensor that it was read from, not the place of its bytes: two tensors at one address have two scales,
+ * one tensor that is read twice has one, and a matrix of another type has none. */
+TEST(scales_belong_to_tensors)
+{
+    static const uint8_t blocks[QN_NVFP4_BYTES];
+    qn_matrix first = { .type = qn_type_find(QN_TYPE_NVFP4),
+                        .data = blocks,
+                        .n_rows = 1,
+                        .n_cols = QN_NVFP4_WEIGHTS,
+                        .row_bytes = sizeof blocks },
+              second = first, again = first;
+    const qn_matrix other = {
+        .type = qn_type_find(QN_TYPE_F32), .data = blocks, .n_rows = 1, .n_cols = 1, .row_bytes = 4
+    };
+    qn_plan two = { 0 };
+    assert_ok(qn_plan_add_scaled(&two, 7, 2, &first));
+    assert_ok(qn_plan_add_scaled(&two, 9, 3, &second));
+    assert_ok(qn_plan_add_scaled(&two, 7, 2, &again));
+    assert_int_equal(two.n_scaled, 2);
+    assert_true(qn_plan_scale_of(&two, &first) == 2 && qn_plan_scale_of(&two, &again) == 2);
+    assert_true(qn_plan_scale_of(&two, &second) == 3);
+    assert_true(qn_plan_scale_of(&two, &other) == 1);
+    qn_plan_free(&two);
+}

@@ -107,6 +107,25 @@ TEST(long_inputs_are_cut_or_refused)
     assert_refused(OPENAI, body, NULL, "", "150 tokens");
 }
 
+/* A text whose bytes exceed those of the context's longest tokens is not tokenised: its number of tokens is a bound. */
+TEST(hopeless_inputs_are_not_tokenised)
+{
+    enum { N = 100000 };
+    static char body[N + 100];
+    const size_t least = qn_least_tokens(served.model, N);
+    char text[100];
+    assert_in_range(least, served.n_ctx + 1, N - 1);
+    snprintf(text, sizeof text, "%d bytes, at least %zu tokens", N, least);
+    char *at = body + sprintf(body, "{\"model\":\"m\",\"input\":\"");
+    memset(at, 'a', N);
+    strcpy(at + N, "\"}");
+    assert_refused(OPENAI, body, NULL, "", text);
+    strcpy(at + N, "\",\"truncate\":true}");
+    qn_exchange *cut = must_take(EMBED, body);
+    assert_int_equal(cut->requests->n_tokens, served.n_ctx);
+    qn_exchange_free(cut);
+}
+
 TEST(wrong_bodies_are_refused)
 {
     static const struct {

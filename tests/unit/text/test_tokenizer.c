@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <time.h>
+#include <utf8proc.h>
 
 static const char *const pres[] = { "qwen2",  "qwen35", "smollm",      "llama-bpe", "smaug-bpe",
                                     "tekken", "gpt-4o", "deepseek-v3", "gpt-2",     "default" };
@@ -528,6 +529,74 @@ TEST(test_random_bytes)
                     if (round % 2)
                         text[i] = (char)((unsigned char)text[i] & 0xbf);
             check_round_trip(text, n, text, n);
+        }
+        qn_tokenizer_free(tok);
+    }
+}
+
+/* ---- The fewest tokens of a text ---- */
+
+static size_t utf8_bytes(int32_t c)
+{
+    uint8_t bytes[4];
+    return (size_t)utf8proc_encode_char(c, bytes);
+}
+
+/* Form C is a sequence of characters c, each composed of the decomposition D(c) of characters of the text. If each d of
+ * D(c) gets an equal share of c's bytes, its share is at least the smallest that any c gives it. A character x of the
+ * text thus contributes at least the smallest shares of D(x): its own bytes are less than five times as many. */
+TEST(test_form_c_shrinks_at_most_to_a_fifth)
+{
+    enum { N_CODES = 0x110000, LONGEST_DECOMPOSITION = 18 };
+    static double shares[N_CODES];
+    int32_t parts[LONGEST_DECOMPOSITION];
+    double most = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t c = 1; c < N_CODES; c++) {
+            if (c >= 0xd800 && c < 0xe000)
+                continue;
+            const utf8proc_ssize_t n =
+                utf8proc_decompose_char(c, parts, LONGEST_DECOMPOSITION, UTF8PROC_DECOMPOSE, NULL);
+            double least = 0;
+            assert_in_range(n, 1, LONGEST_DECOMPOSITION);
+            for (utf8proc_ssize_t i = 0; i < n; i++) {
+                const double share = (double)utf8_bytes(c) / (double)n;
+                if (!pass && (shares[parts[i]] == 0 || share < shares[parts[i]]))
+                    shares[parts[i]] = share;
+                least += shares[parts[i]];
+            }
+            if (pass && (double)utf8_bytes(c) / least > most)
+                most = (double)utf8_bytes(c) / least;
+        }
+    assert_true(most > 4 && most < 5);
+}
+
+/* Of texts of long tokens, and of characters that form C makes short. */
+TEST(test_least_tokens)
+{
+    static const char *const bits[] = { "\u2126", "\u0314",   "\u0342",        "\u0345", "\u212a",  "\u1112", "\u1161",
+                                        "\u11ab", "aaaaaaaa", "<|endoftext|>", "<t><t>", "e\u0301", " ",      "\xff" };
+    srand(9);
+    for (size_t p = 0; p < N_PRES; p++) {
+        create_plain(pres[p]);
+        assert_int_equal(qn_tokenizer_least_tokens(tok, 0), 0);
+        assert_int_equal(qn_tokenizer_least_tokens(tok, 1), 1);
+        assert_true(qn_tokenizer_least_tokens(tok, 10000) >= 10000 / (5 * (sizeof "<|endoftext|>" - 1)));
+        for (int round = 0; round < 500; round++) {
+            label("%s, round %d", pres[p], round);
+            char text[400];
+            size_t n = 0, count;
+            int32_t *tokens;
+            const size_t n_bits = (size_t)rand() % 25, n_kinds = 1 + (size_t)rand() % COUNT(bits),
+                         first = (size_t)rand();
+            for (size_t i = 0; i < n_bits; i++) {
+                const char *bit = bits[(first + (size_t)rand() % n_kinds) % COUNT(bits)];
+                memcpy(text + n, bit, strlen(bit));
+                n += strlen(bit);
+            }
+            assert_ok(qn_tokenizer_encode(tok, text, n, true, false, &tokens, &count));
+            assert_true(qn_tokenizer_least_tokens(tok, n) <= count);
+            free(tokens);
         }
         qn_tokenizer_free(tok);
     }

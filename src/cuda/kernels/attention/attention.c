@@ -1,8 +1,9 @@
 /* Launches of attention on the GPU. */
 #include "cuda/kernels/attention/attention.h"
 
-/* Warps of a block of decode attention over fp16: of most launches, the fewest, and the most; the last two differ only
- * for common head sizes. Warps of a team over codes: a multiple of a head's slices of 64 dimensions. */
+/* Warps of a block of decode attention over fp16: from the fewest to the most for heads of 64, 128 and 256, F16_WARPS
+ * for other heads and for deterministic launches (warps_of). Warps of a team over codes: a multiple of a head's slices
+ * of 64 dimensions. */
 enum { F16_WARPS = 4 };
 #define FEWEST_F16_WARPS(head_dim) ((head_dim) == 64 || (head_dim) == 128 ? 1 : (head_dim) == 256 ? 2 : F16_WARPS)
 #define MOST_F16_WARPS(head_dim) ((head_dim) == 64 || (head_dim) == 128 || (head_dim) == 256 ? 8 : F16_WARPS)

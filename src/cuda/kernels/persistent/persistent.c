@@ -82,9 +82,10 @@ static uint64_t cost_of(const qn_tile_layout *tiles, uint32_t slice_k_tiles, uin
     return (uint64_t)slice_k_tiles * block_tiles * (tiles->bits * 30) + rounds * 600 + (uint64_t)n_slices * 60;
 }
 
-/* Estimates the cycles of a GEMV of several rows: the steps of the busiest warp, with four warps on an issue port and
- * 120 instructions a bit and tile; the copy of the slice's activations, 32 bytes a cycle; partials of all blocks, 2 x
- * 512 bytes a tile and slice, at 3100 bytes a cycle of L2. */
+/* Estimates the cycles of a GEMV of several rows: the steps of the busiest warp, with 15 warps on four issue ports and
+ * 120 instructions a bit and tile; the copy of the slice's activations, 32 bytes a cycle; writing and reading the
+ * partials of all blocks, 512 bytes a tile and slice, at 3100 bytes a cycle of L2; their reduction by later phases, 60
+ * cycles a slice. */
 static uint64_t rows_cost_of(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
                              uint32_t n_slices, uint32_t block_tiles)
 {
