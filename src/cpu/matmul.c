@@ -7,8 +7,9 @@
 /* An item is a panel of rows; the items of an operation's matrices are numbered consecutively. */
 enum { ITEM_ROWS = QN_PANEL_ROWS };
 
-/* Panels of which weights are prefetched before a range begins: those that a kernel computes at once. */
-enum { PREFETCH_PANELS = 2 };
+/* What is prefetched of the next range while a range, or the operation before it, is computed: the beginnings of the
+ * panels that a kernel computes at once, as far as it prefetches itself later. */
+enum { PREFETCH_BYTES = 2304, PREFETCH_PANELS = 2 };
 
 static size_t items_of(const qn_op *op, size_t matrix)
 {
@@ -20,7 +21,7 @@ static const qn_packed_matrix *matrix_of(const qn_executor *ex, const qn_op *op,
     return &ex->weights.at[op - ex->plan->ops][matrix];
 }
 
-void qn_executor_prefetch_rows(const qn_executor *ex, const qn_op *op, size_t item, size_t begin, size_t end)
+void qn_executor_prefetch_rows(const qn_executor *ex, const qn_op *op, size_t item)
 {
     size_t matrix = 0;
     while (matrix < op->matmul.matrices.n && item >= items_of(op, matrix))
@@ -30,11 +31,9 @@ void qn_executor_prefetch_rows(const qn_executor *ex, const qn_op *op, size_t it
     const qn_packed_matrix *weights = matrix_of(ex, op, matrix);
     const size_t row_bytes = weights->stored.row_bytes, n_rows = weights->stored.n_rows;
     const uint8_t *rows = weights->packed ? weights->packed : weights->stored.data;
-    for (size_t row = item * ITEM_ROWS, n = 0; row < n_rows && n < PREFETCH_PANELS; row += ITEM_ROWS, n++) {
-        const size_t left = n_rows - row < ITEM_ROWS ? n_rows - row : ITEM_ROWS, bytes = left * row_bytes;
-        for (size_t at = begin; at < bytes && at < end; at += QN_ALIGN)
+    for (size_t row = item * ITEM_ROWS, n = 0; row < n_rows && n < PREFETCH_PANELS; row += ITEM_ROWS, n++)
+        for (size_t at = 0; at < (n_rows - row) * row_bytes && at < PREFETCH_BYTES; at += QN_ALIGN)
             __builtin_prefetch(rows + row * row_bytes + at, 0, 2); /* into L2 */
-    }
 }
 
 /* Rows [begin, end) of one matrix. */
@@ -53,7 +52,7 @@ static void run_items(const qn_executor *ex, const qn_op *op, const qn_cpu_range
 {
     size_t first = 0;              /* item of the matrix */
     if (range->next != range->end) /* else the kernel prefetches on */
-        qn_executor_prefetch_rows(ex, op, range->next, 0, QN_PREFETCH_NEAR);
+        qn_executor_prefetch_rows(ex, op, range->next);
     for (size_t m = 0; m < op->matmul.matrices.n && first < range->end; first += items_of(op, m++)) {
         const size_t n_rows = op->matmul.matrices.at[m].weights.n_rows;
         const size_t begin = range->begin > first ? (range->begin - first) * ITEM_ROWS : 0,

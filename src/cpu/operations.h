@@ -76,10 +76,8 @@ static inline unsigned char *qn_thread_scratch(const qn_executor *ex, int thread
     size_t qn_executor_##name(const qn_executor *ex, const qn_op *op, qn_cpu_work *works);
 #include "plan/operations.def"
 
-/* qn_executor_prefetch_rows - prefetches bytes [begin, end) of the weights of an item of a matmul, and of the item
- * after it (matmul.c); as far as a kernel prefetches itself later with end QN_PREFETCH_NEAR. */
-enum { QN_PREFETCH_NEAR = 2304 };
-void qn_executor_prefetch_rows(const qn_executor *ex, const qn_op *op, size_t item, size_t begin, size_t end);
+/* qn_executor_prefetch_rows - prefetches the start of the weights of an item of a matmul (matmul.c). */
+void qn_executor_prefetch_rows(const qn_executor *ex, const qn_op *op, size_t item);
 
 /* qn_executor_split_kv - returns whether this step's attention is split-KV (attention.c). */
 bool qn_executor_split_kv(const qn_executor *ex);

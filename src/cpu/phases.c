@@ -13,8 +13,6 @@ enum { MAX_OPS = 4, MAX_WORKS = MAX_OPS * QN_CPU_OP_WORKS };
  * has fewer than MANY items for each. Else an eighth of the items is shared; more where cores differ in speed, so that
  * the own pieces of a thread on a slow core end with the phase. There, few items are shared singly. */
 enum { MANY = 32, OWN = 7, SHARED_PART = 8, PIECE_BYTES = 64 << 10, MAX_OWN_PIECES = 24, MAX_SHARED_PIECES = 8 };
-/* Bytes of each of two panels that a thread prefetches in a phase between matmuls, if there are so many threads. */
-enum { FAR_BYTES = 16 << 10, FAR_THREADS = 4 };
 enum { MAX_SINGLE_PIECES = QN_TEAM_MAX_SHARED / MAX_WORKS };
 _Static_assert(MAX_WORKS *MAX_OWN_PIECES <= QN_TEAM_MAX_OWN, "the own pieces of all works fit");
 
@@ -175,32 +173,17 @@ static void run_range(const qn_executor *ex, const qn_cpu_work *work, qn_cpu_ran
     qn_cpu_profile_add(ex->profile, thread, (size_t)(work->op - ex->plan->ops), qn_ticks() - begin);
 }
 
-static bool has_matrices(const qn_executor *ex, size_t phase)
-{
-    return qn_op_matrices_of(&ex->plan->ops[ex->phases[phase]]) != NULL;
-}
-
-/* A thread at the end of its own pieces prefetches the weights that it begins the next phase with. In a decode step of
- * many threads, phases between two matmuls take less than their threads need to agree that they have ended, and memory
- * would be idle: in each of them a thread prefetches a further part. */
+/* A thread at the end of its own pieces prefetches the weights that it begins the next phase with. */
 static void prefetch_next_phase(const qn_executor *ex, const qn_team_piece *piece)
 {
-    size_t next = piece->phase + 1, begin = 0, end = QN_PREFETCH_NEAR;
-    if ((size_t)piece->n_threads >= FAR_THREADS && ex->step->n_rows == 1 && !has_matrices(ex, piece->phase)) {
-        while (next < ex->n_phases && !has_matrices(ex, next))
-            next++;
-        for (size_t p = piece->phase; p > 0 && !has_matrices(ex, p - 1); p--)
-            begin += FAR_BYTES;
-        end = begin + FAR_BYTES;
-    }
-    if (next == ex->n_phases || !has_matrices(ex, next))
-        return;
-    const qn_op *op = &ex->plan->ops[ex->phases[next]];
+    const qn_op *op = &ex->plan->ops[ex->phases[piece->phase + 1]];
     qn_cpu_work works[QN_CPU_OP_WORKS];
+    if (piece->phase + 1 == ex->n_phases || !qn_op_matrices_of(op))
+        return;
     find_works(ex, op, (size_t)piece->n_threads, works);
     if (works[0].own)
-        qn_executor_prefetch_rows(
-            ex, op, own_range(&works[0], (size_t)piece->thread, 0, (size_t)piece->n_threads).begin, begin, end);
+        qn_executor_prefetch_rows(ex, op,
+                                  own_range(&works[0], (size_t)piece->thread, 0, (size_t)piece->n_threads).begin);
 }
 
 static void work_own(const qn_executor *ex, const qn_team_piece *piece, size_t own)

@@ -116,7 +116,7 @@ static qn_status put_number(qn_run *r, qn_builder *b, const spec *s, const char 
 
 static qn_status put_integer(qn_run *r, qn_builder *b, const spec *s, int64_t v)
 {
-    char digits[72];
+    char digits[MAX_PRECISION + 1];
     const uint64_t magnitude = v < 0 ? -(uint64_t)v : (uint64_t)v;
     const char *prefix = "";
     switch (s->type) {
@@ -142,6 +142,11 @@ static qn_status put_integer(qn_run *r, qn_builder *b, const spec *s, int64_t v)
         break;
     }
     default: snprintf(digits, sizeof digits, "%" PRIu64, magnitude); break;
+    }
+    const size_t n = strlen(digits), least = s->precision > 0 ? (size_t)s->precision : 0;
+    if (n < least) {
+        memmove(digits + least - n, digits, n + 1);
+        memset(digits, '0', least - n);
     }
     return put_number(r, b, s, sign_text(s, v < 0), s->alternate ? prefix : "", digits, "");
 }
@@ -249,6 +254,7 @@ static qn_status put_percent_value(percent *p, spec *s, const qn_value *v)
             QN_TRY(qn_escape_html(p->r, &text, &text));
         return put_text(p->r, &p->b, s, &text, '>');
     case 'c':
+        s->precision = -1;
         if (!p->is_safe && qn_is_string(v) && qn_code_points(v->u.string) == 1)
             return put_text(p->r, &p->b, s, v, '>');
         if (!p->is_safe && qn_is_integer(v))

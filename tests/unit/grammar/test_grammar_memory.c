@@ -26,6 +26,9 @@ static const char *const schemas[] = {
     "'anyOf':[{'properties':{'a':{'const':2}}},{'properties':{'a':{'const':3}}}]}",
     "{'type':['integer','null'],'minimum':1,'exclusiveMinimum':true,'maximum':30,'allOf':[{'maximum':20,"
     "'exclusiveMaximum':true},{'type':['number','string']},{'multipleOf':2},{'multipleOf':3}]}",
+    "{'$defs':{'d':{'type':'string','minLength':1}},'properties':{'a':{'$ref':'#/$defs/d','maxLength':3}},"
+    "'required':['a']}",
+    "{'allOf':[{'const':1},{'const':1.0},{'type':'integer','if':{'minimum':0},'then':{'maximum':5},'else':false}]}",
     /* Alternatives that exclude each other only by negations. */
     "{'type':'object','properties':{'k':{'enum':['a','b','c']},'n':{'type':'number'}},'required':['k'],'oneOf':["
     "{'properties':{'k':{'enum':['a','b']}}},{'properties':{'k':{'const':'b'},'n':{'minimum':3}},'required':['n']},"
@@ -41,12 +44,16 @@ static const char *const schemas[] = {
     "{'type':['number','string','boolean'],'not':{'enum':[1,3,'a',true]}}",
     "{'not':{'anyOf':[{'type':'integer'},{'maxLength':2},{'pattern':'z'},{'oneOf':[{'maxItems':1},{'minItems':5}]},"
     "{'dependentRequired':{'a':['b']}},{'if':{'required':['x']},'then':{'required':['y']}}]}}",
+    "{'type':'object','properties':{'a':{'$ref':'#/$defs/d'},'b':{}},'additionalProperties':false,'not':{'allOf':["
+    "{'properties':{'a':{'$ref':'#/$defs/d'}},'additionalProperties':false},{'not':{'minProperties':1}}]},"
+    "'$defs':{'d':{'enum':[1,2]}}}",
     /* Constants: filtered, joined, of arrays and objects. */
     "{'enum':['a1','b22','c',4,7.0,2.5,null,[1,'x'],{'k':[2.0]}],'pattern':'[0-9]','minimum':5,'minItems':2,"
     "'not':{'const':'a1'}}",
     "{'allOf':[{'const':{'a':[1,{'b':null}],'c':'d'}},{'type':'object','required':['a'],'properties':{'c':{'minLength':"
     "1}}}]}",
     "{'type':'array','uniqueItems':true,'items':{'type':['boolean','integer'],'minimum':1,'maximum':4},'minItems':2}",
+    "{'type':'array','uniqueItems':true,'items':{'type':['null','boolean']}}",
     /* Names of members. */
     "{'type':'object','patternProperties':{'^a':{'type':'integer'},'b$':{'minimum':2}},'properties':{'ab':{},'c':{}},"
     "'required':['ab','abb'],'additionalProperties':false}",
