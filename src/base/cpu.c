@@ -54,7 +54,8 @@ static bool may_use_amx(void)
 }
 #endif
 
-unsigned qn_cpu_present(void)
+/* The features that are used unless QN_CPU names others. */
+static unsigned default_features(void)
 {
     unsigned features = 0;
 #if QN_X86
@@ -70,10 +71,6 @@ unsigned qn_cpu_present(void)
             __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
             __get_cpuid_count(7, 0, &a, &b, &c, &d) && c & bit_GFNI)
             features |= QN_CPU_AVX512;
-#ifdef QN_HAVE_AMX
-        if (features & QN_CPU_AVX512 && has_amx() && may_use_amx())
-            features |= QN_CPU_AMX;
-#endif
     }
 #elif QN_ARM64
     features = QN_CPU_NEON;
@@ -82,6 +79,16 @@ unsigned qn_cpu_present(void)
         features |= QN_CPU_DOTPROD;
     if (features & QN_CPU_DOTPROD && getauxval(AT_HWCAP2) & hwcap2_i8mm)
         features |= QN_CPU_I8MM;
+#endif
+    return features;
+}
+
+unsigned qn_cpu_present(void)
+{
+    unsigned features = default_features();
+#ifdef QN_HAVE_AMX
+    if (features & QN_CPU_AVX512 && has_amx() && may_use_amx())
+        features |= QN_CPU_AMX;
 #endif
     return features;
 }
@@ -121,11 +128,12 @@ const char *qn_cpu_notice(void)
 
 qn_status qn_cpu_features(unsigned *features)
 {
-    const unsigned present = qn_cpu_present();
     const char *cap = getenv("QN_CPU");
-    *features = present;
-    if (!cap || !*cap)
+    if (!cap || !*cap) {
+        *features = default_features();
         return QN_OK;
+    }
+    const unsigned present = qn_cpu_present();
     const qn_cpu_level *level = find_level(cap);
     if (!level) {
         char known[128];

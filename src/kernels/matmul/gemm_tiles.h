@@ -22,9 +22,9 @@ enum {
     BLOCK_TILES = 4 /* a block of 2 x 2 tiles of sums is computed at a time */
 };
 
-/* The scratch of a GEMM. The first three are always in L1: they lie next to each other, so that they share no sets. */
+/* The scratch of a GEMM. The first two are always in L1: they lie next to each other, so that they share no sets. */
 struct tile_memory {
-    float *sums, *sums_lo; /* [QN_TILE_CHUNK][BLOCK_TILES][TILE_FLOATS], each tile [row][token] */
+    float *sums; /* [QN_TILE_CHUNK][BLOCK_TILES][TILE_FLOATS], each tile [row][token] */
     qn_tile_weights *weights;
     float *partial;  /* [PANEL_PAIRS][tiles of tokens][2][TILE_FLOATS] */
     float *stack[4]; /* intermediate sums, as partial */
@@ -34,7 +34,6 @@ static struct tile_memory tile_memory_of(void *scratch)
 {
     struct tile_memory m;
     float *p = scratch;
-    m.sums_lo = p, p += QN_TILE_CHUNK * BLOCK_TILES * TILE_FLOATS;
     m.sums = p, p += QN_TILE_CHUNK * BLOCK_TILES * TILE_FLOATS;
     m.weights = (qn_tile_weights *)(void *)p, p += sizeof *m.weights / sizeof *p;
     m.partial = p, p += QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
@@ -58,7 +57,8 @@ QN_INLINE void expand_codes_of_pair(const qn_tile_panel *panel, qn_tile_weights 
 {
     const struct code_table table = code_table_of(panel);
     for (size_t i = 0; i < w->n; i++) {
-        const size_t at = (w->lane * panel->n_super + w->first + i) * QN_TILE_PANEL_ROWS + w->pair * QN_TILE_PAIR_ROWS;
+        const size_t group = (w->first + i) * QN_SUPER_GROUPS + w->lane,
+                     at = group * QN_TILE_PANEL_ROWS + w->pair * QN_TILE_PAIR_ROWS;
         for (size_t row = 0; row < QN_TILE_PAIR_ROWS; row++)
             expand_codes(&table, panel->codes + (at + row) * QN_QUANT_GROUP, w->codes[i][row]);
         memcpy(w->scale[i], panel->scale + at, sizeof w->scale[i]);
@@ -123,15 +123,15 @@ QN_INLINE void multiply_groups(tile_state *state, const uint16_t *weights, const
     }
 }
 
-/* Lines that are prefetched per group of a tile: a block of four tiles of sums prefetches the two tiles of activations of
- * the next block. */
+/* Lines that are prefetched per group of a tile: a block of four tiles of sums prefetches the two tiles of activations
+ * of the next block. */
 enum { PREFETCH_LINES = (int)sizeof(qn_act_tile) / 64 / 2 };
 
 /* Scales the sums of n groups of one tile, and adds them to its partial sums, which are 0 if the tile begins. hilo and
  * has_offset are constants at the calls. Prefetches n * PREFETCH_LINES lines from `next` on. */
 QN_INLINE void scale_groups(const float *sums, const float *sums_lo, const float *scale, const float *offset,
-                            const qn_act_tile *acts, size_t n, bool begins, bool hilo, bool has_offset, const uint8_t *next,
-                            float *partial)
+                            const qn_act_tile *acts, size_t n, bool begins, bool hilo, bool has_offset,
+                            const uint8_t *next, float *partial)
 {
     v16 acc[QN_TILE];
     QN_UNROLLED
@@ -180,21 +180,28 @@ QN_INLINE void add_groups(const struct tile_gemm *g, tile_state *state, const st
                           const qn_tile_weights *w, size_t token_tile, size_t n_token_tiles, const void *next,
                           bool hilo, bool has_offset)
 {
+    enum { HALF = QN_TILE_CHUNK / 2 };
     const size_t at = qn_act_tile_at(g->acts, g->first + token_tile * QN_TILE, w->first, w->lane),
                  second = qn_act_tile_at(g->acts, QN_TILE, w->first, 0) - qn_act_tile_at(g->acts, 0, w->first, 0);
-    const qn_act_tile *acts = g->acts->tiles + at;
-    multiply_groups(state, w->codes[0][0], (const uint8_t *)acts->codes, sizeof *acts, second * sizeof *acts, w->n,
-                    n_token_tiles, m->sums);
-    if (hilo) {
-        const qn_act_tile_lo *lo = g->acts->tiles_lo + at;
-        multiply_groups(state, w->codes[0][0], (const uint8_t *)lo->codes, sizeof *lo, second * sizeof *lo, w->n,
-                        n_token_tiles, m->sums_lo);
+    float *sums_lo = m->sums + HALF * BLOCK_TILES * TILE_FLOATS;
+    for (size_t i = 0, n; i < w->n; i += n) { /* with the hi/lo split, the sums of half the groups are of the lo codes
+                                               */
+        const qn_act_tile *acts = g->acts->tiles + at + i;
+        const uint8_t *next_here = (const uint8_t *)next + i * 4 * PREFETCH_LINES * 64;
+        n = hilo && w->n - i > HALF ? HALF : w->n - i;
+        multiply_groups(state, w->codes[i][0], (const uint8_t *)acts->codes, sizeof *acts, second * sizeof *acts, n,
+                        n_token_tiles, m->sums);
+        if (hilo) {
+            const qn_act_tile_lo *lo = g->acts->tiles_lo + at + i;
+            multiply_groups(state, w->codes[i][0], (const uint8_t *)lo->codes, sizeof *lo, second * sizeof *lo, n,
+                            n_token_tiles, sums_lo);
+        }
+        for (size_t k = 0; k < 2 * n_token_tiles; k++)
+            scale_groups(m->sums + k * TILE_FLOATS, sums_lo + k * TILE_FLOATS, &w->scale[i][k % 2 * QN_TILE],
+                         &w->offset[i][k % 2 * QN_TILE], acts + k / 2 * second, n, w->first + i == 0, hilo, has_offset,
+                         next_here + k * n * PREFETCH_LINES * 64,
+                         m->partial + tile_at(w->pair, token_tile) + k * TILE_FLOATS);
     }
-    for (size_t k = 0; k < 2 * n_token_tiles; k++)
-        scale_groups(m->sums + k * TILE_FLOATS, m->sums_lo + k * TILE_FLOATS, &w->scale[0][k % 2 * QN_TILE],
-                     &w->offset[0][k % 2 * QN_TILE], acts + k / 2 * second, w->n, w->first == 0, hilo, has_offset,
-                     (const uint8_t *)next + k * w->n * PREFETCH_LINES * 64,
-                     m->partial + tile_at(w->pair, token_tile) + k * TILE_FLOATS);
 }
 
 /* Stores a tile of results [row][token]. */
@@ -215,8 +222,8 @@ static void store_results(const struct tile_gemm *g, const float *results, size_
     }
 }
 
-/* Joins a tile of partial sums, the index-th in the order of lanes, with those before it; `at` is its place. With an even
- * index there are none: they were written to the stack. */
+/* Joins a tile of partial sums, the index-th in the order of lanes, with those before it; `at` is its place. With an
+ * even index there are none: they were written to the stack. */
 QN_INLINE void join_partial(const struct tile_gemm *g, const struct tile_memory *m, size_t index, size_t at, size_t row,
                             size_t token)
 {
@@ -295,12 +302,13 @@ QN_INLINE void compute_lane(const struct tile_gemm *g, tile_state *state, const 
         for (size_t t = 0; t < n_token_tiles; t++) {
             if (t % 4 == 0)
                 keep_awake(state, m);
-            join_partial(g, m, index, tile_at(row / QN_TILE_PAIR_ROWS, t) + row / QN_TILE % 2 * TILE_FLOATS, row, t * QN_TILE);
+            join_partial(g, m, index, tile_at(row / QN_TILE_PAIR_ROWS, t) + row / QN_TILE % 2 * TILE_FLOATS, row,
+                         t * QN_TILE);
         }
 }
 
 #define TILE_VARIANT(name, hilo, has_offset)                                                                           \
-    static void name(const struct tile_gemm *g, tile_state *state, const struct tile_memory *memory)                  \
+    static void name(const struct tile_gemm *g, tile_state *state, const struct tile_memory *memory)                   \
     {                                                                                                                  \
         for (size_t index = 0; index < QN_SUPER_GROUPS; index++)                                                       \
             compute_lane(g, state, memory, index, hilo, has_offset);                                                   \

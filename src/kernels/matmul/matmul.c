@@ -285,13 +285,13 @@ static void fill_tile_panel(const qn_matmul_kernels *kernels, const qn_matrix *w
     const qn_matmul_format *format = find_format(kernels, weights->type);
     qn_super_block block;
     qn_tile_panel_begin(panel, weights->type, n_rows, weights->n_cols, memory);
-    for (size_t r = 0; r < n_rows; r++)
-        for (size_t s = 0; s < panel->n_super; s++) {
+    for (size_t s = 0; s < panel->n_super; s++) /* the outer loop: lines of a super-block stay in L1 */
+        for (size_t r = 0; r < n_rows; r++) {
             const size_t first = s * super_blocks, left = n_blocks - first;
             unpack_super(kernels, format, weights->type,
                          weights->data + (row + r) * weights->row_bytes + first * weights->type->block_bytes,
                          left < super_blocks ? left : super_blocks, &block);
-            qn_tile_panel_put(panel, r, s, &block);
+            kernels->put_tile(panel, r, s, &block);
         }
 }
 

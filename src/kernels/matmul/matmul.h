@@ -222,9 +222,10 @@ typedef struct qn_matmul_kernels {
     /* The types with their own kernels; other types use unpack and gemm. */
     const qn_matmul_format *formats;
     size_t n_formats;
-    /* The GEMM on matrix units (a qn_tile_gemm_fn of tiles.h), for that many tokens and more; NULL for none. */
+    /* The GEMM on matrix units and what fills its panels (tiles.h), for that many tokens and more; NULL for none. */
     void (*gemm_tiles)(const struct qn_tile_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens,
                        bool accumulate, float *out, size_t out_stride, void *scratch);
+    void (*put_tile)(const struct qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block);
     size_t min_tile_tokens;
 } qn_matmul_kernels;
 

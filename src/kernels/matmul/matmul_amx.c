@@ -114,12 +114,43 @@ static void tile_transpose(const float *in, float *out)
 
 #include "kernels/matmul/gemm_tiles.h"
 
+/* Transposes [8 quads][16 lanes] of a super-block to lanes of 32 codes. */
+void qn_tile_put_amx(const qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block)
+{
+    const size_t first = super * QN_SUPER_GROUPS * QN_TILE_PANEL_ROWS + row;
+    uint8_t *codes = panel->codes + first * QN_QUANT_GROUP;
+    for (size_t half = 0; half < 2; half++) {
+        __m512i v[4];
+        QN_UNROLLED
+        for (size_t i = 0; i < 4; i++)
+            v[i] = _mm512_load_si512(block->codes + 64 * (4 * half + i));
+        const __m512i l0 = _mm512_unpacklo_epi32(v[0], v[1]), h0 = _mm512_unpackhi_epi32(v[0], v[1]);
+        const __m512i l1 = _mm512_unpacklo_epi32(v[2], v[3]), h1 = _mm512_unpackhi_epi32(v[2], v[3]);
+        const __m512i lanes[4] = { _mm512_unpacklo_epi64(l0, l1), _mm512_unpackhi_epi64(l0, l1),
+                                   _mm512_unpacklo_epi64(h0, h1), _mm512_unpackhi_epi64(h0, h1) };
+        uint8_t *to = codes + 16 * half;
+        enum { LANE_BYTES = QN_TILE_PANEL_ROWS * QN_QUANT_GROUP };
+        QN_UNROLLED
+        for (size_t i = 0; i < 4; i++) { /* 128-bit lane q has lane 4q + i */
+            _mm_store_si128((__m128i *)(void *)(to + i * LANE_BYTES), _mm512_castsi512_si128(lanes[i]));
+            _mm_store_si128((__m128i *)(void *)(to + (4 + i) * LANE_BYTES), _mm512_extracti32x4_epi32(lanes[i], 1));
+            _mm_store_si128((__m128i *)(void *)(to + (8 + i) * LANE_BYTES), _mm512_extracti32x4_epi32(lanes[i], 2));
+            _mm_store_si128((__m128i *)(void *)(to + (12 + i) * LANE_BYTES), _mm512_extracti32x4_epi32(lanes[i], 3));
+        }
+    }
+    for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++)
+        panel->scale[first + lane * QN_TILE_PANEL_ROWS] = block->scale[lane];
+    for (size_t lane = 0; panel->offset && lane < QN_SUPER_GROUPS; lane++)
+        panel->offset[first + lane * QN_TILE_PANEL_ROWS] = block->offset[lane];
+}
+
 /* With fewer tokens, unpacking the rows costs more than is won. */
-enum { MIN_TOKENS = 8 };
+enum { MIN_TOKENS = 32 };
 
 void qn_matmul_init_amx(qn_matmul_kernels *kernels)
 {
     kernels->gemm_tiles = qn_tile_gemm_amx;
+    kernels->put_tile = qn_tile_put_amx;
     kernels->min_tile_tokens = MIN_TOKENS;
 }
 

@@ -175,6 +175,7 @@ static void gemm_float_ref(const qn_matrix *weights, size_t row, size_t n_rows, 
 void qn_matmul_init_amx_ref(qn_matmul_kernels *kernels)
 {
     kernels->gemm_tiles = qn_tile_gemm_ref;
+    kernels->put_tile = qn_tile_put_ref;
     kernels->min_tile_tokens = 1;
 }
 

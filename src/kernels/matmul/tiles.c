@@ -12,7 +12,7 @@ bool qn_tiles_multiply_type(const qn_type_info *type)
 
 size_t qn_tile_gemm_scratch(void)
 {
-    const size_t sums = 2 * QN_TILE_CHUNK * 4 * QN_TILE * QN_TILE, partial = QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
+    const size_t sums = QN_TILE_CHUNK * 4 * QN_TILE * QN_TILE, partial = QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
     return (sums + 5 * partial) * sizeof(float) + sizeof(qn_tile_weights);
 }
 
@@ -44,10 +44,10 @@ void qn_tile_panel_begin(qn_tile_panel *panel, const qn_type_info *type, size_t 
         memset(memory, 0, qn_tile_panel_bytes(n_super));
 }
 
-void qn_tile_panel_put(const qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block)
+void qn_tile_put_ref(const qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block)
 {
     for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
-        const size_t at = (lane * panel->n_super + super) * QN_TILE_PANEL_ROWS + row;
+        const size_t at = (super * QN_SUPER_GROUPS + lane) * QN_TILE_PANEL_ROWS + row;
         for (size_t quad = 0; quad < QN_QUANT_GROUP / 4; quad++)
             memcpy(panel->codes + at * QN_QUANT_GROUP + 4 * quad, block->codes + 64 * quad + 4 * lane, 4);
         panel->scale[at] = block->scale[lane];

@@ -6,7 +6,7 @@
  * conversion before the scaling. That is why bf16 tiles are used and not int8 tiles, which hold 64 values of K: a scale
  * covers 32 values, so both multiply 16*16*32 values in 16 cycles, and the scaling is what takes longest (below).
  *
- * Cycles of a Sapphire Rapids core for 16 rows, 16 tokens and one group, measured:
+ * Cycles of a core for 16 rows, 16 tokens and one group, measured on a Xeon (family 6, model 207):
  *
  *   tile product     16
  *   loading tiles    8 for each KiB; one for each product with 2 x 2 products from two tiles of each operand
@@ -15,7 +15,9 @@
  *                    of them only while tile instructions are in flight (and about 130 cycles after)
  *
  * So products and scaling take 32 cycles one after the other, or one during the other: 256 of the 1024
- * multiply-adds per cycle of int8 tiles without scales. int8 tiles would need 48 instructions: a conversion each.
+ * multiply-adds per cycle of int8 tiles without scales. int8 tiles would need 48 instructions: a conversion each. The
+ * kernel takes two to four times as long, probably for loads and stores that miss L1 (docs/lab/2026-11-cpu.md), so it
+ * is used only if QN_CPU names it.
  *
  * Order of the computation. Partial sum i of an element (matmul.h) has the groups i, i + 16, ... of the row. The kernel
  * computes one partial sum (a lane) of all elements after the other: it unpacks the lane's groups of 64 rows, computes
@@ -28,11 +30,11 @@
 #include "kernels/matmul/matmul.h"
 
 enum {
-    QN_TILE = 16,            /* rows, and tokens, of a tile */
-    QN_TILE_PAIR_ROWS = 32,  /* rows of two tiles */
-    QN_TILE_PANEL_ROWS = 64, /* rows of a panel */
+    QN_TILE = 16,             /* rows, and tokens, of a tile */
+    QN_TILE_PAIR_ROWS = 32,   /* rows of two tiles */
+    QN_TILE_PANEL_ROWS = 64,  /* rows of a panel */
     QN_TILE_MAX_TOKENS = 256, /* tokens of a call of the GEMM */
-    QN_TILE_CHUNK = 4         /* groups of a lane that are multiplied before they are scaled; their sums stay in L1 */
+    QN_TILE_CHUNK = 2         /* groups of a lane that are multiplied before they are scaled; their sums stay in L1 */
 };
 
 /* Activations of 16 tokens in a group: codes as bf16, [pair of values][token][2], scales and sums. In
@@ -60,9 +62,9 @@ static inline size_t qn_act_tile_at(const qn_acts *acts, size_t token, size_t su
  * do not exist have codes and scales that are finite; their results are not stored. */
 typedef struct qn_tile_panel {
     size_t n_rows, n_super, n_groups;
-    const uint8_t *words;         /* Q1_0: a panel of QN_PACKING_WORDS (packed.h); NULL: codes */
-    uint8_t *codes;               /* [16 lanes][n_super][64 rows][32], in the order of `order` */
-    float *scale, *offset;        /* [16 lanes][n_super][64 rows]; offset is NULL for types without one */
+    const uint8_t *words;          /* Q1_0: a panel of QN_PACKING_WORDS (packed.h); NULL: codes */
+    uint8_t *codes;                /* [n_super][16 lanes][64 rows][32], in the order of `order` */
+    float *scale, *offset;         /* [n_super][16 lanes][64 rows]; offset is NULL for types without one */
     uint8_t order[QN_QUANT_GROUP]; /* value i of a group is code order[i] */
     int zero_point, max_code;
 } qn_tile_panel;
@@ -85,11 +87,12 @@ size_t qn_tile_gemm_scratch(void);
 size_t qn_tile_panel_bytes(size_t n_super);
 
 /* qn_tile_panel_begin - lays out a panel of codes for n_rows rows in memory [qn_tile_panel_bytes], 64-aligned. Its rows
- * are then filled by qn_tile_panel_put. */
+ * are then filled by qn_tile_put_amx or qn_tile_put_ref. */
 void qn_tile_panel_begin(qn_tile_panel *panel, const qn_type_info *type, size_t n_rows, size_t n_cols, void *memory);
 
-/* qn_tile_panel_put - stores super-block `super` of a row. */
-void qn_tile_panel_put(const qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block);
+/* qn_tile_put_amx, qn_tile_put_ref - store super-block `super` of a row of a panel of codes. */
+void qn_tile_put_amx(const qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block);
+void qn_tile_put_ref(const qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block);
 
 /* qn_tile_gemm_amx, qn_tile_gemm_ref - multiply a panel by tokens [first, first + n_tokens) of acts, which have tiles.
  *
