@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models import CALLER, REPOSITORY
+from models import CALLER, GOLDEN, REPOSITORY
 
 import pyquern
 
@@ -16,6 +16,7 @@ def test_examples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = (REPOSITORY / "docs" / "python.md").read_text()
     names: dict[str, Any] = {}
     (tmp_path / "models").symlink_to(REPOSITORY / "models")
+    (tmp_path / "Qwen3-Reranker-0.6B.gguf").symlink_to(GOLDEN / "ranker.gguf")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QN_DEVICE", "cpu")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -1,18 +1,12 @@
-/* Ranking of documents: prompts about a query and a document, and their scores by the model's head. */
+/* What a model that ranks documents has: the prompt of its file, its head, and the scores that this computes. */
 #include "engine/ranking.h"
 
 #include "base/memory.h"
-#include "engine/internal.h"
-#include "engine/pooling.h"
 #include "model/rank.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { PARTS = 3, SPANS = 2 * PARTS - 1 };
-
-/* ---- The model's ---- */
 
 /* Finds the only occurrence of a word; NULL: there is none, or another one. */
 static const char *find_once(qn_string text, const char *word)
@@ -55,7 +49,7 @@ static qn_status find_prompt(const qn_gguf *file, const qn_tokenizer *tok, qn_ra
     memcpy(r->text, text.data, first);
     memcpy(r->text + first, text.data + first + first_word, second - first - first_word);
     memcpy(r->text + r->ends[1], text.data + second + second_word, text.length - second - second_word);
-    for (size_t i = 0, begin = 0; i < PARTS; begin = r->ends[i++])
+    for (size_t i = 0, begin = 0; i < QN_RANKING_PARTS; begin = r->ends[i++])
         qn_tokenizer_mark_structural(tok, r->text + begin, r->ends[i] - begin, r->structural);
     return QN_OK;
 }
@@ -115,67 +109,4 @@ float qn_ranking_score(const qn_ranking *r, const float *state)
     for (size_t i = 0; i < r->n_labels; i++)
         total += exp(logits[i] - largest);
     return (float)(exp(logits[0] - largest) / total);
-}
-
-/* ---- Prompts ---- */
-
-qn_status qn_model_check_ranking(const qn_model *model)
-{
-    if (!model->device)
-        return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
-    QN_TRY(qn_ranking_check(&model->ranking));
-    return qn_model_check_embeddings(model);
-}
-
-static qn_status encode(const qn_ranking *r, const qn_tokenizer *tok, qn_string query, qn_string document,
-                        size_t length, qn_token **tokens, size_t *count)
-{
-    const qn_string given[PARTS] = { r->query_first ? query : document, r->query_first ? document : query, { 0 } };
-    qn_text_span spans[SPANS];
-    char *text;
-    size_t at = 0;
-    QN_TRY(qn_alloc(&text, length + 1, 1, "a prompt"));
-    for (size_t i = 0, begin = 0; i < PARTS; begin = r->ends[i++]) {
-        memcpy(text + at, r->text + begin, r->ends[i] - begin);
-        at += r->ends[i] - begin;
-        spans[2 * i] = (qn_text_span){ at, true };
-        if (i + 1 == PARTS)
-            break;
-        memcpy(text + at, given[i].data, given[i].length);
-        at += given[i].length;
-        spans[2 * i + 1] = (qn_text_span){ at, false };
-    }
-    const qn_spanned_text spanned = {
-        .text = text, .length = at, .spans = spans, .n_spans = SPANS, .structural = r->structural
-    };
-    const qn_status status = qn_tokenizer_encode_spans(tok, &spanned, SIZE_MAX, tokens, count);
-    qn_free(text);
-    return status;
-}
-
-qn_status qn_ranking_tokens(const qn_model *model, const char *query, size_t query_length, const char *document,
-                            size_t document_length, qn_token **tokens, size_t *count)
-{
-    const qn_ranking *r = &model->ranking;
-    size_t length;
-    *tokens = NULL;
-    *count = 0;
-    QN_TRY(qn_ranking_check(r));
-    if (!qn_add_size(query_length, document_length, &length) || !qn_add_size(length, r->ends[PARTS - 1] + 1, &length))
-        return qn_fail(QN_ERR_INVALID, "a query of %zu bytes and a document of %zu are too long", query_length,
-                       document_length);
-    return encode(r, model->tokenizer, (qn_string){ query, query_length }, (qn_string){ document, document_length },
-                  length - 1, tokens, count);
-}
-
-qn_status qn_rank(qn_session *session, const qn_token *tokens, size_t n, float *score)
-{
-    float *state;
-    QN_TRY(qn_model_check_ranking(session->model));
-    QN_TRY(qn_alloc(&state, session->model->hparams.n_embd, sizeof *state, "a hidden state"));
-    const qn_status status = qn_session_pool(session, tokens, n, QN_POOLING_LAST, state);
-    if (status == QN_OK)
-        *score = qn_ranking_score(&session->model->ranking, state);
-    qn_free(state);
-    return status;
 }

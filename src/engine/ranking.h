@@ -6,15 +6,17 @@
 #include "plan/plan.h"
 #include "text/tokenizer.h"
 
+enum { QN_RANKING_PARTS = 3 }; /* parts of the prompt: before, between and after the query and the document */
+
 /* Constant after qn_ranking_find. */
 typedef struct qn_ranking {
     const char *missing; /* why the model does not rank documents; NULL: it does. Static */
     float *head;         /* [n_labels, n_embd] */
     size_t n_labels, n_embd;
-    char *text;       /* the prompt without {query} and {document} */
-    size_t ends[3];   /* in text, of the parts that they separate */
-    bool query_first; /* else the document is */
-    bool *structural; /* [n_vocab] tokens that the prompt has and documents cannot spell */
+    char *text;                    /* the prompt without {query} and {document} */
+    size_t ends[QN_RANKING_PARTS]; /* in text */
+    bool query_first;              /* else the document is */
+    bool *structural;              /* [n_vocab] tokens that the prompt has and documents cannot spell */
 } qn_ranking;
 
 /* qn_ranking_find - Reads the prompt, and decodes the head, of a file with this plan. QN_ERR_FORMAT if the head has a
