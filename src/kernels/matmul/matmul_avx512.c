@@ -341,10 +341,10 @@ QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *
 }
 
 #define FORMATS(X)                                                                                                     \
-    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_WORDS, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true })                    \
-    X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true })                   \
-    X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true })                \
-    X(ptq1_0, PTQ1_0, QN_ACT_TERNARY, HILO, { QN_PACKING_WORDS, QN_ACT_PLAIN, packed_ptq1_0, 4, false })               \
+    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_WORDS, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true, NULL, 0 })           \
+    X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true, NULL, 0 })          \
+    X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true, NULL, 0 })       \
+    X(ptq1_0, PTQ1_0, QN_ACT_TERNARY, HILO, { QN_PACKING_WORDS, QN_ACT_PLAIN, packed_ptq1_0, 4, false, NULL, 0 })      \
     X(ox2_0, OX2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
     X(tq1_0, TQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
     X(tq2_0, TQ2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                         \
