@@ -145,7 +145,7 @@ static void play_row(const qn_sample_args *args, size_t row, const qn_sample_req
 static float logits[ROWS][VOCAB];
 static qn_token tokens[40];
 static qn_logit_bias bias[3] = { { 17, 9 }, { 18, -INFINITY }, { VOCAB, 3 } };
-static uint32_t masks[2][(VOCAB + 31) / 32];
+static uint32_t masks[3][(VOCAB + 31) / 32];
 static qn_logprobs logprobs[ROWS];
 
 static uint32_t next_random(void)
