@@ -119,7 +119,7 @@ static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)
     }
     const size_t format = (keep >> FORMAT_AT) % N_FORMATS;
     if (!(keep & KEEP_EXTENT))
-        make_extent(&header, format != 0);
+        make_extent(&header, !strncmp(formats[format], "aura", 4));
     const qn_extent extent = extent_of(&header);
     const bool has_rows = keep & HAS_ROWS && extent.length;
     if (!(keep & KEEP_LENGTHS))
