@@ -1,4 +1,4 @@
-/* What follows from a topology. Reading it is in posix/topology.c. */
+/* Numbers of cores and threads, computed from a topology. posix/topology.c reads topologies. */
 #include "base/topology.h"
 
 #include "base/append.h"

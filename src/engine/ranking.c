@@ -22,8 +22,8 @@ static const char *find_once(qn_string text, const char *word)
     return found;
 }
 
-/* Keeps the prompt without its two words. Files have it beside the chat template, as llama.cpp writes it
- * (conversion/qwen.py). */
+/* Keeps the parts of the prompt around {query} and {document}. Files store it next to the chat template, as llama.cpp
+ * does (conversion/qwen.py). */
 static qn_status find_prompt(const qn_gguf *file, const qn_tokenizer *tok, qn_ranking *r)
 {
     static const char query_word[] = "{query}", document_word[] = "{document}";

@@ -4,6 +4,8 @@
 
 #include "helper_assert.h"
 
+#include <sys/stat.h>
+
 /* The contents, with a zero behind them, which the caller frees. `size` may be NULL. */
 static inline void *read_file(const char *path, size_t *size)
 {
@@ -35,6 +37,20 @@ static inline void write_file(const char *path, const void *bytes, size_t size)
 static inline void write_text(const char *path, const char *text)
 {
     write_file(path, text, strlen(text));
+}
+
+/* Writes the file of a made-up system whose root folder is `root`, with the folders above it; path: from the root on.
+ */
+static inline void write_below(const char *root, const char *path, const char *text)
+{
+    char full[512];
+    snprintf(full, sizeof full, "%s%s", root, path);
+    for (char *slash = strchr(full + strlen(root) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(full, 0700);
+        *slash = '/';
+    }
+    write_text(full, text);
 }
 
 static inline void assert_file(const char *path, const void *expected, size_t size)

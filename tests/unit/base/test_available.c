@@ -6,20 +6,11 @@
 #include "base/available.h"
 #include "base/cpu.h"
 
-#include <sys/stat.h>
-
 static char root[64];
 
 static void put(const char *path, const char *text)
 {
-    char full[512];
-    snprintf(full, sizeof full, "%s%s", root, path);
-    for (char *slash = strchr(full + strlen(root) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        mkdir(full, 0700);
-        *slash = '/';
-    }
-    write_text(full, text);
+    write_below(root, path, text);
 }
 
 static void new_root(void)

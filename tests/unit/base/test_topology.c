@@ -7,7 +7,6 @@
 #include "base/numa.h"
 #include "base/topology.h"
 
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,14 +15,7 @@ static qn_topology topology;
 
 static void put(const char *path, const char *text)
 {
-    char full[512];
-    snprintf(full, sizeof full, "%s%s", root, path);
-    for (char *slash = strchr(full + strlen(root) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        mkdir(full, 0700);
-        *slash = '/';
-    }
-    write_text(full, text);
+    write_below(root, path, text);
 }
 
 static void put_cpu(int cpu, const char *name, const char *text)
