@@ -398,12 +398,21 @@ static qn_exchange *parse_openai(json_t *body, qn_reading *reading, qn_refusal *
     return NULL;
 }
 
+void qn_embeddings_write_usage(const qn_embeddings_exchange *x, qn_bytes *out)
+{
+    const int64_t n = (int64_t)qn_embeddings_tokens(x);
+    qn_json_key(out, "usage");
+    qn_json_open(out, '{');
+    qn_json_member_integer(out, "prompt_tokens", n);
+    qn_json_member_integer(out, "total_tokens", n);
+    qn_json_close(out, '}');
+}
+
 static int end_openai(qn_exchange *exchange, qn_bytes *out)
 {
     qn_embeddings_exchange *x = (qn_embeddings_exchange *)exchange;
     if (!qn_embeddings_check_end(x, out))
         return x->refusal.status;
-    const int64_t n = (int64_t)qn_embeddings_tokens(x);
     qn_json_open(out, '{');
     qn_json_member_string(out, "object", "list");
     qn_json_key(out, "data");
@@ -418,11 +427,7 @@ static int end_openai(qn_exchange *exchange, qn_bytes *out)
     }
     qn_json_close(out, ']');
     qn_json_member_string(out, "model", qn_embeddings_model(x));
-    qn_json_key(out, "usage");
-    qn_json_open(out, '{');
-    qn_json_member_integer(out, "prompt_tokens", n);
-    qn_json_member_integer(out, "total_tokens", n);
-    qn_json_close(out, '}');
+    qn_embeddings_write_usage(x, out);
     qn_json_close(out, '}');
     return 200;
 }

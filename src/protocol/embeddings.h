@@ -56,6 +56,9 @@ const char *qn_embeddings_model(const qn_embeddings_exchange *x);
 /* qn_embeddings_tokens - returns the number of tokens of all inputs. */
 size_t qn_embeddings_tokens(const qn_embeddings_exchange *x);
 
+/* qn_embeddings_write_usage - appends the member `usage`, as OpenAI and Jina have it. */
+void qn_embeddings_write_usage(const qn_embeddings_exchange *x, qn_bytes *out);
+
 /* qn_embeddings_check_end - whether all vectors are there. If not, the error is written. */
 bool qn_embeddings_check_end(qn_embeddings_exchange *x, qn_bytes *out);
 

@@ -175,7 +175,6 @@ static void write_results(const rerank_exchange *x, const ranked *results, size_
 
 static void write_answer(const rerank_exchange *x, const ranked *results, size_t n, qn_bytes *out)
 {
-    const int64_t n_tokens = (int64_t)qn_embeddings_tokens(&x->embeddings);
     if (x->is_list) {
         write_results(x, results, n, out);
         return;
@@ -183,11 +182,7 @@ static void write_answer(const rerank_exchange *x, const ranked *results, size_t
     qn_json_open(out, '{');
     qn_json_member_string(out, "model", qn_embeddings_model(&x->embeddings));
     qn_json_member_string(out, "object", "list");
-    qn_json_key(out, "usage");
-    qn_json_open(out, '{');
-    qn_json_member_integer(out, "prompt_tokens", n_tokens);
-    qn_json_member_integer(out, "total_tokens", n_tokens);
-    qn_json_close(out, '}');
+    qn_embeddings_write_usage(&x->embeddings, out);
     qn_json_key(out, "results");
     write_results(x, results, n, out);
     qn_json_close(out, '}');
