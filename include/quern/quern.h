@@ -809,6 +809,8 @@ typedef struct qn_request_result {
     uint32_t n_yielded;   /* how often the request gave up its place to a request of another client */
     double queued_seconds, prompt_seconds, generate_seconds; /* until admitted; until the first token is sampled; the
                                                                 rest */
+    size_t n_drafted;  /* tokens that a drafter proposed and that were evaluated, whether accepted or not */
+    size_t n_accepted; /* of n_generated, drafted tokens that needed no step of their own */
 } qn_request_result;
 #define QN_REQUEST_RESULT_INIT QN_INIT(qn_request_result)
 
@@ -838,6 +840,19 @@ typedef enum qn_jump_forward {
     QN_JUMP_FORWARD_ON,
     QN_JUMP_FORWARD_OFF
 } qn_jump_forward;
+
+/* Where drafted tokens come from (speculative decoding): tokens that may follow the text, which a step evaluates
+ * together with the last one. Only the tokens that one-by-one sampling would have given are kept, so answers are the
+ * same, on the CPU to the bit, in fewer steps (docs/speculation.md). */
+typedef enum qn_draft_kind {
+    QN_DRAFT_AUTO,  /* a drafter that is there, where measurements show a gain: on the CPU QN_DRAFT_NGRAM */
+    QN_DRAFT_OFF,   /* none */
+    QN_DRAFT_NGRAM, /* tokens that followed the end of the text earlier: in the prompt and the answer, and in answers of
+                       a scheduler's earlier requests of the same scope */
+    QN_DRAFT_MTP,   /* the rest are not supported yet: QN_ERR_UNSUPPORTED */
+    QN_DRAFT_DFLASH,
+    QN_DRAFT_MODEL
+} qn_draft_kind;
 
 /* How far a prompt was evaluated. Later versions add members at the end. */
 typedef struct qn_prompt_progress {
@@ -881,8 +896,7 @@ typedef struct qn_request_params {
     qn_grammar *grammar; /* constrains the generated text; NULL: any text. End tokens are allowed where the text may
                             end. The request holds a reference */
     qn_grammar_trigger grammar_trigger;
-    /* Used with a grammar. Off with log probabilities (which need a step for each token), mirostat or a
-     * reasoning_budget, and on a deterministic GPU. */
+    /* Used with a grammar. Off with mirostat and on a deterministic GPU. */
     qn_jump_forward jump_forward;
 
     /* Most tokens of reasoning; < 0: no limit. At the limit the library inserts the chat template's end of reasoning
@@ -995,6 +1009,16 @@ typedef struct qn_request_params {
      * such tokens, and steps of a scheduler do not run ahead of them. Under a grammar or a caller's mask, a token that
      * was accepted without a mask has its probability without one. */
     bool logprobs_after;
+
+    /* Drafts. They are made where their tokens are expected to be worth the time of their rows, by the acceptance of
+     * this request's tokens and by measured times of steps. There are none with mirostat, a caller's mask, or on a
+     * deterministic GPU. QN_DRAFT_AUTO is the scheduler's kind, if it has one.
+     *   draft_tokens   most tokens of a draft, up to 15; 0: 15
+     *   draft_accept   for benchmarks of models whose text means nothing: above 0, each drafted token is accepted with
+     *                  this chance, up to 1, whatever the model samples */
+    size_t draft_tokens;
+    qn_draft_kind draft;
+    float draft_accept;
 } qn_request_params;
 #define QN_REQUEST_PARAMS_INIT                                                                                         \
     {                                                                                                                  \

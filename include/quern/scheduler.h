@@ -62,8 +62,11 @@ typedef struct qn_scheduler_params {
                        call sets *idle. Sessions of the model wait for that step, so the caller must not use a session
                        between these calls, and one thread makes all of them */
     bool prompts_first; /* decode nothing while a prompt is being evaluated, for benchmarks */
-    qn_log_fn on_log;   /* reports a cache format that differs from `kv`, from qn_scheduler_create; NULL: none */
-    void *user;         /* passed to on_log */
+    /* Reports a cache format that differs from `kv`, from qn_scheduler_create; and once, from the thread that runs
+     * steps, if hardly any drafted token is accepted. NULL: none */
+    qn_log_fn on_log;
+    void *user;          /* passed to on_log */
+    qn_draft_kind draft; /* of requests whose own is QN_DRAFT_AUTO */
 } qn_scheduler_params;
 #define QN_SCHEDULER_PARAMS_INIT QN_INIT(qn_scheduler_params)
 
@@ -78,7 +81,7 @@ typedef struct qn_scheduler_params {
  * stay there until another sequence of the model needs the memory.
  *
  * QN_ERR_INVALID       a value is outside its range, or the model was loaded with vocab_only
- * QN_ERR_UNSUPPORTED   unknown cache format
+ * QN_ERR_UNSUPPORTED   unknown cache format; a drafter that is not there
  * QN_ERR_MEMORY        not enough memory */
 QN_API qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params, qn_scheduler **out);
 
@@ -164,6 +167,8 @@ typedef struct qn_scheduler_counters {
     uint64_t ahead_steps; /* of `steps`, those launched while the previous step was in flight; on a GPU */
     double step_seconds, longest_step_seconds; /* sum of all steps; the longest step */
     double idle_seconds;                       /* time a GPU was idle from the end of a step until the next launch */
+    uint64_t drafted_tokens, accepted_tokens;  /* rows of tokens that drafters proposed; of these, those that were
+                                                  accepted */
 } qn_scheduler_counters;
 #define QN_SCHEDULER_COUNTERS_INIT QN_INIT(qn_scheduler_counters)
 

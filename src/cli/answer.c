@@ -235,6 +235,8 @@ static void take_results(const struct stream *s, const qn_cli_prompt *prompt, co
         .n_prompt = prompt->count,
         .n_reused = shared,
         .n_generated = s->n_tokens,
+        .n_drafted = result->n_drafted,
+        .n_accepted = result->n_accepted,
         .prompt_seconds = (s->n_tokens ? s->first : end) - s->started,
         .generate_seconds = s->n_tokens ? end - s->first : 0,
         .finish = result->finish,

@@ -13,10 +13,10 @@ typedef enum qn_reasoning_view {
 } qn_reasoning_view;
 
 typedef struct qn_cli_answer {
-    char *content, *reasoning; /* zero-terminated; NULL: none */
-    size_t n_prompt, n_reused; /* tokens of the prompt, and how many of them the session already held */
-    size_t n_generated;
-    double prompt_seconds, generate_seconds; /* until the first token; after it */
+    char *content, *reasoning;                 /* zero-terminated; NULL: none */
+    size_t n_prompt, n_reused;                 /* tokens of the prompt, and how many of them the session already held */
+    size_t n_generated, n_drafted, n_accepted; /* the last two as in qn_request_result */
+    double prompt_seconds, generate_seconds;   /* until the first token; after it */
     qn_finish finish;
     bool broken; /* standard output cannot be written any more */
 } qn_cli_answer;

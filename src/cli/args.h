@@ -43,6 +43,9 @@ typedef struct qn_args {
     int64_t n_predict, min_tokens, reasoning_budget;
     bool chat, ignore_end;
     const char *json_schema, *grammar, *choices, *json_space, *json_order, *jump_forward;
+    const char *draft;
+    int64_t draft_tokens; /* bench */
+    float accept;         /* bench */
     qn_sampling sampling;
     qn_texts dry_breakers; /* as they were given: see qn_breaker_texts */
     /* bench */

@@ -1,6 +1,7 @@
 /* quern batch: answers a file of requests in OpenAI's batch format, many at a time. The main thread reads and submits;
  * the scheduler's callback thread writes the answers, one per line. */
 #include "cli/batch.h"
+#include "cli/draft.h"
 #include "cli/effort.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
@@ -433,7 +434,8 @@ static int run(qn_batch *b, qn_model *model)
                                          .no_prefix_cache = args->prefix_cache == QN_BYTES_OFF,
                                          .prefix_host = args->prefix_host == QN_BYTES_OFF ? 0 : args->prefix_host,
                                          .no_prefix_host = args->prefix_host == QN_BYTES_OFF,
-                                         .on_log = args->quiet ? NULL : qn_cli_log_note };
+                                         .on_log = args->quiet ? NULL : qn_cli_log_note,
+                                         .draft = qn_find_draft(args) };
     b->served = (qn_served){ .model = model,
                              .n_ctx = params.n_ctx,
                              .max_tokens = -1,
@@ -467,7 +469,7 @@ static int check_args(qn_args *args)
         qn_cli_error("batch: too few arguments: expected IN.jsonl and OUT.jsonl (see quern batch --help)");
         return QN_EXIT_USAGE;
     }
-    if (qn_args_no_more("batch", args, 2) != QN_ARGS_OK)
+    if (qn_args_no_more("batch", args, 2) != QN_ARGS_OK || qn_check_draft(args) != QN_EXIT_DONE)
         return QN_EXIT_USAGE;
     if (!is_stream(args->operands[1]))
         return qn_check_output(args, args->operands[0], args->operands[1]);

@@ -2,6 +2,7 @@
  * bandwidth of the machine or the GPU, measured between the repetitions. */
 #include "cli/bench_profile.h"
 #include "cli/cli.h"
+#include "cli/draft.h"
 #include "cli/grammar.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
@@ -18,6 +19,7 @@ void qn_bench_defaults(qn_args *args)
     args->n_generate = 128;
     args->repetitions = 5;
     args->format = "table";
+    args->draft = "off";
     args->sampling = (qn_sampling)QN_SAMPLING_INIT;
     args->sampling.seed = 1;
 }
@@ -123,6 +125,17 @@ static int check_args(qn_args *args)
         qn_cli_error("--profile: cannot be used with %s", args->reuse ? "--reuse" : "--soak");
         return QN_EXIT_USAGE;
     }
+    const bool is_drafted = qn_find_draft(args) != QN_DRAFT_OFF;
+    if (is_drafted && (args->reuse || args->soak || !args->n_generate)) {
+        qn_cli_error("--draft: %s", args->reuse  ? "--reuse measures only prompts"
+                                    : args->soak ? "cannot be used with --soak"
+                                                 : "at -n 0 nothing is decoded");
+        return QN_EXIT_USAGE;
+    }
+    if (!is_drafted && (args->accept > 0 || args->draft_tokens)) {
+        qn_cli_error("%s: needs --draft", args->accept > 0 ? "--accept" : "--draft-tokens");
+        return QN_EXIT_USAGE;
+    }
     const bool has_mode = qn_args_has_sampling(args) || args->json_schema;
     if (has_mode && (args->reuse || !args->n_generate)) {
         qn_cli_error("%s: %s", args->json_schema ? "--json-schema" : "--temp and other sampling options",
@@ -133,7 +146,8 @@ static int check_args(qn_args *args)
         qn_cli_error("--rate: needs --soak");
         return QN_EXIT_USAGE;
     }
-    const int status = qn_check_breakers(args);
+    int status = qn_check_breakers(args);
+    status = status ? status : qn_check_draft(args);
     return status ? status : qn_check_grammar(args);
 }
 

@@ -37,9 +37,10 @@ struct run {
     pthread_mutex_t lock;
     pthread_cond_t has_ended;
     size_t n_begun, n_ended, n_wrong;
-    size_t n_tokens;               /* that each sequence generates */
-    double begun, ended;           /* when the last sequence had */
-    char error[QN_ERROR_TEXT_MAX]; /* of the first sequence that failed */
+    size_t n_decoded, n_drafted, n_accepted; /* tokens */
+    size_t n_tokens;                         /* that each sequence generates */
+    double begun, ended;                     /* when the last sequence had */
+    char error[QN_ERROR_TEXT_MAX];           /* of the first sequence that failed */
 };
 
 static bool count_token(void *user, qn_token token, const qn_logprobs *logprobs)
@@ -69,6 +70,9 @@ static void count_end(void *user, const qn_request_result *result)
     else if (result->n_set_aside)
         error = "the sequences do not fit in memory at the same time; see --memory";
     pthread_mutex_lock(&run->lock);
+    run->n_decoded += result->n_generated;
+    run->n_drafted += result->n_drafted;
+    run->n_accepted += result->n_accepted;
     if (error && !run->n_wrong++)
         snprintf(run->error, sizeof run->error, "%s", error);
     if (++run->n_ended == run->n)
@@ -115,6 +119,7 @@ static bool repeat(struct run *run, qn_bench_mode mode, size_t n_generate, qn_pr
     qn_scheduler_counters counters = QN_SCHEDULER_COUNTERS_INIT;
     bool goes_on = true;
     run->n_begun = run->n_ended = run->n_wrong = 0;
+    run->n_decoded = run->n_drafted = run->n_accepted = 0;
     run->n_tokens = n_generate + 1;
     const double start = qn_seconds();
     if (!submit_all(run, mode))
@@ -158,6 +163,9 @@ static bool repeat_all(struct run *run)
             done = qn_bench_profile_start(bench) &&
                    repeat(run, mode, run->n_generate, NULL, &prompt_seconds, &decode_seconds);
             qn_bench_profile_stop(bench, test);
+            test->n_decoded += run->n_decoded;
+            test->n_drafted += run->n_drafted;
+            test->n_accepted += run->n_accepted;
             test->bandwidths[i] = prompt->bandwidths[i];
             test->rates[i] = (double)(run->n * run->n_generate) / decode_seconds;
             if (mode == QN_BENCH_GREEDY)
@@ -172,7 +180,7 @@ static bool repeat_all(struct run *run)
 
 static void name_tests(struct run *run)
 {
-    static const char *const suffixes[] = { "", " sampled", " schema" };
+    static const char *const suffixes[] = { "", " sampled", " schema", " draft" };
     const qn_bench_test common = { .parallel = run->n, .bytes_per_token = run->bytes_per_token };
     run->tests[0] = common;
     run->tests[0].n_tokens = run->n_prompt;

@@ -4,6 +4,7 @@
 #include "cli/bench_profile.h"
 
 #include "base/splitmix.h"
+#include "cli/draft.h"
 #include "cli/grammar.h"
 #include "engine/read_rate.h"
 
@@ -30,12 +31,13 @@ bool qn_bench_limit(const qn_bench *bench, double *rate)
 bool qn_bench_has(const qn_bench *bench, qn_bench_mode mode)
 {
     return mode == QN_BENCH_GREEDY || (mode == QN_BENCH_SAMPLED && bench->is_sampled) ||
-           (mode == QN_BENCH_SCHEMA && bench->grammar);
+           (mode == QN_BENCH_SCHEMA && bench->grammar) ||
+           (mode == QN_BENCH_DRAFTED && qn_find_draft(bench->args) != QN_DRAFT_OFF);
 }
 
 qn_bench_mode qn_bench_compared(const qn_bench *bench, qn_bench_mode mode)
 {
-    return mode == QN_BENCH_SCHEMA && bench->is_sampled ? QN_BENCH_SAMPLED : QN_BENCH_GREEDY;
+    return mode != QN_BENCH_SAMPLED && bench->is_sampled ? QN_BENCH_SAMPLED : QN_BENCH_GREEDY;
 }
 
 qn_bench_mode qn_bench_last(const qn_bench *bench)
@@ -57,6 +59,9 @@ void qn_bench_sample(const qn_bench *bench, qn_bench_mode mode, size_t index, qn
     params->sampling.seed += index;
     params->grammar = mode == QN_BENCH_SCHEMA ? bench->grammar : NULL;
     params->jump_forward = qn_find_jump_forward(bench->args);
+    params->draft = mode == QN_BENCH_DRAFTED ? qn_find_draft(bench->args) : QN_DRAFT_OFF;
+    params->draft_tokens = (size_t)bench->args->draft_tokens;
+    params->draft_accept = bench->args->accept;
     params->ignore_end = true;
 }
 
@@ -213,7 +218,7 @@ static void print_table_line(const qn_bench *bench, qn_bench_test *test)
 {
     const size_t n = (size_t)bench->args->repetitions;
     const double rate = qn_bench_quantile(test->rates, n, 0.5), limit = qn_bench_quantile(test->bandwidths, n, 0.5);
-    char name[64], rates[64], of_limit[16] = "-", of_free[16] = "-";
+    char name[64], rates[64], of_limit[16] = "-", of_free[16] = "-", drafted[QN_DRAFT_TEXT];
     if (test->parallel > 1)
         snprintf(name, sizeof name, "%zu x %s", test->parallel, test->name);
     else
@@ -223,10 +228,23 @@ static void print_table_line(const qn_bench *bench, qn_bench_test *test)
         snprintf(of_limit, sizeof of_limit, "%.0f%%", 100 * rate * (double)test->bytes_per_token / limit);
     if (has_free(test))
         snprintf(of_free, sizeof of_free, "%.3f", qn_bench_quantile(test->of_free, n, 0.5));
-    printf("%-18s %8zu %8d %8s %26s %12.1f %10.1f %10s %10s\n", name, test->depth, bench->info.n_threads, bench->kv,
-           rates, (double)test->bytes_per_token * 1e-6, limit * 1e-9, of_limit, of_free);
+    printf("%-18s %8zu %8d %8s %26s %12.1f %10.1f %10s %10s%s\n", name, test->depth, bench->info.n_threads, bench->kv,
+           rates, (double)test->bytes_per_token * 1e-6, limit * 1e-9, of_limit, of_free,
+           qn_draft_text(test->n_decoded, test->n_drafted, test->n_accepted, drafted));
     if (bench->args->profile)
         qn_bench_profile_print(&test->profile, bench->info.n_threads);
+}
+
+static void print_drafts(const qn_bench *bench, const qn_bench_test *test)
+{
+    const bool is_drafted = test->mode == QN_BENCH_DRAFTED;
+    printf("\"draft\":\"%s\",", is_drafted ? bench->args->draft : "off");
+    if (is_drafted && bench->args->accept > 0)
+        printf("\"accept\":%g,", (double)bench->args->accept);
+    else
+        fputs("\"accept\":null,", stdout);
+    printf("\"drafted\":%zu,\"accepted\":%zu,\"tokens_per_step\":%.4f,", test->n_drafted, test->n_accepted,
+           qn_tokens_per_step(test->n_decoded, test->n_accepted));
 }
 
 static void print_json(const qn_bench *bench, qn_bench_test *test)
@@ -247,6 +265,7 @@ static void print_json(const qn_bench *bench, qn_bench_test *test)
             printf(",\"of_free\":%.4f,", qn_bench_quantile(test->of_free, n, 0.5));
         else
             fputs(",\"of_free\":null,", stdout);
+        print_drafts(bench, test);
     }
     if (bench->args->profile)
         qn_bench_profile_print_json(&test->profile, bench->info.n_threads);

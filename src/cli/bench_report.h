@@ -14,6 +14,7 @@ typedef enum qn_bench_mode {
     QN_BENCH_GREEDY,
     QN_BENCH_SAMPLED, /* by the sampling options */
     QN_BENCH_SCHEMA,  /* under --json-schema: sampled if there are sampling options, else greedy */
+    QN_BENCH_DRAFTED, /* with the drafts of --draft: sampled if there are sampling options, else greedy */
     QN_BENCH_MODES
 } qn_bench_mode;
 
@@ -38,7 +39,8 @@ typedef struct qn_bench_test {
     double rates[QN_BENCH_MAX_REPETITIONS], bandwidths[QN_BENCH_MAX_REPETITIONS];
     double of_free[QN_BENCH_MAX_REPETITIONS]; /* `rates` over those of qn_bench_compared */
     uint64_t bytes_per_token;
-    qn_profile profile; /* of all repetitions, with --profile */
+    size_t n_decoded, n_drafted, n_accepted; /* tokens of all repetitions and sequences */
+    qn_profile profile;                      /* of all repetitions, with --profile */
 } qn_bench_test;
 
 /* qn_bench_tokens - fill in random token ids; the same seed gives the same ids. */

@@ -4,6 +4,7 @@
 #include "cli/chat.h"
 
 #include "cli/cli.h"
+#include "cli/draft.h"
 #include "cli/effort.h"
 #include "cli/signals.h"
 #include "cli/wrap.h"
@@ -160,7 +161,8 @@ static int check_args(qn_args *args)
         qn_cli_error("--system: the conversation of --load has already begun");
         return QN_EXIT_USAGE;
     }
-    const int status = qn_check_breakers(args);
+    int status = qn_check_breakers(args);
+    status = status ? status : qn_check_draft(args);
     return status ? status : qn_check_stops(args);
 }
 

@@ -3,6 +3,7 @@
 #include "cli/chat.h"
 
 #include "cli/cli.h"
+#include "cli/draft.h"
 
 /* Returns the tokens kept for an answer: a quarter of the context, or -n if that is less. */
 static size_t reserve(const qn_chat *chat)
@@ -27,6 +28,7 @@ static qn_status generate(qn_chat *chat, const qn_cli_prompt *prompt, qn_cli_ans
     params.max_tokens = chat->args->n_predict;
     params.stop = chat->args->stop.at;
     params.n_stop = chat->args->stop.count;
+    params.draft = qn_find_draft(chat->args);
     params.reasoning_budget = chat->args->reasoning_budget;
     return qn_cli_answer_generate(chat->session, chat->model, prompt, &params, chat->view, answer);
 }

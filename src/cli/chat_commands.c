@@ -2,6 +2,7 @@
 #include "cli/chat.h"
 
 #include "cli/cli.h"
+#include "cli/draft.h"
 #include "cli/wrap.h"
 
 #include "chat/adapt.h"
@@ -225,7 +226,7 @@ static double rate(size_t n, double seconds)
 static qn_chat_next run_context(qn_chat *chat, const char *rest)
 {
     (void)rest;
-    char bytes[32];
+    char bytes[32], drafted[QN_DRAFT_TEXT];
     const qn_session *session = chat->session;
     const qn_conversation *c = &chat->conversation;
     const qn_cli_answer *last = &chat->last;
@@ -240,7 +241,8 @@ static qn_chat_next run_context(qn_chat *chat, const char *rest)
     if (last->n_prompt) {
         qn_wrap_print(stderr, "prompt   %zu tokens, of which %zu were evaluated, %.1f tok/s\n", last->n_prompt, n_new,
                       rate(n_new, last->prompt_seconds));
-        fprintf(stderr, "answer   %zu tokens, %.1f tok/s\n", last->n_generated, rate(n_timed, last->generate_seconds));
+        fprintf(stderr, "answer   %zu tokens, %.1f tok/s%s\n", last->n_generated, rate(n_timed, last->generate_seconds),
+                qn_draft_text(last->n_generated, last->n_drafted, last->n_accepted, drafted));
     }
     return QN_CHAT_GO_ON;
 }

@@ -2,6 +2,7 @@
 #include "cli/args.h"
 
 #include "cli/cli.h"
+#include "engine/spec/drafter.h"
 
 #define AT(field) offsetof(qn_args, field)
 
@@ -247,6 +248,18 @@ const qn_option qn_options[] = {
     CHOICE(RUN | BENCH, "--jump-forward", NULL, NULL, jump_forward, "HOW", qn_jumps,
            "evaluate text that the grammar or schema forces in one step: auto, on, off",
            "The text is the same. auto is on with the CPU for one sequence."),
+    CHOICE(GENERATE | SERVE | BATCH, "--draft", NULL, NULL, draft, "KIND", qn_draft_names,
+           "tokens that a step evaluates ahead: auto, off, ngram, mtp, dflash or model (default auto)",
+           "Only tokens that would have come one by one are kept: the text is the same. ngram drafts what followed the "
+           "same words before. auto is ngram on the CPU, off on a GPU. Tokens are drafted while that is measured to be "
+           "faster. mtp, dflash and model are not supported yet."),
+    CHOICE(BENCH, "--draft", NULL, NULL, draft, "KIND", qn_draft_names,
+           "also measure decoding with drafts, as in run: auto, off, ngram, mtp, dflash or model (default off)",
+           "The tokens of a benchmark mean nothing; see --accept."),
+    NUMBER(BENCH, "--accept", NULL, NULL, accept, "R", 0, 1,
+           "with --draft: accept each drafted token with this chance (default 0: if it is sampled)", NULL),
+    INT(BENCH, "--draft-tokens", NULL, NULL, draft_tokens, "N", 1, 15,
+        "with --draft: most tokens of a draft (default 15)", NULL),
     FLAG(RUN, "--ignore-eos", NULL, NULL, ignore_end, "continue past the end of the text", NULL),
 
     INT(BENCH, "-p", "--n-prompt", NULL, n_prompt, "N", 0, 1 << 24,
@@ -285,8 +298,9 @@ const qn_option qn_options[] = {
         "typical_p, top_n_sigma, xtc_probability, xtc_threshold, mirostat, mirostat_tau, mirostat_eta, "
         "dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, dry_sequence_breakers (a list of texts), "
         "repeat_penalty, repeat_last_n, frequency_penalty, presence_penalty, seed; null if it is greedy), "
-        "json_schema (the option, or null) and of_free (the rate over that of the row it is compared with, median of "
-        "the repetitions; null without one)."),
+        "json_schema (the option, or null), of_free (the rate over that of the row it is compared with, median of "
+        "the repetitions; null without one), draft (the option), accept (the option, or null), drafted and accepted "
+        "(tokens of all repetitions) and tokens_per_step (of a sequence)."),
 
     TEXT(BENCH_SERVE, "-m", "--model", NULL, model, "NAME",
          "the model's name in requests (default: the first that the server lists)", NULL),

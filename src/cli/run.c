@@ -3,6 +3,7 @@
 #include "cli/conversation.h"
 #include "cli/effort.h"
 #include "cli/generate.h"
+#include "cli/draft.h"
 #include "cli/grammar.h"
 
 #include "base/utf8.h"
@@ -76,6 +77,8 @@ static int check_args(qn_args *args)
     if (!parse_stop_tokens(args, stop_tokens))
         return QN_EXIT_USAGE;
     int status = qn_check_grammar(args);
+    if (status == QN_EXIT_DONE)
+        status = qn_check_draft(args);
     if (status == QN_EXIT_DONE)
         status = qn_check_breakers(args);
     return status ? status : qn_check_stops(args);
@@ -231,14 +234,16 @@ static void print_stats(const qn_args *args, const qn_request_result *result)
     char peak[32];
     /* The evaluation of the prompt gives the first token; the time measured is that of the others. */
     const size_t n_timed = result->n_generated > 1 ? result->n_generated - 1 : 0;
-    char forced[48] = "";
+    char forced[48] = "", drafted[QN_DRAFT_TEXT];
     if (result->n_jumped)
         snprintf(forced, sizeof forced, " (%zu forced)", result->n_jumped);
-    fprintf(stderr,
-            "quern: prompt %zu tokens, %.1f tok/s; generated %zu tokens%s, %.1f tok/s; peak memory %s; seed %llu; %s\n",
-            result->n_prompt, rate(result->n_prompt, result->prompt_seconds), result->n_generated, forced,
-            rate(n_timed, result->generate_seconds), qn_print_size(peak, qn_peak_rss()),
-            (unsigned long long)args->sampling.seed, finish_text(result));
+    fprintf(
+        stderr,
+        "quern: prompt %zu tokens, %.1f tok/s; generated %zu tokens%s, %.1f tok/s%s; peak memory %s; seed %llu; %s\n",
+        result->n_prompt, rate(result->n_prompt, result->prompt_seconds), result->n_generated, forced,
+        rate(n_timed, result->generate_seconds),
+        qn_draft_text(result->n_generated, result->n_drafted, result->n_accepted, drafted),
+        qn_print_size(peak, qn_peak_rss()), (unsigned long long)args->sampling.seed, finish_text(result));
 }
 
 static int generate(const qn_args *args, const qn_model *model, qn_session *session, qn_grammar *grammar)
@@ -260,6 +265,7 @@ static int generate(const qn_args *args, const qn_model *model, qn_session *sess
     params.reasoning_budget = args->reasoning_budget;
     params.grammar = grammar;
     params.jump_forward = qn_find_jump_forward(args);
+    params.draft = qn_find_draft(args);
     params.grammar_trigger.when = args->chat ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;
     qn_stream stream;
     qn_request_result result = QN_REQUEST_RESULT_INIT;

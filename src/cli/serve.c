@@ -1,6 +1,7 @@
 /* quern serve: models over HTTP. The server listens while the main thread loads a single model; then the main thread
  * waits. */
 #include "cli/cli.h"
+#include "cli/draft.h"
 #include "cli/serve_model.h"
 #include "cli/signals.h"
 
@@ -174,7 +175,8 @@ static int check_args(qn_args *args)
         qn_cli_error("--tls-cert and --tls-key: one needs the other");
         return QN_EXIT_USAGE;
     }
-    const int status = check_values(args);
+    int status = check_values(args);
+    status = status ? status : qn_check_draft(args);
     return status ? status : qn_check_breakers(args);
 }
 

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "cache/sequence.h"
 #include "cli/cli.h"
+#include "cli/draft.h"
 #include "cli/effort.h"
 #include "gguf/gguf.h"
 #include "quern/grammar.h"
@@ -78,7 +79,8 @@ static qn_status create_scheduler(const qn_args *args, qn_model *model, uint32_t
                                          .no_prefix_cache = args->prefix_cache == QN_BYTES_OFF,
                                          .prefix_host = args->prefix_host == QN_BYTES_OFF ? 0 : args->prefix_host,
                                          .no_prefix_host = args->prefix_host == QN_BYTES_OFF,
-                                         .on_log = args->quiet ? NULL : qn_cli_log_note };
+                                         .on_log = args->quiet ? NULL : qn_cli_log_note,
+                                         .draft = qn_find_draft(args) };
     return qn_scheduler_create(model, &params, out);
 }
 

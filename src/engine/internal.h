@@ -9,6 +9,7 @@
 #include "engine/grammars.h"
 #include "engine/kept.h"
 #include "engine/ranking.h"
+#include "engine/spec/drafting.h"
 #include "engine/state_file.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
@@ -22,9 +23,9 @@
 #include <sys/types.h>
 
 /* A loaded model, shared by any number of threads. Members are constant after qn_model_load, but for the locks, and for
- * the contents of `kept` and `grammars`, which have locks of their own. After loading, only the thread that holds
- * `lock` may use `team` and `device`; memories may be created, changed and freed without it. Locks are taken in this
- * order: `turn`, `lock`, those of `kept`, that of the device's pool. */
+ * the contents of `kept`, `drafting` and `grammars`, which have locks of their own. After loading, only the thread that
+ * holds `lock` may use `team` and `device`; memories may be created, changed and freed without it. Locks are taken in
+ * this order: `turn`, `lock`, those of `kept`, that of the device's pool. */
 struct qn_model {
     pid_t process; /* that loaded it (base/process.h) */
     qn_gguf *file;
@@ -37,7 +38,8 @@ struct qn_model {
     pthread_mutex_t turn;    /* held while waiting for `lock`, so that two threads that run step after step alternate */
     atomic_uintptr_t holder; /* id of the thread that holds `lock` (qn_model_is_locked_here); 0: none */
     bool has_lock;
-    qn_kept_list kept; /* with has_lock */
+    qn_kept_list kept;     /* with has_lock */
+    qn_drafting *drafting; /* has a lock of its own */
     qn_grammars *grammars;
     qn_tokenizer *tokenizer; /* NULL if the file has no supported tokeniser */
     qn_chat_template *chat;

@@ -120,7 +120,7 @@ static qn_status create_locks(qn_model *model)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a lock", qn_gguf_path(model->file));
     QN_TRY(qn_kept_list_create(&model->kept));
     model->has_lock = true;
-    return QN_OK;
+    return qn_drafting_create(model->device->vtable->launch ? QN_GPU_ROW_COST : QN_CPU_ROW_COST, &model->drafting);
 }
 
 /* More threads than processors make each step wait for threads that do not run. */
@@ -237,6 +237,7 @@ void qn_model_free(qn_model *model)
     qn_chat_template_free(model->chat);
     qn_tokenizer_free(model->tokenizer);
     qn_grammars_free(model->grammars);
+    qn_drafting_free(model->drafting);
     qn_free(model->name);
     if (model->has_lock) {
         qn_kept_list_free(&model->kept);

@@ -293,6 +293,8 @@ function stats({ usage, timings, started, first, n, n_ctx, from }) {
         cached: number(usage?.prompt_tokens_details?.cached_tokens) ?? number(timings?.cache_n),
         speed: number(timings?.predicted_per_second)
             ?? (generated > 1 && n > 1 && seconds > 0 ? (generated - 1) / seconds : undefined),
+        drafted: number(timings?.draft_n),
+        accepted: number(timings?.draft_n_accepted),
         first_ms: first ? Math.round(first - started) : undefined,
         n_ctx,
         from,

@@ -21,12 +21,14 @@ export const seconds = (ms) => (ms < 950 ? `${Math.max(0.1, ms / 1000).toFixed(1
 const count = (n) => n.toLocaleString("en");
 
 // "42 tokens/s, 318 tokens, ..."
-function statsText({ speed, tokens, prompt, cached, first_ms }) {
+function statsText({ speed, tokens, prompt, cached, drafted, accepted = 0, first_ms }) {
     const parts = [];
     if (speed !== undefined)
         parts.push(`${speed < 10 ? speed.toFixed(1) : Math.round(speed)} tokens/s`);
     if (tokens !== undefined)
         parts.push(`${count(tokens)} ${tokens === 1 ? "token" : "tokens"}`);
+    if (drafted && tokens > accepted)
+        parts.push(`${(tokens / (tokens - accepted)).toFixed(1)} tokens a step`);
     if (prompt !== undefined)
         parts.push(`prompt ${count(prompt)}${cached ? ` (${count(cached)} cached)` : ""}`);
     if (first_ms !== undefined)

@@ -79,7 +79,7 @@ function readMessage(value, where) {
         message.reasoning_ms = value.reasoning_ms;
     if (is.object(value.stats))
         message.stats = Object.fromEntries(["tokens", "prompt", "cached", "speed",
-            "first_ms", "n_ctx"].filter((name) => Number.isFinite(value.stats[name]))
+            "drafted", "accepted", "first_ms", "n_ctx"].filter((name) => Number.isFinite(value.stats[name]))
             .map((name) => [name, value.stats[name]]));
     if (value.files !== undefined) {
         if (!is.list(value.files, MAX_FILES))

@@ -50,6 +50,10 @@ void qn_llama_write_timings(const qn_choice *choice, qn_bytes *out)
     qn_json_member_integer(out, "cache_n", (int64_t)result->n_reused);
     write_rate(prompt, result->n_prompt - result->n_reused, result->prompt_seconds, out);
     write_rate(predicted, result->n_generated, result->generate_seconds, out);
+    if (result->n_drafted) {
+        qn_json_member_integer(out, "draft_n", (int64_t)result->n_drafted);
+        qn_json_member_integer(out, "draft_n_accepted", (int64_t)result->n_accepted);
+    }
     qn_json_close(out, '}');
 }
 

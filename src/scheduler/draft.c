@@ -1,33 +1,54 @@
-/* Drafts of forced text: decides whether to draft, and finds the tokens and their masks. */
+/* Drafts: finds their tokens and masks, and how likely they are to be accepted. */
 #include "scheduler/draft.h"
+
+#include "base/splitmix.h"
 
 #include <string.h>
 
-/* Cost of one more row in a step of one row on a CPU, relative to that step. Next to rows of other sequences, a row
- * costs as much as a step of its own. */
+/* Cost of one more row of forced text in a step of one row on a CPU, relative to that step. Next to rows of other
+ * sequences, a row costs as much as a step of its own. */
 static const float row_cost = 0.75f;
 static const float first_chance = 0.95f, memory = 0.1f, recovery = 1.0f / 256;
 
-qn_drafter qn_drafter_create(const qn_device *device, qn_jump_forward jump_forward, const qn_sampling *sampling,
-                             bool excluded, qn_constraint *constraint)
+qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
 {
+    const bool overlaps = o->device->vtable->launch, is_greedy = qn_sample_is_greedy(o->sampling);
     const bool is_wanted =
-        jump_forward == QN_JUMP_FORWARD_ON || (jump_forward == QN_JUMP_FORWARD_AUTO && !device->vtable->launch);
-    const bool is_on = is_wanted && !excluded && constraint->match && !sampling->mirostat && !device->piece;
-    if (is_on && !qn_sample_is_greedy(sampling))
+        o->jump_forward == QN_JUMP_FORWARD_ON || (o->jump_forward == QN_JUMP_FORWARD_AUTO && !overlaps);
+    const bool can = (!o->sampling->mirostat || is_greedy) && !o->device->piece &&
+                     (constraint->match || (!constraint->mask && !constraint->accepts));
+    const bool forces = is_wanted && can && constraint->match;
+    if (forces && !is_greedy)
         constraint->accepts = NULL;
-    return (qn_drafter){ .is_on = is_on, .is_lone = jump_forward == QN_JUMP_FORWARD_AUTO, .chance = first_chance };
+    const bool checks_first = constraint->accepts && !overlaps && !is_greedy;
+    return (qn_drafts){ .forces = forces,
+                        .is_lone = o->jump_forward == QN_JUMP_FORWARD_AUTO,
+                        .chance = first_chance,
+                        .proposes = o->kind != QN_DRAFT_OFF && can && !checks_first,
+                        .always = o->always,
+                        .most = o->most && o->most < QN_DRAFT_TOKENS ? o->most : QN_DRAFT_TOKENS,
+                        .simulated = o->simulated,
+                        .random = o->sampling->seed };
 }
 
-/* The number of tokens whose chance of acceptance is worth their cost. If it is 0, the chance grows with time. */
-static size_t find_length(qn_drafter *drafter)
+void qn_drafts_free(qn_drafts *d)
 {
-    float chance = drafter->chance;
+    if (d->drafter)
+        d->drafter->vtable->free(d->drafter);
+    d->drafter = NULL;
+}
+
+/* ---- Forced text ---- */
+
+/* The number of tokens whose chance of acceptance is worth their cost. If it is 0, the chance grows with time. */
+static size_t find_length(qn_drafts *d)
+{
+    float chance = d->chance;
     size_t n = 0;
     for (; n < QN_DRAFT_TOKENS && chance >= row_cost; n++)
-        chance *= drafter->chance;
+        chance *= d->chance;
     if (!n)
-        drafter->chance += recovery * (1 - drafter->chance);
+        d->chance += recovery * (1 - d->chance);
     return n;
 }
 
@@ -39,30 +60,105 @@ static size_t find_forced(const qn_draft_input *in, qn_token tokens[QN_GRAMMAR_F
     return status == QN_OK ? n : 0;
 }
 
-size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *in, size_t n_sequences, size_t most, uint32_t *masks)
+/* Makes the masks after each of the n tokens that follow those of the input. Returns how many were made: not those
+ * after a token that the grammar does not allow, nor those that take too long. */
+static size_t make_masks(const qn_draft_input *in, size_t n, uint32_t *masks)
 {
     const size_t n_words = qn_sample_mask_words(in->n_vocab);
+    memset(masks, 0, n * n_words * sizeof *masks);
+    return qn_grammar_match_masks(in->constraint->match, in->tokens + (in->n - in->n_answer), in->n_answer, n, n_words,
+                                  masks);
+}
+
+size_t qn_draft_find(qn_drafts *d, const qn_draft_input *in, size_t n_sequences, size_t most, uint32_t *masks)
+{
     qn_token forced[QN_GRAMMAR_FORCED];
-    const bool is_wanted = drafter->is_on && (n_sequences == 1 || !drafter->is_lone);
+    const bool is_wanted = d->forces && (n_sequences == 1 || !d->is_lone);
     size_t n = is_wanted && most ? find_forced(in, forced) : 0;
     n = n < most ? n : most;
-    const size_t length = n ? find_length(drafter) : 0;
+    const size_t length = n ? find_length(d) : 0;
     n = n < length ? n : length;
     if (!n)
         return 0;
     memcpy(in->tokens + in->n, forced, n * sizeof *forced);
-    memset(masks, 0, n * n_words * sizeof *masks);
-    const size_t n_masks = qn_grammar_match_masks(in->constraint->match, in->tokens + (in->n - in->n_answer),
-                                                  in->n_answer, n, n_words, masks);
+    const size_t n_masks = make_masks(in, n, masks);
     if (!n_masks) /* they take too long, as will the next ones */
-        qn_draft_count(drafter, n, 0);
+        qn_draft_count(d, n, 0);
     return n_masks;
 }
 
-bool qn_draft_expects(qn_drafter *drafter, const qn_draft_input *in)
+bool qn_draft_expects(qn_drafts *d, const qn_draft_input *in)
 {
     qn_token forced[QN_GRAMMAR_FORCED];
-    return drafter->is_on && find_forced(in, forced) > 1 && find_length(drafter);
+    return d->forces && find_forced(in, forced) > 1 && find_length(d);
+}
+
+void qn_draft_count(qn_drafts *d, size_t n, size_t n_accepted)
+{
+    for (size_t i = 0; i < n_accepted; i++)
+        d->chance += memory * (1 - d->chance);
+    if (n_accepted < n)
+        d->chance -= memory * d->chance;
+}
+
+/* ---- Proposals ---- */
+
+static void create_drafter(qn_drafts *d, const qn_draft_input *in)
+{
+    if (qn_ngram_create(in->written, in->scope, &d->drafter) == QN_OK)
+        memcpy(d->acceptance.chances, d->drafter->vtable->chances, sizeof d->acceptance.chances);
+    d->proposes = d->drafter;
+}
+
+/* Any tokens, where the drafter has too few: a simulated draft is as long as it may be. */
+static void fill_simulated(qn_drafts *d, const qn_draft_input *in, size_t most)
+{
+    for (qn_proposal *p = &d->proposal; p->n < most; p->n++)
+        p->tokens[p->n] = (qn_token)(qn_splitmix(&d->random) % in->n_vocab);
+}
+
+void qn_draft_propose(qn_drafts *d, const qn_draft_input *in, size_t most)
+{
+    d->proposed_after = 0;
+    d->proposal.n = 0;
+    if (d->proposes && !d->drafter)
+        create_drafter(d, in);
+    if (!d->drafter)
+        return;
+    most = most < d->most ? most : d->most;
+    d->drafter->vtable->propose(d->drafter, in->tokens, in->n, most, &d->proposal);
+    if (d->simulated > 0)
+        fill_simulated(d, in, most);
+    for (size_t i = 0; i < d->proposal.n; i++)
+        d->chances[i] = d->simulated > 0 ? d->simulated : qn_acceptance_chance(&d->acceptance, &d->proposal, i);
+    d->proposed_after = in->n;
+}
+
+size_t qn_draft_take(qn_drafts *d, const qn_draft_input *in, size_t n, uint32_t *masks)
+{
+    memcpy(in->tokens + in->n, d->proposal.tokens, n * sizeof *in->tokens);
+    return masks ? make_masks(in, n, masks) : n;
+}
+
+void qn_draft_learn(qn_drafts *d, size_t n_before, const qn_token *followed, size_t n)
+{
+    if (d->drafter && d->proposed_after == n_before && d->simulated <= 0)
+        (void)qn_acceptance_learn(&d->acceptance, &d->proposal, followed, n);
+    d->proposed_after = 0;
+}
+
+/* ---- Results ---- */
+
+void qn_draft_simulate(qn_drafts *d, const qn_token *draft, size_t n, size_t n_vocab, qn_sample_request *sampled)
+{
+    for (size_t i = 0; i < n; i++) {
+        const bool accepts = (double)(qn_splitmix(&d->random) >> 11) < (double)d->simulated * 0x1p53;
+        if (!accepts) {
+            sampled[i].token = sampled[i].token == draft[i] ? (draft[i] + 1) % (qn_token)n_vocab : sampled[i].token;
+            return;
+        }
+        sampled[i].token = draft[i];
+    }
 }
 
 size_t qn_draft_accepted(const qn_token *draft, size_t n, const qn_sample_request *sampled)
@@ -71,12 +167,4 @@ size_t qn_draft_accepted(const qn_token *draft, size_t n, const qn_sample_reques
     while (accepted < n && sampled[accepted].token == draft[accepted])
         accepted++;
     return accepted - (accepted && !qn_sample_is_finite(sampled[accepted].best));
-}
-
-void qn_draft_count(qn_drafter *drafter, size_t n, size_t n_accepted)
-{
-    for (size_t i = 0; i < n_accepted; i++)
-        drafter->chance += memory * (1 - drafter->chance);
-    if (n_accepted < n)
-        drafter->chance -= memory * drafter->chance;
 }

@@ -1,32 +1,61 @@
-/* Jump-forward: text that a grammar forces, as a draft. A step evaluates the tokens of the text after the last token of
- * the answer, and samples at each of them under the mask of its position, with the random number of a step of its own.
- * Sampled tokens are kept up to the first that differs from the draft: answers are the same as with one token per step,
- * in fewer steps.
+/* Drafts: tokens that are evaluated together with the last token of an answer, because they may follow it. A step
+ * samples at each of them, with the random number, the penalties and the mask of a step of its own. Sampled tokens are
+ * kept up to the first that differs from the draft: answers are the same as with one token per step, in fewer steps.
  *
- * A drafter is used by one thread at a time: the scheduler's step thread, and while a step is computed a thread of the
- * team (qn_sample_request.prepare), which calls qn_draft_expects. */
+ * The tokens are text that a grammar forces (jump-forward), or else what the request's drafter proposes
+ * (engine/spec/drafter.h). A proposal is also compared with the sampled tokens where it was not drafted, so its chances
+ * are known before a row is spent on it.
+ *
+ * The drafts of a request are used by one thread at a time: the scheduler's step thread, and while a step is computed a
+ * thread of the team (qn_sample_request.prepare), which calls qn_draft_expects. */
 #ifndef QN_SCHEDULER_DRAFT_H
 #define QN_SCHEDULER_DRAFT_H
 
+#include "engine/spec/drafter.h"
+#include "engine/spec/ngram.h"
 #include "scheduler/constraint.h"
 
-enum { QN_DRAFT_TOKENS = 15 };
-
 /* How the tokens of one answer are drafted. Zero: nothing is drafted. */
-typedef struct qn_drafter {
-    bool is_on;
+typedef struct qn_drafts {
+    /* Forced text. */
+    bool forces;
     bool is_lone; /* only in steps without other sequences */
     float chance; /* estimated chance that a token is accepted if all before it are, from recent drafts; 0 to 1 */
-} qn_drafter;
 
-/* qn_drafter_create - Returns the drafter of an answer; is_on is false if the answer has no drafts. With drafts, tokens
- * are always sampled under masks, unless sampling is greedy: checking first gives a different token for the same random
- * number, and the number of drafted tokens depends on other requests.
+    /* Proposals. */
+    bool proposes;
+    bool always;         /* drafts whatever is proposed, without weighing the cost of rows */
+    size_t most;         /* tokens of a draft */
+    float simulated;     /* chance with which a drafted token is accepted, whatever is sampled; 0: as it is sampled */
+    uint64_t random;     /* state of the generator for `simulated` */
+    qn_drafter *drafter; /* NULL before its first use */
+    qn_acceptance acceptance;
+    qn_proposal proposal;
+    size_t proposed_after;          /* tokens before the proposal; 0: there is none */
+    float chances[QN_DRAFT_TOKENS]; /* of the proposal's tokens */
+} qn_drafts;
+
+/* What the drafts of a request depend on. */
+typedef struct qn_draft_options {
+    const qn_device *device;
+    const qn_sampling *sampling;
+    qn_jump_forward jump_forward;
+    qn_draft_kind kind; /* QN_DRAFT_AUTO: where it pays */
+    bool always;
+    size_t most; /* 0: the default */
+    float simulated;
+} qn_draft_options;
+
+/* qn_drafts_create - Returns the drafts of an answer. There are none with mirostat, with a caller's mask, and on a
+ * device whose pieces have a fixed size. If forced text may be drafted, tokens are always sampled under masks, unless
+ * sampling is greedy: checking first gives a different token for the same random number, and the number of drafted
+ * tokens depends on other requests. For the same reason nothing is proposed where tokens are checked first.
  *
- *   excluded     the request uses a feature that drafts do not support
  *   constraint   `accepts` is changed */
-qn_drafter qn_drafter_create(const qn_device *device, qn_jump_forward jump_forward, const qn_sampling *sampling,
-                             bool excluded, qn_constraint *constraint);
+qn_drafts qn_drafts_create(const qn_draft_options *options, qn_constraint *constraint);
+
+/* qn_drafts_free - Frees the drafter. */
+void qn_drafts_free(qn_drafts *drafts);
 
 /* The text that a draft continues. All pointers are the caller's, valid during the call. */
 typedef struct qn_draft_input {
@@ -35,21 +64,50 @@ typedef struct qn_draft_input {
     qn_token *tokens; /* [n] the prompt and the answer, with room for `most` others, where the draft is written */
     size_t n, n_answer;
     size_t n_vocab;
+    const qn_written *written; /* answers of other requests, or NULL */
+    const char *scope;         /* lives as long as the drafts */
 } qn_draft_input;
 
-/* qn_draft_find - Drafts up to `most` tokens: only tokens whose chance of acceptance is worth the cost of their rows.
+/* ---- Forced text ---- */
+
+/* qn_draft_find - Drafts up to `most` tokens of forced text: only tokens whose chance of acceptance is worth the cost
+ * of their rows.
  *
  *   n_sequences   number of sequences with rows in the step, including this one
  *   masks         [most, qn_sample_mask_words(n_vocab)] row i is the mask of the token after token i of the draft
  *
  * Returns the number of tokens: 0 if nothing is forced, if a mask fails or takes long, and sometimes if few tokens were
  * accepted recently. */
-size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *input, size_t n_sequences, size_t most,
-                     uint32_t *masks);
+size_t qn_draft_find(qn_drafts *drafts, const qn_draft_input *input, size_t n_sequences, size_t most, uint32_t *masks);
 
 /* qn_draft_expects - Returns true if the next token and more tokens after it are forced: a draft can be made once the
  * next token is known. */
-bool qn_draft_expects(qn_drafter *drafter, const qn_draft_input *input);
+bool qn_draft_expects(qn_drafts *drafts, const qn_draft_input *input);
+
+/* qn_draft_count - Updates the chance of forced text after n > 0 of its tokens were drafted. */
+void qn_draft_count(qn_drafts *drafts, size_t n, size_t n_accepted);
+
+/* ---- Proposals ---- */
+
+/* qn_draft_propose - Has the drafter propose up to `most` tokens, with their chances: drafts->proposal. Without memory
+ * there is no proposal. */
+void qn_draft_propose(qn_drafts *drafts, const qn_draft_input *input, size_t most);
+
+/* qn_draft_take - Drafts the first n tokens of the proposal.
+ *
+ *   masks   as in qn_draft_find; NULL without a grammar
+ *
+ * Returns the number of tokens: fewer under a grammar that does not allow them, or whose masks take long. */
+size_t qn_draft_take(qn_drafts *drafts, const qn_draft_input *input, size_t n, uint32_t *masks);
+
+/* qn_draft_learn - Updates the chances by the tokens [n] that followed the first n_before tokens. */
+void qn_draft_learn(qn_drafts *drafts, size_t n_before, const qn_token *followed, size_t n);
+
+/* ---- Results ---- */
+
+/* qn_draft_simulate - With drafts->simulated: replaces sampled tokens [n + 1], as if the model had sampled tokens of
+ * the draft [n] by chance. */
+void qn_draft_simulate(qn_drafts *drafts, const qn_token *draft, size_t n, size_t n_vocab, qn_sample_request *sampled);
 
 /* qn_draft_accepted - Returns how many tokens of a draft were sampled. The last of them is not counted if the sample
  * after it failed: that sample is then repeated in the next step, after the token was added to the answer.
@@ -57,8 +115,5 @@ bool qn_draft_expects(qn_drafter *drafter, const qn_draft_input *input);
  *   draft    [n]
  *   sampled  [n + 1] */
 size_t qn_draft_accepted(const qn_token *draft, size_t n, const qn_sample_request *sampled);
-
-/* qn_draft_count - Updates the chance of acceptance after n > 0 tokens were drafted. */
-void qn_draft_count(qn_drafter *drafter, size_t n, size_t n_accepted);
 
 #endif

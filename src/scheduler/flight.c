@@ -181,18 +181,44 @@ static void work_beside(qn_scheduler *s)
 
 /* ---- After a step ---- */
 
-/* Adds the tokens sampled after the accepted tokens of a draft, up to a token that ends the request. */
-static void take_draft(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
+/* Counts the drafted tokens of a piece, n of which were accepted. */
+static void count_draft(qn_scheduler *s, const qn_piece *piece, size_t n)
 {
     qn_request *r = piece->request;
-    const size_t n = qn_draft_accepted(r->tokens + r->n_tokens, piece->n_drafted, sampled);
+    if (!piece->is_proposal) {
+        qn_draft_count(&r->drafts, piece->n_drafted, n);
+        return;
+    }
+    r->result.n_drafted += piece->n_drafted;
+    s->n_drafted += piece->n_drafted;
+    s->n_accepted += n;
+    if (r->drafts.drafter->vtable->accepted)
+        r->drafts.drafter->vtable->accepted(r->drafts.drafter, n);
+    if (qn_drafting_count(&s->drafting, piece->n_drafted, n) && s->params.on_log)
+        qn_drafting_log(&s->drafting, s->params.on_log, s->params.user);
+}
+
+/* Adds the tokens sampled after the accepted tokens of a draft, up to a token that ends the request, or its
+ * reasoning. */
+static void take_draft(qn_scheduler *s, const qn_piece *piece, qn_sample_request *sampled)
+{
+    qn_request *r = piece->request;
+    const size_t before = r->n_tokens;
+    if (piece->is_proposal && r->drafts.simulated > 0)
+        qn_draft_simulate(&r->drafts, r->tokens + before, piece->n_drafted, r->n_vocab, sampled);
+    const size_t n = qn_draft_accepted(r->tokens + before, piece->n_drafted, sampled);
     size_t n_taken = 0;
-    qn_sampler_take_back(r->sampler, piece->n_drafted - n);
-    qn_draft_count(&r->drafter, piece->n_drafted, n);
-    while (n_taken <= n && !r->is_over)
+    count_draft(s, piece, n);
+    while (n_taken <= n && !r->is_over && r->n_tokens == before + n_taken) {
+        if (n_taken && sampled[n_taken].logprobs)
+            r->logprobs = *sampled[n_taken].logprobs;
         take_token(s, r, &sampled[n_taken++], QN_OK);
-    r->result.n_jumped += n_taken - 1;
-    qn_memory_truncate(r->memory, r->memory->sequence->length - (piece->n_drafted - (n_taken - 1)));
+    }
+    const size_t n_rejected = piece->n_drafted - (n_taken - 1);
+    *(piece->is_proposal ? &r->result.n_accepted : &r->result.n_jumped) += n_taken - 1;
+    qn_sampler_take_back(r->sampler, n_rejected);
+    qn_draft_learn(&r->drafts, before, r->tokens + before, n_taken);
+    qn_memory_truncate(r->memory, r->memory->sequence->length - n_rejected);
     qn_request_keep_prefix(s, r);
 }
 
@@ -230,10 +256,9 @@ static void take_prompt(qn_scheduler *s, const qn_scheduled *step, const qn_piec
 }
 
 /* Processes the results of one piece; `results` are those of its scored rows, then its tokens. */
-static void complete_piece(qn_scheduler *s, const qn_scheduled *step, const qn_piece *piece,
-                           const qn_sample_request *results)
+static void complete_piece(qn_scheduler *s, const qn_scheduled *step, const qn_piece *piece, qn_sample_request *results)
 {
-    const qn_sample_request *sampled = piece->samples ? results + piece->n_scored : NULL;
+    qn_sample_request *sampled = piece->samples ? results + piece->n_scored : NULL;
     qn_request *r = piece->request;
     qn_sequence *sequence = r->memory->sequence;
     r->n_in_flight--;
@@ -259,7 +284,10 @@ static void complete_piece(qn_scheduler *s, const qn_scheduled *step, const qn_p
     if (sampled && r->is_rejected) {
         qn_request_reject(s, r, sampled);
     } else if (sampled && !is_stopped_before(s, r)) {
+        const size_t before = r->n_tokens;
         take_token(s, r, sampled, QN_OK);
+        if (r->n_tokens > before)
+            qn_draft_learn(&r->drafts, before, r->tokens + before, 1);
     } else if (sequence->length == r->n_tokens && r->params.max_tokens == 0) {
         r->result.finish = QN_FINISH_LENGTH;
         r->is_over = true;
@@ -308,6 +336,8 @@ static void count(qn_scheduler *s, const qn_scheduled *scheduled, double seconds
     c->prefix_states = counts.states;
     c->prefix_host_bytes = counts.host_bytes;
     c->generated_tokens += s->n_generated;
+    c->drafted_tokens += s->n_drafted;
+    c->accepted_tokens += s->n_accepted;
     c->steps += step->n_rows > 0;
     c->rows += step->n_rows;
     c->ahead_steps += scheduled->is_ahead;
@@ -316,7 +346,7 @@ static void count(qn_scheduler *s, const qn_scheduled *scheduled, double seconds
     c->step_seconds += step->n_rows ? seconds : 0;
     c->longest_step_seconds = step->n_rows && seconds > c->longest_step_seconds ? seconds : c->longest_step_seconds;
     pthread_mutex_unlock(&s->lock);
-    s->n_generated = 0;
+    s->n_generated = s->n_drafted = s->n_accepted = 0;
 }
 
 /* ---- A step ---- */
@@ -327,7 +357,11 @@ static void measure(qn_scheduler *s, const qn_scheduled *step)
     const double now = s->now(), begin = step->start > s->last_end ? step->start : s->last_end, seconds = now - begin;
     const double idle = s->last_end > 0 ? step->idle_seconds : 0;
     s->last_end = now;
-    qn_step_times_add(&s->times, step->n_decoding, step->step.n_rows - step->n_decoding, seconds);
+    const size_t n_prompt = step->step.n_rows - step->n_decoding - step->n_drafted;
+    if (n_prompt || !step->n_drafted)
+        qn_step_times_add(&s->times, step->n_decoding, n_prompt, seconds);
+    if (!n_prompt)
+        qn_row_costs_add(&s->drafting.costs, step->step.n_rows, seconds);
     count(s, step, seconds, idle);
 }
 
@@ -387,7 +421,9 @@ static bool may_run_ahead(qn_scheduler *s, const qn_scheduled *step)
             return false;
     for (uint32_t i = 0; i < step->n_pieces; i++)
         if (step->pieces[i].n_drafted ||
-            (step->pieces[i].samples && qn_request_waits_for_token(step->pieces[i].request)))
+            (step->pieces[i].samples && qn_request_waits_for_token(step->pieces[i].request)) ||
+            (step->pieces[i].samples &&
+             qn_request_expects_proposal(step->pieces[i].request, &s->drafting.costs, step->step.n_rows)))
             return false;
     return true;
 }

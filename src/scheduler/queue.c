@@ -81,6 +81,8 @@ void qn_scheduler_end(qn_scheduler *s, qn_request *r, qn_finish finish, qn_statu
     if (finish != QN_FINISH_ERROR)
         keep_pages(s, r);
     free_memory(s, r);
+    if (s->written && r->cap_tokens && r->drafts.proposes)
+        qn_written_add(s->written, r->lists->scope, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt);
     pthread_mutex_lock(&s->lock);
     unlink_running(s, r);
     pthread_mutex_unlock(&s->lock);

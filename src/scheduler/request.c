@@ -59,6 +59,11 @@ static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
     if (is_scored && p->reasoning_budget >= 0)
         return qn_fail(QN_ERR_INVALID, "log probabilities of the prompt: they are given with a reasoning budget");
     QN_TRY(qn_request_check_pooling(s, p));
+    QN_TRY(qn_draft_check(p->draft));
+    if (p->draft_tokens > QN_DRAFT_TOKENS)
+        return qn_fail(QN_ERR_INVALID, "draft_tokens: %zu, expected at most %d", p->draft_tokens, QN_DRAFT_TOKENS);
+    if (!(p->draft_accept >= 0 && p->draft_accept <= 1))
+        return qn_fail(QN_ERR_INVALID, "draft_accept: %g, expected 0 to 1", (double)p->draft_accept);
     if (p->on_progress && s->generation)
         return qn_fail(QN_ERR_UNSUPPORTED, "on_progress: a session reports progress by qn_session_on_progress");
     if (p->max_tokens >= 0 && p->min_tokens > p->max_tokens)
@@ -101,6 +106,26 @@ static qn_status find_constraint(const qn_scheduler *s, const qn_request_params 
                                 &p->sampling, &r->constraint);
 }
 
+/* The request's kind of draft, else the scheduler's, else that of QN_DRAFT. By default drafts are made on the CPU only:
+ * on a GPU a step with a draft does not run ahead. */
+static void find_drafts(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
+{
+    const qn_draft_forced *forced = &s->forced_draft;
+    const qn_draft_kind asked = p->draft == QN_DRAFT_AUTO ? s->params.draft : p->draft,
+                        kind = asked == QN_DRAFT_AUTO ? forced->kind : asked,
+                        found = kind != QN_DRAFT_AUTO ? kind
+                                : s->overlaps         ? QN_DRAFT_OFF
+                                                      : QN_DRAFT_NGRAM;
+    const qn_draft_options options = { .device = s->model->device,
+                                       .sampling = &p->sampling,
+                                       .jump_forward = p->jump_forward,
+                                       .kind = p->max_tokens ? found : QN_DRAFT_OFF,
+                                       .always = forced->is_set && forced->kind == found,
+                                       .most = p->draft_tokens,
+                                       .simulated = p->draft_accept };
+    r->drafts = qn_drafts_create(&options, &r->constraint);
+}
+
 static qn_status find_events(const qn_request_params *p, qn_request *r)
 {
     qn_output_params output = r->prompt->output;
@@ -137,8 +162,7 @@ static qn_status create(const qn_scheduler *s, const qn_request_params *p, const
     if (p->pooling)
         QN_TRY(qn_pooled_create(p->pooling, r->n_prompt, s->model->hparams.n_embd, &r->pooled));
     QN_TRY(find_constraint(s, p, before, r));
-    r->drafter = qn_drafter_create(s->model->device, p->jump_forward, &p->sampling,
-                                   p->n_logprobs >= 0 || p->reasoning_budget >= 0, &r->constraint);
+    find_drafts(s, p, r);
     return QN_OK;
 }
 
@@ -149,6 +173,8 @@ static size_t count_bytes(const qn_request *r, const qn_request *before)
     const qn_grammar *grammar = r->constraint.grammar;
     const size_t pooled = r->pooled ? r->pooled->n_embd * (sizeof(double) + sizeof(float)) : 0;
     size_t bytes = sizeof *r + PARTS + qn_sampler_breaker_bytes(r->sampler) + pooled;
+    if (r->drafts.proposes)
+        bytes += r->n_prompt * QN_NGRAM_TOKEN_BYTES;
     if (!before || before->prompt != r->prompt)
         bytes += qn_input_prompt_bytes(r->prompt);
     if (!before || before->lists != r->lists)
@@ -213,6 +239,7 @@ void qn_request_free(qn_request *r)
     qn_free(r->logits);
     qn_free(r->allowed);
     qn_sampler_free(r->sampler);
+    qn_drafts_free(&r->drafts);
     qn_constraint_free(&r->constraint);
     qn_utf8_stream_free(&r->utf8);
     qn_events_free(&r->events);

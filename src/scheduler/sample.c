@@ -78,7 +78,9 @@ static qn_draft_input draft_input(const qn_request *r)
                              .tokens = r->tokens,
                              .n = r->n_tokens,
                              .n_answer = r->n_tokens - r->n_prompt,
-                             .n_vocab = r->n_vocab };
+                             .n_vocab = r->n_vocab,
+                             .written = r->scheduler->written,
+                             .scope = r->lists->scope };
 }
 
 /* A request's qn_sample_request.prepare: called by the device while it computes the step, on any thread of the team,
@@ -93,7 +95,7 @@ static void prepare(void *request, qn_sample_request *sampled)
     if (r->constraint.match && !sampled->check)
         constrain(r, sampled);
     const qn_draft_input input = draft_input(r);
-    r->expects_draft = r->scheduler->overlaps && qn_draft_expects(&r->drafter, &input);
+    r->expects_draft = r->scheduler->overlaps && qn_draft_expects(&r->drafts, &input);
 }
 
 /* Whether the next step waits. A token sampled on the host is known only when the step has ended. After a forced token
@@ -142,7 +144,8 @@ qn_sample_request qn_request_next_sample(qn_request *r)
     return request;
 }
 
-size_t qn_request_draft(qn_request *r, size_t n_sequences, size_t most, uint32_t *masks)
+/* The most tokens of a draft, at most `most`, with room for them after the request's tokens. */
+static size_t reserve_draft(qn_request *r, size_t most)
 {
     const size_t length = r->n_tokens, n_ctx = r->scheduler->params.n_ctx;
     const int64_t limit = r->params.max_tokens;
@@ -150,22 +153,63 @@ size_t qn_request_draft(qn_request *r, size_t n_sequences, size_t most, uint32_t
                             n_ctx > length ? n_ctx - length : 0, qn_sequence_max_drafted(r->memory->sequence, 1) };
     for (size_t i = 0; i < sizeof left / sizeof *left; i++)
         most = left[i] < most ? left[i] : most;
-    if (!r->drafter.is_on || r->n_slow || !r->cap_tokens ||
+    if (r->n_slow || !r->cap_tokens ||
         qn_realloc_array(&r->tokens, &r->cap_tokens, length + most, sizeof *r->tokens, "tokens of a request") != QN_OK)
         return 0;
+    return most;
+}
+
+size_t qn_request_draft(qn_request *r, size_t n_sequences, size_t most, uint32_t *masks)
+{
+    most = r->drafts.forces ? reserve_draft(r, most) : 0;
     const qn_draft_input input = draft_input(r);
-    return qn_draft_find(&r->drafter, &input, n_sequences, most, masks);
+    return most ? qn_draft_find(&r->drafts, &input, n_sequences, most, masks) : 0;
+}
+
+size_t qn_request_propose(qn_request *r, size_t most)
+{
+    most = r->drafts.proposes ? reserve_draft(r, most) : 0;
+    const qn_draft_input input = draft_input(r);
+    /* What cannot be drafted is proposed, too: the chances of later tokens are learned from it. */
+    qn_draft_propose(&r->drafts, &input, most ? most : 1);
+    return most < r->drafts.proposal.n ? most : r->drafts.proposal.n;
+}
+
+bool qn_request_expects_proposal(qn_request *r, const qn_row_costs *costs, size_t n_rows)
+{
+    static const float likely = 0.5f;
+    qn_drafts *d = &r->drafts;
+    const qn_draft_input input = draft_input(r);
+    if (!d->proposes)
+        return false;
+    if (d->proposed_after != r->n_tokens)
+        qn_draft_propose(d, &input, QN_DRAFT_TOKENS);
+    if (d->proposal.n < 2 || d->chances[0] < likely)
+        return d->always && d->proposal.n > 1;
+    qn_row_offer offer = { .chances = d->chances + 1, .n = d->proposal.n - 1 };
+    return d->always || qn_row_costs_choose(costs, n_rows, &offer, 1, offer.n) > 0;
+}
+
+size_t qn_request_take_proposal(qn_request *r, size_t n, uint32_t *masks)
+{
+    const qn_draft_input input = draft_input(r);
+    return qn_draft_take(&r->drafts, &input, n, masks);
 }
 
 /* The parameters may point into `tokens`, which does not move meanwhile: no step is launched while a step with drafts
  * is in flight (may_run_ahead). */
-qn_sample_request qn_request_drafted_sample(qn_request *r, size_t i, const uint32_t *mask)
+qn_sample_request qn_request_drafted_sample(qn_request *r, size_t i, const uint32_t *mask, qn_logprobs *logprobs)
 {
     qn_sample_request request = qn_sampler_next_request(r->sampler, r->tokens, r->n_tokens + i);
     request.bias = r->lists->bias;
     request.n_bias = n_bias(r, i);
     request.allowed = mask;
-    qn_constraint_release(mask, r->n_vocab, request.n_bias - r->lists->n_bias, &request);
+    if (mask)
+        qn_constraint_release(mask, r->n_vocab, request.n_bias - r->lists->n_bias, &request);
+    request.logprobs = logprobs;
+    request.logprobs_after = r->params.logprobs_after;
+    if (logprobs)
+        logprobs->n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
     return request;
 }
 

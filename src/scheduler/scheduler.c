@@ -37,7 +37,7 @@ static qn_status check_params(const qn_scheduler_params *p)
                        (unsigned)p->max_sequences, p->max_rows ? (unsigned)p->max_rows : MAX_ROWS);
     if (!(p->step_seconds >= 0) || isinf(p->step_seconds))
         return qn_fail(QN_ERR_INVALID, "step time: %g seconds, expected 0 or more", p->step_seconds);
-    return QN_OK;
+    return qn_draft_check(p->draft);
 }
 
 /* ---- Creation ---- */
@@ -113,6 +113,9 @@ static qn_status create(qn_scheduler *s)
 {
     const uint32_t n = s->params.max_sequences, n_logits = n + QN_STEP_DRAFTED + QN_STEP_SCORED;
     QN_TRY(create_locks(s));
+    QN_TRY(qn_draft_environment(&s->forced_draft));
+    if (!s->generation)
+        QN_TRY(qn_written_create(&s->written));
     if (s->generation)
         s->cache = s->generation->session->memory->sequence->cache;
     else
@@ -123,6 +126,7 @@ static qn_status create(qn_scheduler *s)
     for (size_t i = 0; i < 2; i++) {
         qn_scheduled *step = &s->steps[i];
         QN_TRY(qn_alloc(&step->pieces, n, sizeof *step->pieces, "scheduler"));
+        QN_TRY(qn_alloc(&step->offers, n, sizeof *step->offers, "scheduler"));
         QN_TRY(qn_alloc(&step->logit_rows, n_logits, sizeof *step->logit_rows, "scheduler"));
         QN_TRY(qn_alloc(&step->requests, n_logits, sizeof *step->requests, "scheduler"));
         QN_TRY(qn_alloc(&step->rows, s->params.max_rows, sizeof *step->rows, "scheduler"));
@@ -140,6 +144,7 @@ static qn_status create_with(qn_model *model, const qn_scheduler_params *params,
     s->params = *params;
     fill_params(model, &s->params);
     s->now = qn_now;
+    qn_drafting_load(model->drafting, &s->drafting);
     s->overlaps = model->device->vtable->launch != NULL;
     const qn_status status = create(s);
     if (status != QN_OK) {
@@ -234,6 +239,7 @@ void qn_scheduler_destroy(qn_scheduler *s)
         return;
     if (s->has_locks) {
         stop(s);
+        qn_drafting_store(&s->drafting, s->model->drafting);
         qn_kept_free(&s->model->kept, s->kept);
         pthread_mutex_destroy(&s->lock);
         pthread_mutex_destroy(&s->events_lock);
@@ -242,11 +248,14 @@ void qn_scheduler_destroy(qn_scheduler *s)
         pthread_cond_destroy(&s->has_events);
         pthread_cond_destroy(&s->has_masks);
     }
+    qn_written_free(s->written);
     qn_free(s->running);
     qn_free(s->sharing);
     qn_free(s->places);
     for (size_t i = 0; i < 2; i++) {
         qn_free(s->steps[i].pieces);
+        qn_free(s->steps[i].offers);
+        qn_free(s->steps[i].draft_logprobs);
         qn_free(s->steps[i].logit_rows);
         qn_free(s->steps[i].requests);
         qn_free(s->steps[i].masks);

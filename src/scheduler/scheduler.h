@@ -11,6 +11,7 @@
  *   flight.c      steps on the device, and their tokens
  *   score.c       log probabilities of prompts
  *   embed.c       embeddings of prompts
+ *   draft.c       drafts of a request
  *   sample.c      parameters of sampling
  *   masks.c       order in which masks are made
  *   output.c      text and callbacks
@@ -37,6 +38,7 @@
 #include "scheduler/draft.h"
 #include "engine/events.h"
 #include "engine/pooling.h"
+#include "engine/spec/drafting.h"
 #include "scheduler/step_time.h"
 #include "quern/scheduler.h"
 #include "text/stop.h"
@@ -46,7 +48,7 @@
 enum { QN_MAX_SET_ASIDE = 2 };
 
 /* Most drafted rows of a step. */
-enum { QN_STEP_DRAFTED = 32 };
+enum { QN_STEP_DRAFTED = 64 };
 
 /* Most scored rows of a step: rows of prompts whose log probabilities are computed. A GPU's pieces of fixed size fit.
  */
@@ -166,10 +168,10 @@ struct qn_request {
     bool has_begun;        /* a request of its submission was admitted; under s->lock */
     atomic_bool cancelled; /* set by any thread */
 
-    /* Constant after qn_request_new. `constraint` and `drafter` also hold estimates, which change during steps. */
+    /* Constant after qn_request_new. `constraint` and `drafts` also hold estimates, which change during steps. */
     qn_request_params params; /* data behind its pointers is copied into the members below, or not kept */
     qn_constraint constraint;
-    qn_drafter drafter;
+    qn_drafts drafts;
     qn_input_prompt *prompt;
     qn_input_lists *lists;
     size_t n_prompt, n_vocab;
@@ -243,7 +245,9 @@ typedef struct qn_piece {
     qn_request *request; /* NULL: dropped from the step */
     size_t n;
     size_t n_drafted;      /* of n, the last rows: drafted tokens, which may be rejected */
-    const uint32_t *masks; /* [n_drafted, mask words]: tokens allowed after each drafted token */
+    bool is_proposal;      /* they are the drafter's, not forced text */
+    const uint32_t *masks; /* [n_drafted, mask words]: tokens allowed after each drafted token; NULL: all */
+    qn_logprobs *logprobs; /* [n_drafted] for their samples; NULL: none */
     size_t n_scored;       /* of n, rows that are scored: the first ones that have not been */
     size_t first_row;      /* in the step */
     bool samples;          /* a token is sampled from the last row before the draft, and from each drafted row */
@@ -260,7 +264,9 @@ typedef struct qn_scheduled {
     qn_row *rows;         /* [max_rows] */
     uint32_t *logit_rows; /* [max_sequences + QN_STEP_DRAFTED + QN_STEP_SCORED] */
     qn_sample_request *requests;
-    uint32_t *masks;       /* [QN_STEP_DRAFTED, mask words] of drafts; NULL until there is one */
+    uint32_t *masks; /* [QN_STEP_DRAFTED, mask words] of drafts; NULL until there is one, like draft_logprobs */
+    qn_logprobs *draft_logprobs; /* [QN_STEP_DRAFTED] */
+    qn_row_offer *offers;        /* [max_sequences] proposals, by the index of their pieces */
     uint32_t *score_masks; /* [QN_STEP_SCORED, mask words] each allows one token; NULL until there is one, like scores
                             */
     qn_logprobs *scores;   /* [QN_STEP_SCORED] */
@@ -268,6 +274,7 @@ typedef struct qn_scheduled {
     float *normed; /* [max_rows, n_embd] hidden states of rows that become embeddings; NULL until there is one */
     qn_step step;
     size_t n_decoding;   /* pieces of one row, drafted rows not counted */
+    size_t n_drafted;    /* drafted rows */
     double start;        /* when composing began */
     bool is_ahead;       /* launched while another step was in flight */
     double idle_seconds; /* qn_device.idle_seconds before it, read while the model is locked */
@@ -305,8 +312,12 @@ struct qn_scheduler {
     double last_end;      /* end of the last step; 0: the scheduler was idle since */
     size_t n_generated;   /* tokens generated since the last counted step */
     qn_step_times times;
-    double (*now)(void); /* the clock of `times`: qn_now */
-    uint64_t n_released; /* how often a sequence was freed */
+    qn_draft_forced forced_draft;   /* of QN_DRAFT; constant */
+    qn_written *written;            /* answers that drafters read; NULL in qn_generate */
+    qn_drafting drafting;           /* copy of the model's, which is updated when the scheduler is freed */
+    uint64_t n_drafted, n_accepted; /* tokens of proposals since the last counted step */
+    double (*now)(void);            /* the clock of `times`: qn_now */
+    uint64_t n_released;            /* how often a sequence was freed */
 
     /* Events, for the thread that calls callbacks. */
     pthread_mutex_t events_lock; /* protects the members from here to no_more_masks */
@@ -582,14 +593,27 @@ bool qn_request_waits_for_token(const qn_request *request);
  * which the device and `prepare` read until the step has ended. Step thread. */
 qn_sample_request qn_request_next_sample(qn_request *request);
 
-/* qn_request_draft - Drafts up to `most` tokens after those of a request without rows in flight, in a step of
- * n_sequences sequences. The drafted tokens follow the request's own in `tokens`; `masks` has a row for each. Returns
- * the number of drafted tokens. Step thread. */
+/* qn_request_draft - Drafts up to `most` tokens of forced text after those of a request without rows in flight, in a
+ * step of n_sequences sequences. The drafted tokens follow the request's own in `tokens`; `masks` has a row for each.
+ * Returns the number of drafted tokens. Step thread. */
 size_t qn_request_draft(qn_request *request, size_t n_sequences, size_t most, uint32_t *masks);
 
+/* qn_request_propose - Has the drafter of a request without rows in flight propose up to `most` tokens, with their
+ * chances in request->drafts. Returns the number of tokens. Step thread. */
+size_t qn_request_propose(qn_request *request, size_t most);
+
+/* qn_request_expects_proposal - Returns true if the step of n_rows rows in flight, which samples the request's next
+ * token, is likely to sample a proposed one, after which more tokens are worth a draft. Step thread. */
+bool qn_request_expects_proposal(qn_request *request, const qn_row_costs *costs, size_t n_rows);
+
+/* qn_request_take_proposal - Drafts the first n tokens of the proposal, as qn_request_draft does. masks: NULL without a
+ * grammar. Step thread. */
+size_t qn_request_take_proposal(qn_request *request, size_t n, uint32_t *masks);
+
 /* qn_request_drafted_sample - Returns the parameters for sampling after i > 0 drafted tokens. Call it once for each i,
- * in ascending order: it consumes a random number, as qn_sampler_next_request does. Step thread. */
-qn_sample_request qn_request_drafted_sample(qn_request *request, size_t i, const uint32_t *mask);
+ * in ascending order: it consumes a random number, as qn_sampler_next_request does. mask, logprobs: of this sample; may
+ * be NULL. Step thread. */
+qn_sample_request qn_request_drafted_sample(qn_request *request, size_t i, const uint32_t *mask, qn_logprobs *logprobs);
 
 /* qn_request_reject - Makes a request wait for its mask, after a step whose token was rejected. Step thread. */
 void qn_request_reject(qn_scheduler *s, qn_request *request, const qn_sample_request *sampled);

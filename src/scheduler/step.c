@@ -144,28 +144,90 @@ static size_t part_of_client(const qn_scheduler *s)
     return multiple > piece ? multiple : piece;
 }
 
-/* Adds drafts of text that grammars force, after the decode rows, while the step has rows left. */
-static void add_drafts(qn_scheduler *s, qn_scheduled *to)
+/* Whether tokens may be drafted after a piece: it decodes, and its tokens are known. */
+static bool takes_draft(const qn_piece *piece)
+{
+    return piece->samples && piece->n == 1 && !piece->request->n_in_flight &&
+           (piece->request->drafts.forces || piece->request->drafts.proposes);
+}
+
+/* Returns the masks or the log probabilities of the next drafted rows of a step. NULL: they are not needed, or there is
+ * no memory, in which case *fits is false. */
+static uint32_t *draft_masks(const qn_scheduler *s, qn_scheduled *to, const qn_request *r, bool *fits)
 {
     const size_t n_words = qn_sample_mask_words(s->model->hparams.n_vocab);
-    size_t n_rows = 0, n_drafted = 0;
+    if (!r->constraint.match)
+        return NULL;
+    if (!to->masks && qn_alloc(&to->masks, QN_STEP_DRAFTED * n_words, sizeof *to->masks, "masks") != QN_OK)
+        *fits = false;
+    return *fits ? to->masks + to->n_drafted * n_words : NULL;
+}
+
+static qn_logprobs *draft_logprobs(qn_scheduled *to, const qn_request *r, bool *fits)
+{
+    if (r->params.n_logprobs < 0)
+        return NULL;
+    if (!to->draft_logprobs &&
+        qn_alloc(&to->draft_logprobs, QN_STEP_DRAFTED, sizeof *to->draft_logprobs, "log probabilities") != QN_OK)
+        *fits = false;
+    return *fits ? to->draft_logprobs + to->n_drafted : NULL;
+}
+
+/* Drafts up to n rows after a piece: forced text, or the first n tokens of the proposal. */
+static void draft(qn_scheduler *s, qn_scheduled *to, qn_piece *piece, size_t n, bool is_proposal)
+{
+    qn_request *r = piece->request;
+    bool fits = true;
+    uint32_t *masks = draft_masks(s, to, r, &fits);
+    piece->logprobs = draft_logprobs(to, r, &fits);
+    if (!fits)
+        return;
+    piece->masks = masks;
+    piece->is_proposal = is_proposal;
+    piece->n_drafted =
+        is_proposal ? qn_request_take_proposal(r, n, masks) : qn_request_draft(r, to->n_pieces, n, masks);
+    piece->n += piece->n_drafted;
+    to->n_drafted += piece->n_drafted;
+}
+
+/* Adds the proposals of drafters, as far as they are worth the time of their rows. Beside prompts that is not known. */
+static void add_proposals(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size_t most)
+{
+    bool always = false;
+    for (uint32_t i = 0; i < to->n_pieces; i++) {
+        qn_piece *piece = &to->pieces[i];
+        to->offers[i] = (qn_row_offer){ .chances = piece->request->drafts.chances };
+        if (!takes_draft(piece) || piece->n_drafted)
+            continue;
+        to->offers[i].n = qn_request_propose(piece->request, QN_DRAFT_TOKENS);
+        always = always || piece->request->drafts.always;
+    }
+    if (n_rows == to->n_decoding)
+        (void)qn_row_costs_choose(&s->drafting.costs, n_rows, to->offers, to->n_pieces, most);
+    for (uint32_t i = 0; i < to->n_pieces; i++) {
+        qn_piece *piece = &to->pieces[i];
+        const size_t offered = to->offers[i].n < most ? to->offers[i].n : most,
+                     n = piece->request->drafts.always ? offered : to->offers[i].chosen;
+        if (n)
+            draft(s, to, piece, n < most ? n : most, true);
+        most -= piece->is_proposal ? piece->n_drafted : 0;
+    }
+}
+
+/* Adds drafts after the decode rows, while the step has rows left: text that grammars force, then proposals. */
+static void add_drafts(qn_scheduler *s, qn_scheduled *to)
+{
+    size_t n_rows = 0;
+    to->n_drafted = 0;
     if (s->flight) /* a step launched while another is in flight must be one batch of the device */
         return;
     for (uint32_t i = 0; i < to->n_pieces; i++)
         n_rows += to->pieces[i].n;
-    for (uint32_t i = 0; i < to->n_pieces; i++) {
-        qn_piece *piece = &to->pieces[i];
-        const size_t rows = s->params.max_rows - n_rows, left = QN_STEP_DRAFTED - n_drafted;
-        if (!piece->samples || piece->n != 1 || piece->request->n_in_flight || !piece->request->drafter.is_on ||
-            (!to->masks && qn_alloc(&to->masks, QN_STEP_DRAFTED * n_words, sizeof *to->masks, "masks") != QN_OK))
-            continue;
-        uint32_t *masks = to->masks + n_drafted * n_words;
-        piece->n_drafted = qn_request_draft(piece->request, to->n_pieces, rows < left ? rows : left, masks);
-        piece->masks = masks;
-        piece->n += piece->n_drafted;
-        n_rows += piece->n_drafted;
-        n_drafted += piece->n_drafted;
-    }
+    const size_t left = s->params.max_rows - n_rows, most = left < QN_STEP_DRAFTED ? left : QN_STEP_DRAFTED;
+    for (uint32_t i = 0; i < to->n_pieces; i++)
+        if (takes_draft(&to->pieces[i]) && to->pieces[i].request->drafts.forces)
+            draft(s, to, &to->pieces[i], most - to->n_drafted, false);
+    add_proposals(s, to, n_rows, most - to->n_drafted);
 }
 
 /* Adds one row for each sequence being decoded, then pieces of prompts; of one client, the oldest prompt first. */
@@ -278,12 +340,13 @@ static void reserve_piece(qn_scheduler *s, qn_scheduled *step, qn_piece *piece)
 static void remove_dropped(qn_scheduled *step)
 {
     uint32_t n = 0;
-    step->n_decoding = 0;
+    step->n_decoding = step->n_drafted = 0;
     for (uint32_t i = 0; i < step->n_pieces; i++) {
         if (!step->pieces[i].request)
             continue;
         step->pieces[n++] = step->pieces[i];
         step->n_decoding += step->pieces[i].n - step->pieces[i].n_drafted == 1;
+        step->n_drafted += step->pieces[i].n_drafted;
     }
     step->n_pieces = n;
 }
@@ -350,8 +413,10 @@ static void fill_piece(const qn_scheduler *s, qn_scheduled *to, qn_piece *piece)
         return;
     r->logit_row = (uint32_t)step->n_logit_rows;
     for (size_t i = 0; i <= piece->n_drafted; i++) {
-        const uint32_t *mask = i ? piece->masks + (i - 1) * qn_sample_mask_words(r->n_vocab) : NULL;
-        to->requests[step->n_logit_rows] = i ? qn_request_drafted_sample(r, i, mask) : qn_request_next_sample(r);
+        const uint32_t *mask = i && piece->masks ? piece->masks + (i - 1) * qn_sample_mask_words(r->n_vocab) : NULL;
+        qn_logprobs *logprobs = i && piece->logprobs ? piece->logprobs + (i - 1) : NULL;
+        to->requests[step->n_logit_rows] =
+            i ? qn_request_drafted_sample(r, i, mask, logprobs) : qn_request_next_sample(r);
         to->logit_rows[step->n_logit_rows++] = (uint32_t)(step->n_rows - 1 - piece->n_drafted + i);
     }
 }

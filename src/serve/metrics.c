@@ -267,6 +267,16 @@ static double of_step_seconds(const qn_metrics_model *m)
     return m->counters.step_seconds;
 }
 
+static double of_drafted(const qn_metrics_model *m)
+{
+    return (double)m->counters.drafted_tokens;
+}
+
+static double of_accepted(const qn_metrics_model *m)
+{
+    return (double)m->counters.accepted_tokens;
+}
+
 static double of_prompt_tokens(const qn_metrics_model *m)
 {
     return (double)get(&m->metrics->prompt_tokens);
@@ -336,6 +346,10 @@ static const struct model_number {
     { "quern_steps_total", NULL, total, "Steps of the model.", of_steps },
     { "quern_step_rows_total", NULL, total, "Rows of steps: tokens that were evaluated.", of_rows },
     { "quern_step_seconds_total", NULL, total, "Seconds in steps.", of_step_seconds },
+    { "quern_drafted_tokens_total", "vllm:spec_decode_num_draft_tokens_total", total,
+      "Drafted tokens that were evaluated.", of_drafted },
+    { "quern_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens_total", total,
+      "Of these, tokens that became part of an answer.", of_accepted },
     { "quern_prompt_tokens_total", "vllm:prompt_tokens_total", total, "Tokens of prompts of requests that have ended.",
       of_prompt_tokens },
     { "quern_cached_tokens_total", NULL, total, "Of these, tokens that were not evaluated.", of_cached_tokens },

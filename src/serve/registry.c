@@ -523,6 +523,8 @@ static void add_counters(qn_scheduler_counters *sum, const qn_scheduler_counters
     sum->steps += before->steps;
     sum->rows += before->rows;
     sum->ahead_steps += before->ahead_steps;
+    sum->drafted_tokens += before->drafted_tokens;
+    sum->accepted_tokens += before->accepted_tokens;
     sum->step_seconds += before->step_seconds;
     sum->idle_seconds += before->idle_seconds;
 }

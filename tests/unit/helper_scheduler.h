@@ -71,6 +71,7 @@ static inline void answer_alone(qn_model *model, const char *kv, uint32_t n_ctx,
     params.n_stop_tokens = request->n_stop_tokens;
     params.grammar = request->grammar;
     params.jump_forward = request->jump_forward;
+    params.draft = request->draft;
     params.stop = request->stop;
     params.n_stop = request->n_stop;
     params.show_special = request->show_special;

@@ -38,6 +38,10 @@ class Usage:
     prompt_seconds: float = 0.0
     """Until the first token was sampled."""
     generate_seconds: float = 0.0
+    drafted_tokens: int = 0
+    """Drafted tokens that were evaluated."""
+    accepted_tokens: int = 0
+    """Of these, tokens of the answer: each needed no step of the model of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ MAX_CTX = 1 << 30
 Message = Mapping[str, Any] | ChatCompletion
 """A message in OpenAI's form, or an answer to continue."""
 
+Draft = Literal["auto", "off", "ngram", "mtp", "dflash", "model"]
+"""Where drafted tokens come from (docs/speculation.md). The last three are not supported yet."""
+
 ToolChoice = Literal["auto", "required", "none"] | Mapping[str, Any]
 
 
@@ -109,6 +112,8 @@ class AnswerOptions(SamplingOptions, total=False):
     """The text is one of these."""
     grammar: str | None
     """The text fits a grammar in llama.cpp's GBNF."""
+    draft: Draft | None
+    """Tokens that a step evaluates ahead, which change the speed alone: "auto", where that is faster."""
 
 
 class ChatOnlyOptions(TypedDict, total=False):
@@ -583,6 +588,17 @@ class ChatPrompt:
         self.tools_json = json.dumps(self.tools).encode()
 
 
+_DRAFTS = {"auto": "AUTO", "off": "OFF", "ngram": "NGRAM", "mtp": "MTP", "dflash": "DFLASH", "model": "MODEL"}
+
+
+def draft_kind(value: object) -> int:
+    """The qn_draft_kind of this name."""
+    if not isinstance(value, str) or value not in _DRAFTS:
+        raise InvalidError(f"draft: {value!r}, expected one of {', '.join(_DRAFTS)}")
+    kind: int = getattr(lib, f"QN_DRAFT_{_DRAFTS[value]}")
+    return kind
+
+
 def _take_limit(options: Options, name: str) -> int:
     """A number of tokens; -1: no limit."""
     return integer(options.take(name, -1), name, -1, 2**63 - 1)
@@ -600,6 +616,7 @@ def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | 
     ids = token_ids(options.take("stop_token_ids", ()), "stop_token_ids")
     params.stop_tokens, params.n_stop_tokens = options.keep(ids), len(ids)
     params.min_tokens = integer(options.take("min_tokens", 0), "min_tokens", 0, 2**63 - 1)
+    params.draft = draft_kind(options.take("draft", "auto"))
     style = _take_style(options)
     grammar = _take_format(model, style, options)
     when = lib.QN_GRAMMAR_AFTER_REASONING if prompt else lib.QN_GRAMMAR_AT_ONCE

@@ -470,6 +470,15 @@ def on_end(user: Any, result: Any) -> None:
     r = result[0]
     if r.finish == lib.QN_FINISH_ERROR:
         request.fail(error_of(r.status, ffi.string(r.error)))
-    usage = Usage(r.n_prompt, r.n_reused, r.n_generated, r.queued_seconds, r.prompt_seconds, r.generate_seconds)
+    usage = Usage(
+        r.n_prompt,
+        r.n_reused,
+        r.n_generated,
+        r.queued_seconds,
+        r.prompt_seconds,
+        r.generate_seconds,
+        r.n_drafted,
+        r.n_accepted,
+    )
     request.end(REASONS.get(r.finish, "cancelled"), r.is_stop_string, usage)
     live.pop(int(ffi.cast("uintptr_t", user)), None)

@@ -22,11 +22,13 @@ from pyquern.loading import ModelHandle, on_log, size
 from pyquern.options import (
     MAX_CTX,
     ChatPrompt,
+    Draft,
     Message,
     Options,
     SubmitChatOptions,
     SubmitTextOptions,
     assign,
+    draft_kind,
     fill_answer,
     fill_request,
     flag,
@@ -67,6 +69,8 @@ class Counters:
     step_seconds: float
     longest_step_seconds: float
     idle_seconds: float
+    drafted_tokens: int
+    accepted_tokens: int
 
 
 class _Owner:
@@ -132,6 +136,7 @@ class Scheduler:
     step_seconds     approximate limit of the duration of a step that decodes
     prefix_states    memory for recurrent states that are kept for reuse
     prefix_cache     whether common beginnings of requests are evaluated only once
+    draft            where drafted tokens come from, for requests that do not say: "auto", "off" or "ngram"
 
     A request's answer depends only on the request. Methods may be called from any thread. The library computes without
     the GIL, and calls back from its own thread. A callback may submit and cancel requests, but not wait for answers,
@@ -151,6 +156,7 @@ class Scheduler:
         step_seconds: float = 0.0,
         prefix_states: int | str | None = None,
         prefix_cache: bool = True,
+        draft: Draft = "auto",
     ) -> None:
         self._model = model._handle
         params, out = sized("qn_scheduler_params"), ffi.new("qn_scheduler **")
@@ -166,6 +172,7 @@ class Scheduler:
         ):
             assign(params, name, value, name)
         params.no_prefix_cache = not flag(prefix_cache, "prefix_cache")
+        params.draft = draft_kind(draft)
         params.on_log = on_log
         check(lib.qn_scheduler_create(self._model.pointer, params, out))
         self._owner = _Owner(out[0])

@@ -440,7 +440,10 @@ class Session:
             request.fail(error)
         finally:
             owner.end(generation)
-        usage = Usage(len(ids), 0, result.n_generated, 0.0, result.prompt_seconds, result.generate_seconds)
+        r = result
+        usage = Usage(
+            len(ids), 0, r.n_generated, 0.0, r.prompt_seconds, r.generate_seconds, r.n_drafted, r.n_accepted
+        )
         request.end(requests.REASONS.get(finish, "cancelled"), bool(result.is_stop_string), usage)
 
 

@@ -27,6 +27,7 @@ static qn_request_params request_of(qn_grammar *grammar, uint64_t seed, struct a
     params.max_tokens = 100;
     params.grammar = grammar;
     params.jump_forward = QN_JUMP_FORWARD_ON;
+    params.draft = QN_DRAFT_OFF; /* forced text alone */
     collect_answer(&params, a);
     return params;
 }
@@ -403,19 +404,26 @@ TEST(errors_come_after_forced_text)
 
 /* ---- Requests ---- */
 
-/* Log probabilities need each token's own step. */
-TEST(log_probabilities_have_no_drafts)
+/* Each drafted token has its own log probabilities. */
+TEST(log_probabilities_are_the_same)
 {
-    static struct answer a;
+    static struct answer a[2];
     qn_grammar *grammar = grammar_of(sparse);
-    qn_scheduler *s = new_scheduler(0);
-    qn_request_params params = request_of(grammar, 1, &a);
-    params.n_logprobs = 1;
-    submit_and_wait(s, &params);
-    qn_scheduler_free(s);
-    assert_int_equal(a.result.n_jumped, 0);
-    for (size_t i = 0; i < a.n_tokens; i++)
-        assert_int_equal(a.logprobs[i].n, 1);
+    for (int after = 0; after < 2; after++) {
+        for (int how = 0; how < 2; how++) {
+            qn_scheduler *s = new_scheduler(0);
+            qn_request_params params = request_of(grammar, 1, &a[how]);
+            params.jump_forward = how ? QN_JUMP_FORWARD_ON : QN_JUMP_FORWARD_OFF;
+            params.n_logprobs = 3;
+            params.logprobs_after = after;
+            submit_and_wait(s, &params);
+            qn_scheduler_free(s);
+        }
+        assert_true(a[1].result.n_jumped > 10);
+        assert_same_answer(&a[1], &a[0]);
+        for (size_t i = 0; i < a[0].n_tokens; i++)
+            assert_memory_equal(&a[1].logprobs[i], &a[0].logprobs[i], sizeof a->logprobs[i]);
+    }
     qn_grammar_free(grammar);
 }
 
@@ -501,8 +509,13 @@ TEST(rejected_drafts_rest)
     qn_token tokens[3 + QN_DRAFT_TOKENS] = { 10, 20, 30 };
     size_t n_rests = 0;
     assert_ok(qn_constraint_create(model, grammar, &at_once, false, tokens, 3, &greedy, &constraint));
-    qn_drafter drafter = qn_drafter_create(model->device, QN_JUMP_FORWARD_AUTO, &greedy, false, &constraint);
-    const qn_draft_input input = { &constraint, model->tokenizer, tokens, 3, 0, VOCAB };
+    const qn_draft_options options = {
+        .device = model->device, .sampling = &greedy, .jump_forward = QN_JUMP_FORWARD_AUTO, .kind = QN_DRAFT_OFF
+    };
+    qn_drafts drafter = qn_drafts_create(&options, &constraint);
+    const qn_draft_input input = {
+        .constraint = &constraint, .tokenizer = model->tokenizer, .tokens = tokens, .n = 3, .n_vocab = VOCAB
+    };
     assert_true(qn_draft_expects(&drafter, &input));
     size_t n = qn_draft_find(&drafter, &input, 1, QN_DRAFT_TOKENS, masks), shorter;
     assert_true(n > 3);

@@ -195,6 +195,7 @@ static void on_end(void *user, const qn_request_result *result)
 static void submit(qn_scheduler *s, struct client *c)
 {
     qn_request_params params = QN_REQUEST_PARAMS_INIT;
+    params.draft = QN_DRAFT_OFF; /* the device always samples the same token */
     params.tokens = prompt;
     params.n_tokens = c->n_prompt;
     params.max_tokens = (int64_t)c->n_answer;

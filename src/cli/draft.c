@@ -1,0 +1,37 @@
+/* The options of drafts, and what is printed about them. */
+#include "cli/draft.h"
+
+#include "cli/cli.h"
+#include "engine/spec/drafter.h"
+
+#include <string.h>
+
+qn_draft_kind qn_find_draft(const qn_args *args)
+{
+    int kind = QN_DRAFT_AUTO;
+    while (args->draft && qn_draft_names[kind] && strcmp(qn_draft_names[kind], args->draft) != 0)
+        kind++;
+    return (qn_draft_kind)kind;
+}
+
+int qn_check_draft(const qn_args *args)
+{
+    if (qn_draft_check(qn_find_draft(args)) == QN_OK)
+        return QN_EXIT_DONE;
+    qn_cli_error("--draft: %s is not supported yet; auto, off and ngram are", args->draft);
+    return QN_EXIT_USAGE;
+}
+
+double qn_tokens_per_step(size_t n_generated, size_t n_accepted)
+{
+    return n_generated > n_accepted ? (double)n_generated / (double)(n_generated - n_accepted) : 1;
+}
+
+const char *qn_draft_text(size_t n_generated, size_t n_drafted, size_t n_accepted, char *buffer)
+{
+    *buffer = 0;
+    if (n_drafted)
+        snprintf(buffer, QN_DRAFT_TEXT, ", %.2f tokens/step (%zu of %zu drafted)",
+                 qn_tokens_per_step(n_generated, n_accepted), n_accepted, n_drafted);
+    return buffer;
+}

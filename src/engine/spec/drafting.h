@@ -1,0 +1,40 @@
+/* What is measured of a model's drafts: times of steps by rows, and how many drafted tokens were accepted. The model
+ * keeps it between calls of qn_generate and schedulers, each of which works on a copy. */
+#ifndef QN_ENGINE_SPEC_DRAFTING_H
+#define QN_ENGINE_SPEC_DRAFTING_H
+
+#include "base/status.h"
+#include "engine/spec/row_cost.h"
+#include "quern/quern.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+/* Time of one more row, relative to a step of one row, before it was measured. */
+#define QN_CPU_ROW_COST 0.5
+#define QN_GPU_ROW_COST 0.1
+
+typedef struct qn_drafting {
+    pthread_mutex_t lock; /* of the model's; not used in a copy */
+    qn_row_costs costs;
+    uint64_t n_drafts, n_drafted, n_accepted; /* since the model was loaded, or were last checked */
+    bool has_warned;
+} qn_drafting;
+
+/* qn_drafting_create - creates a model's data. row_cost: time of one more row before it was measured. Free with
+ * qn_drafting_free; NULL is allowed. */
+qn_status qn_drafting_create(double row_cost, qn_drafting **out);
+void qn_drafting_free(qn_drafting *drafting);
+
+/* qn_drafting_load - copies the model's data. qn_drafting_store - replaces the model's data by the copy. Any thread. */
+void qn_drafting_load(qn_drafting *model, qn_drafting *copy);
+void qn_drafting_store(const qn_drafting *copy, qn_drafting *model);
+
+/* qn_drafting_count - counts a draft of n tokens. Returns true when less than 5% of the tokens of 200 drafts or more
+ * were accepted, until that was logged. */
+bool qn_drafting_count(qn_drafting *drafting, size_t n, size_t n_accepted);
+
+/* qn_drafting_log - logs that hardly any drafted token was accepted. */
+void qn_drafting_log(qn_drafting *drafting, qn_log_fn on_log, void *user);
+
+#endif

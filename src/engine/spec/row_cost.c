@@ -1,0 +1,111 @@
+/* The table of step times by rows. A mean follows shorter times quickly and longer ones slowly, since a single step may
+ * take far too long (a kernel that is compiled, a busy machine). An old mean is not used, so that rows which did not
+ * pay are tried again: the text grows, and neighbours come and go. */
+#include "engine/spec/row_cost.h"
+
+#include <stdbool.h>
+
+enum { STALE_STEPS = 1024 };
+static const double SHORTER = 0.5, LONGER = 0.125, MOST_RATIO = 2;
+
+/* A number of rows between measured ones is expected to take this part of the interpolated time more than the smaller
+ * one, so that it is tried: kernels that compute rows in tiles have steps there. */
+static const double HOPE = 0.5;
+
+/* A draft has to give this many times the tokens a second of a step without: less is not more than what the measured
+ * times vary by. */
+static const double LEAST_GAIN = 1.03;
+
+static bool is_known(const qn_row_costs *c, size_t n)
+{
+    return c->of[n].step && c->n_steps - c->of[n].step < STALE_STEPS;
+}
+
+void qn_row_costs_add(qn_row_costs *c, size_t n, double seconds)
+{
+    c->n_steps++;
+    if (!n || n > QN_COST_ROWS)
+        return;
+    double *mean = &c->of[n].seconds;
+    if (is_known(c, n)) {
+        const double longest = *mean * MOST_RATIO;
+        *mean += ((seconds < longest ? seconds : longest) - *mean) * (seconds < *mean ? SHORTER : LONGER);
+    } else {
+        *mean = seconds;
+    }
+    c->of[n].step = c->n_steps;
+}
+
+double qn_row_costs_seconds(const qn_row_costs *c, size_t n)
+{
+    size_t below = n < QN_COST_ROWS ? n : QN_COST_ROWS, above = n + 1;
+    while (below && !is_known(c, below))
+        below--;
+    while (above <= QN_COST_ROWS && !is_known(c, above))
+        above++;
+    const bool has_above = above <= QN_COST_ROWS;
+    if (!below && !has_above)
+        return 1 + c->first * (double)(n - 1);
+    if (!below) /* as if the unmeasured rows cost `first` */
+        return c->of[above].seconds * (1 + c->first * (double)(n - 1)) / (1 + c->first * (double)(above - 1));
+    const double of_below = c->of[below].seconds;
+    if (has_above && below < n)
+        return of_below + HOPE * (c->of[above].seconds - of_below) * (double)(n - below) / (double)(above - below);
+    if (below == n)
+        return of_below;
+    /* Relative to a step of one row, if that was measured, else of `below`. */
+    const double one = is_known(c, 1) ? c->of[1].seconds : of_below / (1 + c->first * (double)(below - 1));
+    const double average = below > 1 ? (of_below - one) / (double)(below - 1) : c->first * one;
+    const double slope = average < c->first * one ? average : c->first * one;
+    return of_below + (slope > 0 ? slope : 0) * (double)(n - below);
+}
+
+/* The offer whose next token is most likely to be accepted, and the chance of that; NULL if there is none. */
+static qn_row_offer *find_next(qn_row_offer *offers, size_t n, double *reached)
+{
+    qn_row_offer *best = NULL;
+    for (size_t i = 0; i < n; i++) {
+        double chance = 1;
+        if (offers[i].chosen == offers[i].n)
+            continue;
+        for (size_t k = 0; k <= offers[i].chosen; k++)
+            chance *= (double)offers[i].chances[k];
+        if (!best || chance > *reached) {
+            best = &offers[i];
+            *reached = chance;
+        }
+    }
+    return best;
+}
+
+/* Chooses `most` rows or fewer, the likeliest first. Sets *best to the number of rows with most tokens a second. */
+static void choose(const qn_row_costs *c, size_t n_rows, qn_row_offer *offers, size_t n, size_t most, size_t *best)
+{
+    double tokens = (double)n_rows, rate = tokens / qn_row_costs_seconds(c, n_rows) * LEAST_GAIN;
+    *best = 0;
+    for (size_t i = 0; i < n; i++)
+        offers[i].chosen = 0;
+    for (size_t k = 1; k <= most; k++) {
+        double chance = 0;
+        qn_row_offer *next = find_next(offers, n, &chance);
+        if (!next)
+            return;
+        next->chosen++;
+        tokens += chance;
+        const double with = tokens / qn_row_costs_seconds(c, n_rows + k);
+        if (with > rate) {
+            rate = with;
+            *best = k;
+        }
+    }
+}
+
+size_t qn_row_costs_choose(const qn_row_costs *c, size_t n_rows, qn_row_offer *offers, size_t n, size_t most)
+{
+    size_t best, ignored;
+    if (!n_rows || n_rows > QN_COST_ROWS || !is_known(c, n_rows))
+        most = 0;
+    choose(c, n_rows, offers, n, most, &best);
+    choose(c, n_rows, offers, n, best, &ignored);
+    return best;
+}

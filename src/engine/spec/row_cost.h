@@ -1,0 +1,46 @@
+/* What the rows of a draft cost: a table of the measured times of steps by their number of rows, and the number of
+ * drafted rows that gives most tokens a second. */
+#ifndef QN_ENGINE_SPEC_ROW_COST_H
+#define QN_ENGINE_SPEC_ROW_COST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Rows of the longest step that is measured. */
+enum { QN_COST_ROWS = 160 };
+
+/* Zero except `first`: nothing was measured. */
+typedef struct qn_row_costs {
+    double first; /* time of one more row before it was measured, relative to a step of one */
+    uint64_t n_steps;
+    struct {
+        double seconds;
+        uint64_t step; /* when it was measured last; 0: never */
+    } of[QN_COST_ROWS + 1];
+} qn_row_costs;
+
+/* qn_row_costs_add - adds the time of a step of n > 0 rows that decodes, without rows of prompts. */
+void qn_row_costs_add(qn_row_costs *costs, size_t n, double seconds);
+
+/* qn_row_costs_seconds - returns the expected time of a step of n > 0 rows. A number that was not measured is expected
+ * to take less than the measured ones around it suggest, and beyond them no more than `first` for each row, so that it
+ * is tried. Without measurements the unit is the time of a step of one row. */
+double qn_row_costs_seconds(const qn_row_costs *costs, size_t n);
+
+/* A sequence that may have drafted rows. */
+typedef struct qn_row_offer {
+    const float *chances; /* [n] that each token is accepted if all before it are */
+    size_t n;
+    size_t chosen; /* written by qn_row_costs_choose */
+} qn_row_offer;
+
+/* qn_row_costs_choose - chooses how many tokens of each offer to draft, such that the step gives most tokens a second.
+ *
+ *   n_rows   rows of the step without drafts, each of which gives a token
+ *   offers   [n]
+ *   most     drafted rows in all
+ *
+ * Returns the number of drafted rows: 0 if none pay, and if the time of a step without drafts is to be measured. */
+size_t qn_row_costs_choose(const qn_row_costs *costs, size_t n_rows, qn_row_offer *offers, size_t n, size_t most);
+
+#endif
