@@ -3,7 +3,7 @@
 #
 #   check   the plain build and the tests of the edit cycle: unit tests and quern-check, without those that take longest
 #   test    the plain build and all of its tests (make test)
-#   more    GPU kernels, ASan and UBSan with short fuzz runs, TSan, 64-bit ARM under qemu; adds to what `test` counted last
+#   more    GPU kernels, drafts, ASan and UBSan with short fuzz runs, TSan, 64-bit ARM under qemu; adds to what `test` counted last
 #
 # Logs lie in BUILD/test-logs. The last line counts the tests of all builds.
 set -u
@@ -99,6 +99,9 @@ stage_more() {
     if [ -e "$build/CMakeCache.txt" ] || plain_build; then
         build gpu-kernels "$build" all -DQN_CUDA=AUTO && run gpu-kernels "$build" -L '^gpu$'
     fi
+
+    # Every proposal is drafted: answers, errors and times of ends are those of one token a step.
+    [ ! -e "$build/CMakeCache.txt" ] || QN_DRAFT=ngram run drafts "$build" -L '^drafts$'
 
     # test_scheduler_random covers the code of the scheduler's tests, and they run with TSan. test_gpu_code runs the installed compilers,
     # which no sanitizer checks; test_pipeline has the code that calls them.
