@@ -1053,7 +1053,8 @@ QN_API void qn_request_params_init(qn_request_params *params, size_t size);
  *                      allowed, for example when a grammar is complete and the vocabulary has no end token; on_event
  *                      with on_text, or tools without on_event
  * QN_ERR_UNSUPPORTED   text, events, a budget, stop strings or a grammar are used and the model has no supported
- *                      tokeniser; or the chat template does not support tools, or its calls cannot be parsed back
+ *                      tokeniser; or the chat template does not support tools, or its calls cannot be parsed back; or a
+ *                      drafter that is not there
  * QN_ERR_MEMORY        no memory for the cache to grow. Evaluated tokens stay in the session, as after any error */
 QN_API qn_status qn_generate(qn_session *session, const qn_request_params *params, qn_request_result *result);
 

@@ -113,7 +113,7 @@ typedef struct qn_submit_refusal {
  * QN_ERR_CONTEXT       the prompt does not fit in n_ctx
  * QN_ERR_UNSUPPORTED   text or a grammar is given, or text is needed, and the model has no supported tokeniser or chat
  *                      format; or on_event with tools, and the chat template does not support tools or its calls cannot
- *                      be parsed back
+ *                      be parsed back; or a drafter that is not there
  * QN_ERR_BUSY          the queue is full, or on_memory returned false
  * QN_ERR_MEMORY        not enough memory
  *

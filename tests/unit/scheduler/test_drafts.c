@@ -28,7 +28,10 @@ static qn_request_params request_of(unsigned kind, struct answer *a)
     params.logprobs_after = kind % 4 == 3;
     params.min_tokens = kind % 3 * 20;
     params.bias = likely;
-    params.n_bias = kind % 5 < 3 ? COUNT(likely) : 0;
+    params.n_bias = kind % 5 < 3 || kind % 8 == 5 ? COUNT(likely) : 0;
+    /* One of the likely tokens ends the answer, after min_tokens. */
+    params.stop_tokens = &likely[4].token;
+    params.n_stop_tokens = kind % 8 == 5;
     return params;
 }
 
@@ -261,6 +264,43 @@ TEST(callers_masks_and_mirostat_have_none)
         }
         assert_same_logprobs(&a[1], &a[0]);
     }
+}
+
+/* Tokens that are drafted and sampled after the budget is spent are dropped: the end of reasoning is inserted. */
+TEST(a_budget_ends_reasoning)
+{
+    static struct answer a[2];
+    static const char conversation[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story.\"}], "
+                                       "\"add_generation_prompt\": true}";
+    static const char template[] = "{% for m in messages %}{{ m.content }}{% endfor %}"
+                                   "{% if add_generation_prompt %}<think>\n{% else %}<think>\n\n</think>{% endif %}";
+    qn_model *other = model;
+    size_t n_accepted = 0;
+    assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/scheduler.gguf",
+                            &CPU_MODEL(.n_threads = 1, .skip_weight_scan = true, .chat_template = template), &model));
+    for (int64_t budget = 1; budget < 30; budget += 2) {
+        for (int how = 0; how < 2; how++) {
+            force(how ? "ngram" : NULL);
+            qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
+            for (int limited = 0; limited < 2; limited++) { /* the first answer is the second's draft */
+                qn_request_params params = request_of(1, &a[how]);
+                params.tokens = NULL;
+                params.conversation = conversation;
+                params.conversation_length = sizeof conversation - 1;
+                params.max_tokens = 60;
+                params.reasoning_budget = limited ? budget : -1;
+                params.draft = how ? QN_DRAFT_NGRAM : QN_DRAFT_OFF;
+                submit_and_wait(s, &params);
+            }
+            n_accepted += a[how].result.n_accepted;
+            qn_scheduler_free(s);
+        }
+        label("budget %d", (int)budget);
+        assert_same_logprobs(&a[1], &a[0]);
+    }
+    assert_true(n_accepted > 100);
+    qn_model_free(model);
+    model = other;
 }
 
 /* Answers end after each number of tokens, by max_tokens, by the callback, by a stop token, and by a full context. */
