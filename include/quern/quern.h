@@ -848,7 +848,7 @@ typedef enum qn_draft_kind {
     QN_DRAFT_AUTO,  /* a drafter that is there, where measurements show a gain: on the CPU QN_DRAFT_NGRAM */
     QN_DRAFT_OFF,   /* none */
     QN_DRAFT_NGRAM, /* tokens that followed the end of the text earlier: in the prompt and the answer, and in answers of
-                       a scheduler's earlier requests of the same scope */
+                       a scheduler's earlier requests of the same scope, unless it keeps no prefixes */
     QN_DRAFT_MTP,   /* the rest are not supported yet: QN_ERR_UNSUPPORTED */
     QN_DRAFT_DFLASH,
     QN_DRAFT_MODEL

@@ -253,3 +253,23 @@ def test_notes(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage() for record in caplog.records] == [
         "cache: heads of 16 values cannot be stored as aura4; they are stored as f16"
     ]
+
+
+def test_drafts_change_no_text(demo: pyquern.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second answer to a prompt is drafted from the first; QN_DRAFT, read by a new scheduler, weighs no costs."""
+    monkeypatch.setenv("QN_DRAFT", "ngram")
+    with pyquern.Scheduler(demo) as scheduler:
+        for seed in (1, 2):
+            plain = scheduler.submit(PROMPT, max_tokens=40, seed=seed, ignore_eos=True, draft="off").result()
+            drafted = [
+                scheduler.submit(PROMPT, max_tokens=40, seed=seed, ignore_eos=True, draft="ngram").result()
+                for _ in range(2)
+            ]
+            assert [answer.text for answer in drafted] == [plain.text] * 2
+            assert plain.usage.drafted_tokens == 0 < 20 < drafted[1].usage.accepted_tokens
+        counters = scheduler.counters()
+        assert counters.drafted_tokens >= counters.accepted_tokens > 40
+    with pytest.raises(pyquern.UnsupportedError, match="mtp"):
+        pyquern.Scheduler(demo, draft="mtp")
+    with pytest.raises(pyquern.InvalidError, match="draft"):
+        demo.generate(PROMPT, max_tokens=1, draft="fast")  # type: ignore[arg-type]

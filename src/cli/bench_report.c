@@ -230,7 +230,7 @@ static void print_table_line(const qn_bench *bench, qn_bench_test *test)
         snprintf(of_free, sizeof of_free, "%.3f", qn_bench_quantile(test->of_free, n, 0.5));
     printf("%-18s %8zu %8d %8s %26s %12.1f %10.1f %10s %10s%s\n", name, test->depth, bench->info.n_threads, bench->kv,
            rates, (double)test->bytes_per_token * 1e-6, limit * 1e-9, of_limit, of_free,
-           qn_draft_text(test->n_decoded, test->n_drafted, test->n_accepted, drafted));
+           qn_draft_text(test->n_decoded, 0, test->n_drafted, test->n_accepted, drafted));
     if (bench->args->profile)
         qn_bench_profile_print(&test->profile, bench->info.n_threads);
 }

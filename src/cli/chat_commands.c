@@ -242,7 +242,7 @@ static qn_chat_next run_context(qn_chat *chat, const char *rest)
         qn_wrap_print(stderr, "prompt   %zu tokens, of which %zu were evaluated, %.1f tok/s\n", last->n_prompt, n_new,
                       rate(n_new, last->prompt_seconds));
         fprintf(stderr, "answer   %zu tokens, %.1f tok/s%s\n", last->n_generated, rate(n_timed, last->generate_seconds),
-                qn_draft_text(last->n_generated, last->n_drafted, last->n_accepted, drafted));
+                qn_draft_text(last->n_generated, 0, last->n_drafted, last->n_accepted, drafted));
     }
     return QN_CHAT_GO_ON;
 }

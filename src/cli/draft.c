@@ -27,11 +27,11 @@ double qn_tokens_per_step(size_t n_generated, size_t n_accepted)
     return n_generated > n_accepted ? (double)n_generated / (double)(n_generated - n_accepted) : 1;
 }
 
-const char *qn_draft_text(size_t n_generated, size_t n_drafted, size_t n_accepted, char *buffer)
+const char *qn_draft_text(size_t n_generated, size_t n_jumped, size_t n_drafted, size_t n_accepted, char *buffer)
 {
     *buffer = 0;
     if (n_drafted)
         snprintf(buffer, QN_DRAFT_TEXT, ", %.2f tokens/step (%zu of %zu drafted)",
-                 qn_tokens_per_step(n_generated, n_accepted), n_accepted, n_drafted);
+                 qn_tokens_per_step(n_generated, n_jumped + n_accepted), n_accepted, n_drafted);
     return buffer;
 }

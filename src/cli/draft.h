@@ -10,10 +10,10 @@ qn_draft_kind qn_find_draft(const qn_args *args);
 /* qn_check_draft - check that the drafter is there. Returns QN_EXIT_DONE, or QN_EXIT_USAGE after an error line. */
 int qn_check_draft(const qn_args *args);
 
-/* qn_draft_text - returns ", 1.84 tokens/step (120 of 160 drafted)", or "" if nothing was drafted. `buffer`: of
- * QN_DRAFT_TEXT bytes. */
+/* qn_draft_text - returns ", 1.84 tokens/step (120 of 160 drafted)", or "" if nothing was drafted. n_jumped: as in
+ * qn_request_result. `buffer`: of QN_DRAFT_TEXT bytes. */
 enum { QN_DRAFT_TEXT = 96 };
-const char *qn_draft_text(size_t n_generated, size_t n_drafted, size_t n_accepted, char *buffer);
+const char *qn_draft_text(size_t n_generated, size_t n_jumped, size_t n_drafted, size_t n_accepted, char *buffer);
 
 /* qn_tokens_per_step - returns how many tokens a step gave on average, of which n_accepted needed no step. */
 double qn_tokens_per_step(size_t n_generated, size_t n_accepted);

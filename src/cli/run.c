@@ -242,7 +242,7 @@ static void print_stats(const qn_args *args, const qn_request_result *result)
         "quern: prompt %zu tokens, %.1f tok/s; generated %zu tokens%s, %.1f tok/s%s; peak memory %s; seed %llu; %s\n",
         result->n_prompt, rate(result->n_prompt, result->prompt_seconds), result->n_generated, forced,
         rate(n_timed, result->generate_seconds),
-        qn_draft_text(result->n_generated, result->n_drafted, result->n_accepted, drafted),
+        qn_draft_text(result->n_generated, result->n_jumped, result->n_drafted, result->n_accepted, drafted),
         qn_print_size(peak, qn_peak_rss()), (unsigned long long)args->sampling.seed, finish_text(result));
 }
 

@@ -114,7 +114,7 @@ static qn_status create(qn_scheduler *s)
     const uint32_t n = s->params.max_sequences, n_logits = n + QN_STEP_DRAFTED + QN_STEP_SCORED;
     QN_TRY(create_locks(s));
     QN_TRY(qn_draft_environment(&s->forced_draft));
-    if (!s->generation)
+    if (!s->params.no_prefix_cache)
         QN_TRY(qn_written_create(&s->written));
     if (s->generation)
         s->cache = s->generation->session->memory->sequence->cache;

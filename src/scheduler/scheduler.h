@@ -313,7 +313,7 @@ struct qn_scheduler {
     size_t n_generated;   /* tokens generated since the last counted step */
     qn_step_times times;
     qn_draft_forced forced_draft;   /* of QN_DRAFT; constant */
-    qn_written *written;            /* answers that drafters read; NULL in qn_generate */
+    qn_written *written;            /* answers that drafters read; NULL with no_prefix_cache */
     qn_drafting drafting;           /* copy of the model's, which is updated when the scheduler is freed */
     uint64_t n_drafted, n_accepted; /* tokens of proposals since the last counted step */
     double (*now)(void);            /* the clock of `times`: qn_now */

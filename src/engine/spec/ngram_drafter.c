@@ -8,7 +8,7 @@
 
 /* OWN_TOKENS, WRITTEN_TOKENS: most tokens of a request's text, and of all answers, that are kept; each needs 24 bytes.
  * SCOPES: most scopes with answers. */
-enum { OWN_TOKENS = 1 << 17, WRITTEN_TOKENS = 1 << 17, SCOPES = 64 };
+enum { OWN_TOKENS = 1 << 16, WRITTEN_TOKENS = 1 << 17, SCOPES = 64 };
 
 struct scope {
     char *name;
