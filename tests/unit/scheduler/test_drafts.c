@@ -390,18 +390,20 @@ TEST(requests_are_set_aside)
     uint32_t n_set_aside = 0;
     size_t n_drafted = 0;
     force("ngram");
-    for (uint64_t memory = (QN_TEST_SANITIZED ? 16 : 40) << 20; memory >= 4 << 20 && !n_set_aside; memory -= 4 << 20) {
-        qn_request_params params[MAX_REQUESTS];
-        for (unsigned i = 0; i < MAX_REQUESTS; i++) {
-            params[i] = request_of(i, &found[i]);
-            params[i].max_tokens = 200;
-            answer_slowly(&params[i], NULL, &expected[i]);
-        }
+    qn_request_params params[MAX_REQUESTS];
+    for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+        params[i] = request_of(i, &found[i]);
+        params[i].max_tokens = 200;
+        answer_slowly(&params[i], NULL, &expected[i]);
+    }
+    for (uint64_t memory = 40 << 20; memory >= 4 << 20 && !n_set_aside; memory -= 4 << 20) {
         load_model("tests/golden/scheduler.gguf", memory, 1, &model);
         qn_scheduler *s =
             create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = 6, .no_thread = true));
-        for (unsigned i = 0; i < MAX_REQUESTS; i++)
+        for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+            memset(&found[i], 0, sizeof found[i]);
             submit_request(s, &params[i]);
+        }
         qn_scheduler_wait(s);
         qn_scheduler_free(s);
         for (unsigned i = 0; i < MAX_REQUESTS; i++) {
