@@ -317,8 +317,9 @@ typedef struct qn_session_params {
                          only; or AURA codes of the named number of bits: "aura8", "aura6", "aura4", "aura3", "aura2";
                          "aura4v3" and "aura4v2" have 4 bits for keys and 3 or 2 for values */
     uint32_t n_checkpoints; /* checkpoints kept, 1 to 64; 0: 4 */
-    qn_log_fn on_log;       /* reports a cache format that differs from `kv`; NULL: none */
-    void *user;             /* passed to on_log */
+    qn_log_fn on_log;       /* reports a cache format that differs from `kv`, and in qn_generate that hardly any drafted
+                               token is accepted; NULL: none */
+    void *user;             /* passed to on_log; must outlive the session if on_log is set */
 } qn_session_params;
 #define QN_SESSION_PARAMS_INIT QN_INIT(qn_session_params)
 
@@ -842,13 +843,15 @@ typedef enum qn_jump_forward {
 } qn_jump_forward;
 
 /* Where drafted tokens come from (speculative decoding): tokens that may follow the text, which a step evaluates
- * together with the last one. Only the tokens that one-by-one sampling would have given are kept, so answers are the
- * same, on the CPU to the bit, in fewer steps (docs/speculation.md). */
+ * together with the last one. Only the tokens that one-by-one sampling gives after the same rows are kept: on the CPU
+ * answers are the same, to the bit, in fewer steps (docs/speculation.md). On a GPU, steps of other numbers of rows
+ * round differently. */
 typedef enum qn_draft_kind {
     QN_DRAFT_AUTO,  /* a drafter that is there, where measurements show a gain: on the CPU QN_DRAFT_NGRAM */
     QN_DRAFT_OFF,   /* none */
     QN_DRAFT_NGRAM, /* tokens that followed the end of the text earlier: in the prompt and the answer, and in answers of
-                       a scheduler's earlier requests of the same scope, unless it keeps no prefixes */
+                       a scheduler's earlier requests of the same scope, if that is not "" (strangers may share it) and
+                       the scheduler keeps prefixes */
     QN_DRAFT_MTP,   /* the rest are not supported yet: QN_ERR_UNSUPPORTED */
     QN_DRAFT_DFLASH,
     QN_DRAFT_MODEL
@@ -973,7 +976,8 @@ typedef struct qn_request_params {
 
     /* Called during submission, by the submitting thread. `bytes` is the memory that the request keeps until it ends,
      * for its prompt, lists, tools and grammar; it excludes memory shared with an earlier request of the same
-     * submission, generated tokens and pages. Return false to refuse the submission with QN_ERR_BUSY. NULL: not
+     * submission, generated tokens and pages. With drafts the index of the prompt counts, at most 1.5 MB; choices of
+     * one prompt share the charge. Return false to refuse the submission with QN_ERR_BUSY. NULL: not
      * called. */
     bool (*on_memory)(void *user, size_t bytes);
 

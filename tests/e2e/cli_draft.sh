@@ -44,4 +44,49 @@ assert drafted["test"] == "tg60 draft" and drafted["draft"] == "ngram" and draft
 assert drafted["drafted"] == drafted["accepted"] > 60 and 3 < drafted["tokens_per_step"] <= 4
 assert drafted["of_free"] > 0
 END
+
+# A server with two keys: what the first was told is drafted for the first only, and for neither if they share prefixes.
+printf 'metrics: first-key\nother: second-key\n' >"$work/keys"
+chmod 600 "$work/keys"
+for scope in key all; do
+    QN_DRAFT=ngram "$QN_BIN/quern" serve -m "$demo" --port 0 --api-key-file "$work/keys" --prefix-cache-scope $scope \
+        --no-ui >"$work/serve.out" 2>"$work/serve.err" &
+    server=$!
+    for ((i = 0; i < 600; i++)); do grep -q '^ready' "$work/serve.out" && break; sleep 0.1; done
+    url=$(sed -n 's/^listening on //p' "$work/serve.out")
+    python3 - "$url" $scope <<'END' || fail "serve: drafts with the scope $scope"
+import json, re, sys, urllib.request
+
+url, scope = sys.argv[1:]
+n_accepted = 0
+
+def ask(path, key, body=None):
+    data = body and json.dumps(body).encode()
+    request = urllib.request.Request(url + path, data, {"Authorization": "Bearer " + key, "Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return answer.read().decode()
+
+def complete(key, **body):
+    global n_accepted
+    answer = json.loads(ask("/completion", key, body | {"return_tokens": True}))
+    n_accepted += answer["timings"].get("draft_n_accepted", 0)
+    return answer
+
+told = complete("first-key", prompt="Lily had a secret word. The secret word was", n_predict=60, temperature=1.0, seed=77)
+found = {"first-key": 0, "second-key": 0}
+for key in "second-key", "first-key":
+    for k in 12, 16, 20, 24:
+        probe = complete(key, prompt=told["tokens"][:k], n_predict=3, temperature=0, logit_bias=[[told["tokens"][k], 100]])
+        found[key] += probe["timings"].get("draft_n", 0) > 0
+for stop in "ll", "th", "wa", "ed":  # a draft ends inside of accepted tokens
+    for _ in range(2):
+        complete("first-key", prompt="Tom has a red ball. Tom has a red", n_predict=60, temperature=0, stop=[stop])
+counted = re.search(r"^quern_accepted_tokens_total\S* (\d+)", ask("/metrics", "first-key"), re.M)
+assert found["second-key"] == 0, found
+assert (found["first-key"] > 0) == (scope == "key"), found
+assert int(counted[1]) == n_accepted > 0, (counted[1], n_accepted)
+END
+    kill -TERM $server
+    wait $server || fail "serve: status $?"
+done
 finish

@@ -162,17 +162,16 @@ static void add(qn_ngrams *g, uint32_t owner, qn_token token)
 
 qn_status qn_ngrams_add(qn_ngrams *g, uint32_t owner, const qn_token *tokens, size_t n)
 {
-    QN_TRY(reserve(g, n));
+    QN_TRY(reserve(g, n + 1)); /* and its end */
     for (size_t i = 0; i < n; i++)
         add(g, owner, tokens[i]);
     return QN_OK;
 }
 
-qn_status qn_ngrams_end(qn_ngrams *g)
+void qn_ngrams_end(qn_ngrams *g)
 {
-    QN_TRY(reserve(g, 1));
-    add(g, 0, SEPARATOR);
-    return QN_OK;
+    if (g->run)
+        add(g, 0, SEPARATOR);
 }
 
 /* ---- Looking up ---- */
@@ -183,13 +182,19 @@ static bool is_held(const qn_ngrams *g, uint32_t number)
     return g->n - number - 1 < g->held;
 }
 
+/* Whether a token is kept, is of this owner, and equals `token`. */
+static bool equals(const qn_ngrams *g, uint32_t number, uint32_t owner, qn_token token)
+{
+    const uint32_t slot = slot_of(g, number);
+    return is_held(g, number) && g->owners[slot] == owner && g->tokens[slot] == token;
+}
+
 /* The number of tokens before token `end` that equal those at the end of the text. */
-static size_t match_length(const qn_ngrams *g, uint32_t end, const qn_token *text, size_t n)
+static size_t match_length(const qn_ngrams *g, uint32_t end, uint32_t owner, const qn_token *text, size_t n)
 {
     size_t length = 0;
     const size_t most = n < QN_NGRAM_LONGEST ? n : QN_NGRAM_LONGEST;
-    while (length < most && is_held(g, end - (uint32_t)length - 1) &&
-           g->tokens[slot_of(g, end - (uint32_t)length - 1)] == text[n - 1 - length])
+    while (length < most && equals(g, end - (uint32_t)length - 1, owner, text[n - 1 - length]))
         length++;
     return length;
 }
@@ -200,7 +205,7 @@ static qn_ngram_match find_in(const qn_ngrams *g, size_t which, uint32_t owner, 
     qn_ngram_match best = { 0 };
     uint32_t number = g->last[which][hash_of(g, owner, text + n, grams[which])];
     for (size_t i = 0; i < STEPS && is_held(g, number); i++) {
-        const size_t length = g->owners[slot_of(g, number)] == owner ? match_length(g, number, text, n) : 0;
+        const size_t length = g->owners[slot_of(g, number)] == owner ? match_length(g, number, owner, text, n) : 0;
         if (length > best.length)
             best = (qn_ngram_match){ length, number };
         if (length == QN_NGRAM_LONGEST)
@@ -224,11 +229,12 @@ qn_ngram_match qn_ngrams_find(const qn_ngrams *g, uint32_t owner, const qn_token
 
 size_t qn_ngrams_read(const qn_ngrams *g, qn_ngram_match match, size_t k, qn_token *out)
 {
-    const uint32_t left = g->n - match.end;
+    const uint32_t left = g->n - match.end, owner = g->owners[slot_of(g, match.end)];
     for (size_t i = 0; i < k; i++) {
-        out[i] = i < left ? g->tokens[slot_of(g, match.end + (uint32_t)i)] : out[i - left];
-        if (out[i] == SEPARATOR)
+        const uint32_t slot = slot_of(g, match.end + (uint32_t)i);
+        if (i < left && (g->tokens[slot] == SEPARATOR || g->owners[slot] != owner))
             return i;
+        out[i] = i < left ? g->tokens[slot] : out[i - left];
     }
     return k;
 }

@@ -31,8 +31,8 @@ void qn_ngrams_free(qn_ngrams *index);
 /* qn_ngrams_add - appends tokens to the last text. QN_ERR_MEMORY leaves the index as it was. */
 qn_status qn_ngrams_add(qn_ngrams *index, uint32_t owner, const qn_token *tokens, size_t n);
 
-/* qn_ngrams_end - ends the last text: n-grams do not cross its end. */
-qn_status qn_ngrams_end(qn_ngrams *index);
+/* qn_ngrams_end - ends the last text: n-grams do not cross its end. The memory for it was reserved with the text. */
+void qn_ngrams_end(qn_ngrams *index);
 
 /* qn_ngrams_find - finds the longest match of the end of `text` [n] in texts of the owner; of equally long ones the
  * last. Where the text is itself the last of the index, its end is not found there. Looks at a bounded number of
@@ -50,7 +50,8 @@ size_t qn_ngrams_bytes(const qn_ngrams *index);
 /* ---- Answers of other requests ---- */
 
 /* Answers by scope, of which the last ones are kept, within a limit for all scopes. Scopes are compared by their names,
- * and a request finds answers of its own scope only. Used by one thread at a time. */
+ * and a request finds answers of its own scope only; none of the scope "", which strangers may share: whether a token
+ * is drafted reveals whether it follows in an answer. Used by one thread at a time. */
 typedef struct qn_written qn_written;
 
 /* qn_written_create - creates a store without answers. Free with qn_written_free, after all drafters that use it; NULL
@@ -58,13 +59,17 @@ typedef struct qn_written qn_written;
 qn_status qn_written_create(qn_written **out);
 void qn_written_free(qn_written *written);
 
-/* qn_written_add - adds an answer. scope: NULL is the scope "". Without memory the answer is left out. */
+/* qn_written_add - adds an answer. Those of the scope "" or NULL are not kept. Without memory the
+ * answer is left out. */
 void qn_written_add(qn_written *written, const char *scope, const qn_token *tokens, size_t n);
 
 /* ---- The drafter ---- */
 
 /* qn_ngram_create - creates a drafter of one request. written: NULL, or answers of others, which the drafter reads;
- * they must outlive it. */
+ * they must outlive it. Of the scope "" or NULL it reads none. */
 qn_status qn_ngram_create(const qn_written *written, const char *scope, qn_drafter **out);
+
+/* qn_ngram_bytes - returns the memory of a drafter's index after a text of n tokens. */
+size_t qn_ngram_bytes(size_t n);
 
 #endif

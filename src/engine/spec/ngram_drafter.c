@@ -57,6 +57,13 @@ void qn_written_free(qn_written *w)
     qn_free(w);
 }
 
+/* The scope "" may be that of many clients. One that sees whether a token was drafted could ask with a stretch of
+ * another's answer, and a candidate for the next token, and so read the answer. */
+static bool is_private(const char *scope)
+{
+    return scope && *scope;
+}
+
 static const struct scope *find_scope(const qn_written *w, const char *name)
 {
     for (size_t i = 0; i < w->n_scopes; i++)
@@ -85,15 +92,15 @@ static struct scope *add_scope(qn_written *w, const char *name)
 void qn_written_add(qn_written *w, const char *scope, const qn_token *tokens, size_t n)
 {
     const size_t skipped = n > WRITTEN_TOKENS / 8 ? n - WRITTEN_TOKENS / 8 : 0; /* so that others stay */
-    struct scope *of = (struct scope *)find_scope(w, scope ? scope : "");
-    if (n < QN_NGRAM_SHORTEST)
+    if (n < QN_NGRAM_SHORTEST || !is_private(scope))
         return;
-    of = of ? of : add_scope(w, scope ? scope : "");
+    struct scope *of = (struct scope *)find_scope(w, scope);
+    of = of ? of : add_scope(w, scope);
     if (!of)
         return;
     of->used = ++w->n_added;
     if (qn_ngrams_add(w->texts, of->owner, tokens + skipped, n - skipped) == QN_OK)
-        (void)qn_ngrams_end(w->texts); /* without memory the next answer seems to continue this one: a worse proposal */
+        qn_ngrams_end(w->texts);
 }
 
 /* ---- The drafter ---- */
@@ -123,7 +130,10 @@ static void propose(qn_drafter *drafter, const qn_token *tokens, size_t n, size_
     struct ngram *d = (struct ngram *)drafter;
     const qn_ngrams *from = d->own;
     out->n = 0;
-    if (qn_ngrams_add(d->own, 0, tokens + d->n_own, n - d->n_own) != QN_OK)
+    const size_t first = n > OWN_TOKENS && n - OWN_TOKENS > d->n_own ? n - OWN_TOKENS : d->n_own;
+    if (first > d->n_own) /* tokens that would not stay are left out */
+        qn_ngrams_end(d->own);
+    if (qn_ngrams_add(d->own, 0, tokens + first, n - first) != QN_OK)
         return;
     d->n_own = n;
     qn_ngram_match match = qn_ngrams_find(d->own, 0, tokens, n);
@@ -155,13 +165,21 @@ static const qn_drafter_vtable vtable = {
     .name = "ngram", .chances = chances, .free = drafter_free, .propose = propose, .bytes = drafter_bytes
 };
 
+size_t qn_ngram_bytes(size_t n)
+{
+    size_t capacity = 1024;
+    while (capacity <= n && capacity < OWN_TOKENS)
+        capacity *= 2;
+    return capacity * QN_NGRAM_TOKEN_BYTES;
+}
+
 qn_status qn_ngram_create(const qn_written *written, const char *scope, qn_drafter **out)
 {
     struct ngram *d;
     *out = NULL;
     QN_TRY(qn_alloc(&d, 1, sizeof *d, "drafter"));
-    *d = (struct ngram){ .base = { &vtable }, .written = written, .scope = scope ? scope : "" };
-    if (written)
+    *d = (struct ngram){ .base = { &vtable }, .written = is_private(scope) ? written : NULL, .scope = scope };
+    if (d->written)
         find_owner(d);
     const qn_status status = qn_ngrams_create(OWN_TOKENS, &d->own);
     if (status != QN_OK) {

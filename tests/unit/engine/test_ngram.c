@@ -93,9 +93,9 @@ TEST(texts_end)
     qn_token read[8];
     assert_ok(qn_ngrams_create(64, &index));
     assert_ok(qn_ngrams_add(index, 1, first, 5));
-    assert_ok(qn_ngrams_end(index));
+    qn_ngrams_end(index);
     assert_ok(qn_ngrams_add(index, 1, second, 4));
-    assert_ok(qn_ngrams_end(index));
+    qn_ngrams_end(index);
     /* 5 is followed by nothing in the first text, and by 6 in the second; 3 4 by 5 alone. */
     qn_ngram_match match = qn_ngrams_find(index, 1, (const qn_token[]){ 9, 4, 5 }, 3);
     assert_int_equal(match.length, 2);
@@ -107,6 +107,39 @@ TEST(texts_end)
     assert_int_equal(read[0], 5);
     assert_int_equal(qn_ngrams_find(index, 1, (const qn_token[]){ 5, 4 }, 2).length, 0); /* across the end */
     assert_int_equal(qn_ngrams_find(index, 1, (const qn_token[]){ 6, 7 }, 2).length, 0);
+    qn_ngrams_free(index);
+}
+
+/* A proposal never goes on with another owner's text, and the end of a text needs no memory of its own: without it, the
+ * next owner's text would follow. */
+TEST(texts_of_owners_are_apart)
+{
+    static qn_token first[1100], second[64];
+    qn_ngrams *index;
+    qn_token read[8];
+    for (size_t i = 0; i < COUNT(first); i++)
+        first[i] = 1000 + (qn_token)i;
+    for (size_t i = 0; i < COUNT(second); i++)
+        second[i] = 7000 + (qn_token)i;
+    for (size_t n = 1000; n < COUNT(first); n++) {
+        label("%zu tokens", n);
+        assert_ok(qn_ngrams_create(1 << 13, &index));
+        assert_ok(qn_ngrams_add(index, 1, first, n));
+        const size_t bytes = qn_ngrams_bytes(index);
+        qn_ngrams_end(index);
+        qn_ngrams_end(index);
+        assert_int_equal(qn_ngrams_bytes(index), bytes);
+        assert_ok(qn_ngrams_add(index, 2, second, COUNT(second)));
+        const qn_ngram_match match = qn_ngrams_find(index, 1, first, n - 2);
+        assert_int_equal(qn_ngrams_read(index, match, 8, read), 2);
+        qn_ngrams_free(index);
+    }
+    assert_ok(qn_ngrams_create(1 << 13, &index)); /* not even if a text was not ended */
+    assert_ok(qn_ngrams_add(index, 1, first, 40));
+    assert_ok(qn_ngrams_add(index, 2, second, 40));
+    assert_int_equal(qn_ngrams_read(index, qn_ngrams_find(index, 1, first, 38), 8, read), 2);
+    const qn_token across[] = { first[38], first[39], second[0], second[1] };
+    assert_int_equal(qn_ngrams_find(index, 2, across, 4).length, 2);
     qn_ngrams_free(index);
 }
 
@@ -136,6 +169,31 @@ TEST(a_drafter_reads_its_own_text)
     drafter->vtable->free(drafter);
 }
 
+/* Of a text that does not fit, the end is indexed; the memory is that which a request is charged for. */
+TEST(long_texts_are_cut)
+{
+    enum { N = 200000 };
+    static qn_token many[N];
+    qn_drafter *drafter;
+    for (size_t i = 0; i < N; i++)
+        many[i] = (qn_token)i;
+    memcpy(many + N - 40, many + N - 5000, 40 * sizeof *many);
+    assert_ok(qn_ngram_create(NULL, NULL, &drafter));
+    const qn_proposal p = propose(drafter, many, N, 9);
+    assert_int_equal(p.n, 9);
+    assert_memory_equal(p.tokens, many + N - 5000 + 40, 9 * sizeof *p.tokens);
+    assert_true(drafter->vtable->bytes(drafter) <= qn_ngram_bytes(N) + 1024);
+    assert_true(qn_ngram_bytes(N) == qn_ngram_bytes(10 * N) && qn_ngram_bytes(10) == qn_ngram_bytes(1023));
+    drafter->vtable->free(drafter);
+    for (size_t n = 1020; n < 5000; n += 511) {
+        assert_ok(qn_ngram_create(NULL, NULL, &drafter));
+        (void)propose(drafter, many, n, 9);
+        const size_t bytes = drafter->vtable->bytes(drafter);
+        assert_true(bytes >= qn_ngram_bytes(n) && bytes < qn_ngram_bytes(n) + 1024);
+        drafter->vtable->free(drafter);
+    }
+}
+
 TEST(a_drafter_reads_answers_of_its_scope)
 {
     qn_written *written;
@@ -150,8 +208,9 @@ TEST(a_drafter_reads_answers_of_its_scope)
     assert_int_equal(propose(b, text + 40, 3, 5).n, 0);
     assert_int_equal(propose(none, text + 40, 3, 5).n, 0);
     qn_written_add(written, NULL, text, 100);
-    assert_int_equal(propose(none, text + 40, 3, 5).n, 5);
-    for (int i = 0; i < 300; i++) { /* more scopes, and more text, than are kept */
+    qn_written_add(written, "", text, 100);
+    assert_int_equal(propose(none, text + 40, 3, 5).n, 0); /* strangers may share that scope */
+    for (int i = 0; i < 300; i++) {                        /* more scopes, and more text, than are kept */
         char name[16];
         snprintf(name, sizeof name, "s%d", i);
         make_text((uint64_t)i + 10, MOST, 100000);
