@@ -28,26 +28,41 @@ void qn_drafting_free(qn_drafting *drafting)
     qn_free(drafting);
 }
 
-static void copy(const qn_drafting *from, qn_drafting *to)
-{
-    to->costs = from->costs;
-    to->n_drafts = from->n_drafts;
-    to->n_drafted = from->n_drafted;
-    to->n_accepted = from->n_accepted;
-    to->has_warned = from->has_warned;
-}
-
 void qn_drafting_load(qn_drafting *model, qn_drafting *to)
 {
+    *to = (qn_drafting){ 0 };
     pthread_mutex_lock(&model->lock);
-    copy(model, to);
+    to->costs = model->costs;
+    to->n_drafts = model->n_drafts;
+    to->n_drafted = model->n_drafted;
+    to->n_accepted = model->n_accepted;
+    to->has_warned = model->has_warned;
     pthread_mutex_unlock(&model->lock);
+    to->n_loaded = to->costs.n_steps;
+}
+
+/* Replaces the times that the copy has measured. Steps of both are steps of the model. */
+static void add_costs(const qn_drafting *from, qn_row_costs *to)
+{
+    const qn_row_costs *c = &from->costs;
+    to->n_steps += c->n_steps - from->n_loaded;
+    for (size_t n = 1; n <= QN_COST_ROWS; n++)
+        if (c->of[n].step > from->n_loaded) {
+            to->of[n] = c->of[n];
+            to->of[n].step = to->n_steps - (c->n_steps - c->of[n].step);
+        }
 }
 
 void qn_drafting_store(const qn_drafting *from, qn_drafting *model)
 {
     pthread_mutex_lock(&model->lock);
-    copy(from, model);
+    add_costs(from, &model->costs);
+    if (from->was_checked)
+        model->n_drafts = model->n_drafted = model->n_accepted = 0;
+    model->n_drafts += from->added_drafts;
+    model->n_drafted += from->added_drafted;
+    model->n_accepted += from->added_accepted;
+    model->has_warned = model->has_warned || from->has_warned;
     pthread_mutex_unlock(&model->lock);
 }
 
@@ -56,18 +71,29 @@ bool qn_drafting_count(qn_drafting *d, size_t n, size_t n_accepted)
     d->n_drafts++;
     d->n_drafted += n;
     d->n_accepted += n_accepted;
+    d->added_drafts++;
+    d->added_drafted += n;
+    d->added_accepted += n_accepted;
     if (d->n_drafts < CHECKED_DRAFTS || d->has_warned)
         return false;
     const bool is_low = (double)d->n_accepted < LEAST_ACCEPTED * (double)d->n_drafted;
-    if (!is_low)
+    if (!is_low) {
         d->n_drafts = d->n_drafted = d->n_accepted = 0;
+        d->added_drafts = d->added_drafted = d->added_accepted = 0;
+        d->was_checked = true;
+    }
     return is_low;
 }
 
-void qn_drafting_log(qn_drafting *d, qn_log_fn on_log, void *user)
+void qn_drafting_log(qn_drafting *d, qn_drafting *model, qn_log_fn on_log, void *user)
 {
     char line[160];
-    d->has_warned = true;
+    pthread_mutex_lock(&model->lock);
+    const bool was_told = model->has_warned;
+    model->has_warned = d->has_warned = true;
+    pthread_mutex_unlock(&model->lock);
+    if (was_told)
+        return;
     (void)qn_print(
         line, sizeof line,
         "drafts: only %llu of %llu drafted tokens were accepted: the text repeats little, or the drafter does "

@@ -17,7 +17,10 @@
 typedef struct qn_drafting {
     pthread_mutex_t lock; /* of the model's; not used in a copy */
     qn_row_costs costs;
-    uint64_t n_drafts, n_drafted, n_accepted; /* since the model was loaded, or were last checked */
+    uint64_t n_drafts, n_drafted, n_accepted;             /* since the model was loaded, or were last checked */
+    uint64_t added_drafts, added_drafted, added_accepted; /* of these, not yet in the model's */
+    uint64_t n_loaded;                                    /* costs.n_steps of the model when they were copied */
+    bool was_checked;                                     /* the counts began anew in the copy */
     bool has_warned;
 } qn_drafting;
 
@@ -26,7 +29,8 @@ typedef struct qn_drafting {
 qn_status qn_drafting_create(double row_cost, qn_drafting **out);
 void qn_drafting_free(qn_drafting *drafting);
 
-/* qn_drafting_load - copies the model's data. qn_drafting_store - replaces the model's data by the copy. Any thread. */
+/* qn_drafting_load - copies the model's data. qn_drafting_store - once, adds what the copy
+ * has counted and measured since: other copies of the same time may have been added meanwhile. Any thread. */
 void qn_drafting_load(qn_drafting *model, qn_drafting *copy);
 void qn_drafting_store(const qn_drafting *copy, qn_drafting *model);
 
@@ -34,7 +38,7 @@ void qn_drafting_store(const qn_drafting *copy, qn_drafting *model);
  * were accepted, until that was logged. */
 bool qn_drafting_count(qn_drafting *drafting, size_t n, size_t n_accepted);
 
-/* qn_drafting_log - logs that hardly any drafted token was accepted. */
-void qn_drafting_log(qn_drafting *drafting, qn_log_fn on_log, void *user);
+/* qn_drafting_log - logs that hardly any drafted token was accepted, unless another copy of the model's did. */
+void qn_drafting_log(qn_drafting *copy, qn_drafting *model, qn_log_fn on_log, void *user);
 
 #endif

@@ -1,12 +1,15 @@
 /* The table of step times by rows. A mean follows shorter times quickly and longer ones slowly, since a single step may
- * take far too long (a kernel that is compiled, a busy machine). An old mean is not used, so that rows which did not
+ * take far too long (a kernel that is compiled, a busy machine); the first time counts at most as a multiple of what
+ * the neighbours in the table suggest, and is measured again soon. An old mean is not used, so that rows which did not
  * pay are tried again: the text grows, and neighbours come and go. */
 #include "engine/spec/row_cost.h"
 
 #include <stdbool.h>
 
-enum { STALE_STEPS = 1024 };
-static const double SHORTER = 0.5, LONGER = 0.125, MOST_RATIO = 2;
+/* STALE_STEPS: how long a mean is used; FIRST_STEPS: one that was measured once, or whose last time was much longer.
+ * The latter doubles until two times agree. */
+enum { STALE_STEPS = 1024, FIRST_STEPS = 16 };
+static const double SHORTER = 0.5, LONGER = 0.125, MOST_RATIO = 2, AGREEING = 1.25;
 
 /* A number of rows between measured ones is expected to take this part of the interpolated time more than the smaller
  * one, so that it is tried: kernels that compute rows in tiles have steps there. */
@@ -16,9 +19,26 @@ static const double HOPE = 0.5;
  * times vary by. */
 static const double LEAST_GAIN = 1.03;
 
+/* A row whose time is not known is tried where its token is accepted at least this often: if rows turn out to be cheap,
+ * that is enough. */
+static const double LEAST_TRIED = 0.3;
+
 static bool is_known(const qn_row_costs *c, size_t n)
 {
-    return c->of[n].step && c->n_steps - c->of[n].step < STALE_STEPS;
+    return c->of[n].step && c->n_steps - c->of[n].step < c->of[n].lasts;
+}
+
+static bool has_known(const qn_row_costs *c)
+{
+    for (size_t n = 1; n <= QN_COST_ROWS; n++)
+        if (is_known(c, n))
+            return true;
+    return false;
+}
+
+static double smaller(double a, double b)
+{
+    return a < b ? a : b;
 }
 
 void qn_row_costs_add(qn_row_costs *c, size_t n, double seconds)
@@ -27,12 +47,19 @@ void qn_row_costs_add(qn_row_costs *c, size_t n, double seconds)
     if (!n || n > QN_COST_ROWS)
         return;
     double *mean = &c->of[n].seconds;
-    if (is_known(c, n)) {
-        const double longest = *mean * MOST_RATIO;
-        *mean += ((seconds < longest ? seconds : longest) - *mean) * (seconds < *mean ? SHORTER : LONGER);
-    } else {
+    uint32_t *lasts = &c->of[n].lasts;
+    const bool is_first = !c->of[n].step || c->n_steps - c->of[n].step >= STALE_STEPS;
+    const bool agrees = !is_first && seconds < *mean * AGREEING && *mean < seconds * AGREEING;
+    if (is_first)
+        *mean = has_known(c) ? smaller(seconds, qn_row_costs_seconds(c, n) * MOST_RATIO) : seconds;
+    else if (seconds < *mean && *lasts < STALE_STEPS)
         *mean = seconds;
-    }
+    else
+        *mean += (smaller(seconds, *mean * MOST_RATIO) - *mean) * (seconds < *mean ? SHORTER : LONGER);
+    if (is_first || (!agrees && *lasts == STALE_STEPS && seconds > *mean))
+        *lasts = FIRST_STEPS;
+    else
+        *lasts = agrees || *lasts > STALE_STEPS / 2 ? STALE_STEPS : *lasts * 2;
     c->of[n].step = c->n_steps;
 }
 
@@ -78,23 +105,37 @@ static qn_row_offer *find_next(qn_row_offer *offers, size_t n, double *reached)
     return best;
 }
 
-/* Chooses `most` rows or fewer, the likeliest first. Sets *best to the number of rows with most tokens a second. */
+/* The fewest tokens that a sequence expects of the step. */
+static double least_expected(size_t n_rows, const qn_row_offer *offers, size_t n)
+{
+    double least = n_rows > n ? 1 : (double)QN_COST_ROWS;
+    for (size_t i = 0; i < n; i++)
+        least = smaller(least, offers[i].expected);
+    return least;
+}
+
+/* Chooses `most` rows or fewer, the likeliest first. Sets *best to the number of rows with most tokens a second of
+ * those that slow no sequence too much. */
 static void choose(const qn_row_costs *c, size_t n_rows, qn_row_offer *offers, size_t n, size_t most, size_t *best)
 {
-    double tokens = (double)n_rows, rate = tokens / qn_row_costs_seconds(c, n_rows) * LEAST_GAIN;
+    const double without = qn_row_costs_seconds(c, n_rows);
+    double tokens = (double)n_rows, rate = tokens / without * LEAST_GAIN;
     *best = 0;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         offers[i].chosen = 0;
+        offers[i].expected = 1;
+    }
     for (size_t k = 1; k <= most; k++) {
         double chance = 0;
         qn_row_offer *next = find_next(offers, n, &chance);
         if (!next)
             return;
         next->chosen++;
+        next->expected += chance;
         tokens += chance;
-        const double with = tokens / qn_row_costs_seconds(c, n_rows + k);
-        if (with > rate) {
-            rate = with;
+        const double with = qn_row_costs_seconds(c, n_rows + k);
+        if (tokens / with > rate && with <= without * least_expected(n_rows, offers, n) * QN_COST_SLOWER) {
+            rate = tokens / with;
             *best = k;
         }
     }
@@ -103,9 +144,14 @@ static void choose(const qn_row_costs *c, size_t n_rows, qn_row_offer *offers, s
 size_t qn_row_costs_choose(const qn_row_costs *c, size_t n_rows, qn_row_offer *offers, size_t n, size_t most)
 {
     size_t best, ignored;
-    if (!n_rows || n_rows > QN_COST_ROWS || !is_known(c, n_rows))
+    double chance = 0;
+    if (!n_rows || n_rows >= QN_COST_ROWS || !is_known(c, n_rows))
         most = 0;
     choose(c, n_rows, offers, n, most, &best);
+    if (!best && most && !is_known(c, n_rows + 1)) {
+        choose(c, n_rows, offers, n, 0, &ignored);
+        best = find_next(offers, n, &chance) && chance >= LEAST_TRIED;
+    }
     choose(c, n_rows, offers, n, best, &ignored);
     return best;
 }

@@ -9,13 +9,18 @@
 /* Rows of the longest step that is measured. */
 enum { QN_COST_ROWS = 160 };
 
+/* Drafted rows are expected to divide the rate of tokens of each sequence of a step by at most this, so that a sequence
+ * without proposals does not wait for those of others. */
+#define QN_COST_SLOWER 1.25
+
 /* Zero except `first`: nothing was measured. */
 typedef struct qn_row_costs {
     double first; /* time of one more row before it was measured, relative to a step of one */
     uint64_t n_steps;
     struct {
         double seconds;
-        uint64_t step; /* when it was measured last; 0: never */
+        uint64_t step;  /* when it was measured last; 0: never */
+        uint32_t lasts; /* steps after which it is not used */
     } of[QN_COST_ROWS + 1];
 } qn_row_costs;
 
@@ -31,13 +36,16 @@ double qn_row_costs_seconds(const qn_row_costs *costs, size_t n);
 typedef struct qn_row_offer {
     const float *chances; /* [n] that each token is accepted if all before it are */
     size_t n;
-    size_t chosen; /* written by qn_row_costs_choose */
+    size_t chosen;   /* written by qn_row_costs_choose */
+    double expected; /* tokens of the step; used by qn_row_costs_choose */
 } qn_row_offer;
 
-/* qn_row_costs_choose - chooses how many tokens of each offer to draft, such that the step gives most tokens a second.
+/* qn_row_costs_choose - chooses how many tokens of each offer to draft, such that the step gives most tokens a second,
+ * and each of its sequences at least 1 / QN_COST_SLOWER of what it has without drafts. Where none pay, a single row is
+ * tried now and then if its time was not measured.
  *
  *   n_rows   rows of the step without drafts, each of which gives a token
- *   offers   [n]
+ *   offers   [n] of the sequences of these rows; sequences that are left out offer nothing
  *   most     drafted rows in all
  *
  * Returns the number of drafted rows: 0 if none pay, and if the time of a step without drafts is to be measured. */
