@@ -84,6 +84,8 @@ struct qn_session {
     uint32_t *logit_rows;
     qn_progress_fn on_progress;
     void *progress_user;
+    qn_log_fn on_log; /* or NULL */
+    void *log_user;
     atomic_bool cancelled;
     atomic_bool is_used; /* a call is using the session (engine/calls.h) */
 };

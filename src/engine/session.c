@@ -73,6 +73,8 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
     qn_session *session;
     QN_TRY(qn_alloc(&session, 1, sizeof *session, "session"));
     session->model = model;
+    session->on_log = params->on_log;
+    session->log_user = params->user;
     session->format = format;
     session->n_ctx = params->n_ctx;
     session->n_batch = params->n_batch ? params->n_batch : (uint32_t)model->device->batch;

@@ -191,11 +191,10 @@ static void count_draft(qn_scheduler *s, const qn_piece *piece, size_t n)
     }
     r->result.n_drafted += piece->n_drafted;
     s->n_drafted += piece->n_drafted;
-    s->n_accepted += n;
     if (r->drafts.drafter->vtable->accepted)
         r->drafts.drafter->vtable->accepted(r->drafts.drafter, n);
     if (qn_drafting_count(&s->drafting, piece->n_drafted, n) && s->params.on_log)
-        qn_drafting_log(&s->drafting, s->params.on_log, s->params.user);
+        qn_drafting_log(&s->drafting, s->model->drafting, s->params.on_log, s->params.user);
 }
 
 /* Adds the tokens sampled after the accepted tokens of a draft, up to a token that ends the request, or its
@@ -216,6 +215,7 @@ static void take_draft(qn_scheduler *s, const qn_piece *piece, qn_sample_request
     }
     const size_t n_rejected = piece->n_drafted - (n_taken - 1);
     *(piece->is_proposal ? &r->result.n_accepted : &r->result.n_jumped) += n_taken - 1;
+    s->n_accepted += piece->is_proposal ? n_taken - 1 : 0;
     qn_sampler_take_back(r->sampler, n_rejected);
     qn_draft_learn(&r->drafts, before, r->tokens + before, n_taken);
     qn_memory_truncate(r->memory, r->memory->sequence->length - n_rejected);
@@ -357,11 +357,12 @@ static void measure(qn_scheduler *s, const qn_scheduled *step)
     const double now = s->now(), begin = step->start > s->last_end ? step->start : s->last_end, seconds = now - begin;
     const double idle = s->last_end > 0 ? step->idle_seconds : 0;
     s->last_end = now;
-    const size_t n_prompt = step->step.n_rows - step->n_decoding - step->n_drafted;
-    if (n_prompt || !step->n_drafted)
-        qn_step_times_add(&s->times, step->n_decoding, n_prompt, seconds);
+    const size_t n_others = step->step.n_rows - step->n_decoding, n_prompt = n_others - step->n_drafted;
+    const double computed = seconds - step->lock_seconds;
+    if (n_prompt || !step->n_drafted) /* beside prompts, drafted rows cost as much as theirs */
+        qn_step_times_add(&s->times, step->n_decoding, n_others, computed);
     if (!n_prompt)
-        qn_row_costs_add(&s->drafting.costs, step->step.n_rows, seconds);
+        qn_row_costs_add(&s->drafting.costs, step->step.n_rows, computed);
     count(s, step, seconds, idle);
 }
 
@@ -379,7 +380,9 @@ static qn_status launch(qn_scheduler *s, qn_scheduled *step)
     qn_device *device = s->model->device;
     s->positions = qn_scheduler_positions(s, step);
     qn_scheduler_fill_rows(s, step);
+    const double start = s->now();
     qn_model_lock(s->model);
+    step->lock_seconds = s->now() - start;
     qn_status status = qn_model_check(s->model);
     if (status == QN_OK)
         status = device->vtable->reserve(device, s->params.max_rows, s->positions);
@@ -467,6 +470,7 @@ static qn_scheduled *launch_ahead(qn_scheduler *s)
     if (!may_run_ahead(s, s->flight))
         return NULL;
     next->start = s->now();
+    next->lock_seconds = 0;
     begin_answers(s);
     take_masked_tokens(s);
     if (!advance(s, s->flight))

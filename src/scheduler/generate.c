@@ -100,7 +100,10 @@ qn_status qn_generate(qn_session *session, const qn_request_params *params, qn_r
         QN_TRY(QN_RESULT_CHECK(qn_request_result, result));
     QN_TRY(qn_session_enter(session, __func__));
     g.n_before = session->length;
-    qn_status status = qn_scheduler_create_generation(&g, &s);
+    qn_request_params own = QN_REQUEST_PARAMS_INIT;
+    qn_status status = QN_PARAMS_READ(qn_request_params, params, &own);
+    if (status == QN_OK)
+        status = qn_scheduler_create_generation(&g, own.draft, &s);
     if (status == QN_OK) {
         status = run(&g, s, params);
         qn_scheduler_destroy(s);

@@ -113,7 +113,8 @@ static qn_status create(qn_scheduler *s)
 {
     const uint32_t n = s->params.max_sequences, n_logits = n + QN_STEP_DRAFTED + QN_STEP_SCORED;
     QN_TRY(create_locks(s));
-    QN_TRY(qn_draft_environment(&s->forced_draft));
+    if (s->params.draft != QN_DRAFT_OFF)
+        QN_TRY(qn_draft_environment(&s->forced_draft));
     if (!s->params.no_prefix_cache)
         QN_TRY(qn_written_create(&s->written));
     if (s->generation)
@@ -170,13 +171,16 @@ qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params
     return create_with(model, &own, NULL, out);
 }
 
-qn_status qn_scheduler_create_generation(qn_generation *generation, qn_scheduler **out)
+qn_status qn_scheduler_create_generation(qn_generation *generation, qn_draft_kind draft, qn_scheduler **out)
 {
     const qn_session *session = generation->session;
     const qn_scheduler_params params = { .n_ctx = session->n_ctx,
                                          .max_sequences = 1,
                                          .max_queued = 1,
                                          .max_rows = session->n_batch,
+                                         .draft = draft == QN_DRAFT_OFF ? draft : QN_DRAFT_AUTO,
+                                         .on_log = session->on_log,
+                                         .user = session->log_user,
                                          .no_prefix_cache = true,
                                          .no_thread = true };
     return create_with(session->model, &params, generation, out);

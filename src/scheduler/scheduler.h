@@ -276,6 +276,7 @@ typedef struct qn_scheduled {
     size_t n_decoding;   /* pieces of one row, drafted rows not counted */
     size_t n_drafted;    /* drafted rows */
     double start;        /* when composing began */
+    double lock_seconds; /* since then, spent waiting for the model's other sessions and schedulers */
     bool is_ahead;       /* launched while another step was in flight */
     double idle_seconds; /* qn_device.idle_seconds before it, read while the model is locked */
 } qn_scheduled;
@@ -339,8 +340,9 @@ struct qn_scheduler {
 /* ---- scheduler.c ---- */
 
 /* qn_scheduler_create_generation - Creates the scheduler of a qn_generate call, without threads: the calling thread
- * runs its steps. `generation` must outlive it. Free it with qn_scheduler_destroy. */
-qn_status qn_scheduler_create_generation(qn_generation *generation, qn_scheduler **out);
+ * runs its steps. `generation` must outlive it. draft: as in the request. Free it with
+ * qn_scheduler_destroy. */
+qn_status qn_scheduler_create_generation(qn_generation *generation, qn_draft_kind draft, qn_scheduler **out);
 
 /* qn_scheduler_destroy - Frees a scheduler as qn_scheduler_free does, but does not check whether the thread is in a
  * callback: qn_generate, which creates and frees one, may be called in a callback of another scheduler. NULL is

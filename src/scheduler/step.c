@@ -193,14 +193,12 @@ static void draft(qn_scheduler *s, qn_scheduled *to, qn_piece *piece, size_t n, 
 /* Adds the proposals of drafters, as far as they are worth the time of their rows. Beside prompts that is not known. */
 static void add_proposals(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size_t most)
 {
-    bool always = false;
     for (uint32_t i = 0; i < to->n_pieces; i++) {
         qn_piece *piece = &to->pieces[i];
         to->offers[i] = (qn_row_offer){ .chances = piece->request->drafts.chances };
         if (!takes_draft(piece) || piece->n_drafted)
             continue;
         to->offers[i].n = qn_request_propose(piece->request, QN_DRAFT_TOKENS);
-        always = always || piece->request->drafts.always;
     }
     if (n_rows == to->n_decoding)
         (void)qn_row_costs_choose(&s->drafting.costs, n_rows, to->offers, to->n_pieces, most);

@@ -5,7 +5,10 @@
 #include "helper_sanitizers.h"
 #include "helper_demo.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum { N_CTX = 400, MAX_REQUESTS = 6, KINDS = QN_TEST_SANITIZED ? 5 : 12, ROUNDS = QN_TEST_SANITIZED ? 2 : 5 };
 
@@ -27,6 +30,7 @@ static qn_request_params request_of(unsigned kind, struct answer *a)
     params.n_logprobs = kind % 2 ? QN_MAX_LOGPROBS : -1;
     params.logprobs_after = kind % 4 == 3;
     params.min_tokens = kind % 3 * 20;
+    params.scope = "one";
     params.bias = likely;
     params.n_bias = kind % 5 < 3 || kind % 8 == 5 ? COUNT(likely) : 0;
     /* One of the likely tokens ends the answer, after min_tokens. */
@@ -74,6 +78,7 @@ TEST(schedulers_answer_the_same)
     static const char *const formats[] = { "f16", "aura4", "f32", "aura3", "aura8" };
     static const uint32_t rows[] = { 0, 6, 9, 20 };
     uint64_t n_drafted = 0, n_accepted = 0;
+    size_t n_cut = 0;
     force("ngram");
     for (unsigned round = 0; round < ROUNDS * 2; round++) {
         const char *kv = formats[round % COUNT(formats)];
@@ -87,6 +92,7 @@ TEST(schedulers_answer_the_same)
         qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .max_sequences = 6,
                                                                     .max_rows = rows[round % COUNT(rows)],
                                                                     .no_thread = round % 2, .run_ahead = true));
+        uint64_t of_answers = 0;
         for (int again = 0; again < 2; again++) { /* the second ones find the answers of the first */
             for (unsigned i = 0; i < MAX_REQUESTS; i++) {
                 memset(&found[i], 0, sizeof found[i]);
@@ -97,15 +103,18 @@ TEST(schedulers_answer_the_same)
                 label("round %u, request %u, %s, %zu ahead, again %d", round, i, kv, ahead, again);
                 assert_same_logprobs(&found[i], &expected[i]);
                 assert_true(found[i].result.n_accepted <= found[i].result.n_drafted);
+                of_answers += found[i].result.n_accepted;
+                n_cut += found[i].result.finish == QN_FINISH_STOP;
             }
         }
         n_drafted += counters_of(s).drafted_tokens;
         n_accepted += counters_of(s).accepted_tokens;
+        assert_int_equal(counters_of(s).accepted_tokens, of_answers);
         qn_scheduler_free(s);
         stop_overlap(model);
     }
     label("%d of %d accepted", (int)n_accepted, (int)n_drafted);
-    assert_true(n_accepted > 1000 && n_drafted - n_accepted > 1000);
+    assert_true(n_accepted > 1000 && n_drafted - n_accepted > 1000 && n_cut > 0);
 }
 
 /* An answer that was written before takes a step for each draft. */
@@ -135,6 +144,68 @@ TEST(answers_of_the_scope_are_drafted)
         }
         qn_scheduler_free(s);
     }
+}
+
+/* Whether a token is drafted reveals whether it follows in another answer: where strangers may share a scope, a second
+ * request has the drafts of the first and no others. */
+TEST(strangers_answers_are_not_drafted)
+{
+    static struct answer a[2];
+    static const char *const scopes[] = { NULL, "", "one" };
+    force("ngram");
+    for (size_t k = 0; k < COUNT(scopes); k++) {
+        qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
+        for (int again = 0; again < 2; again++) {
+            qn_request_params params = request_of(1, &a[again]);
+            memset(&a[again], 0, sizeof *a);
+            params.scope = scopes[k];
+            submit_and_wait(s, &params);
+        }
+        label("scope %zu", k);
+        assert_true((a[1].result.n_drafted == a[0].result.n_drafted) == (k < 2));
+        qn_scheduler_free(s);
+    }
+}
+
+static size_t charged[4], n_charged;
+
+static bool charge(void *user, size_t n_bytes)
+{
+    (void)user;
+    charged[n_charged++] = n_bytes;
+    return true;
+}
+
+/* The index of a long prompt is charged up to its limit, and once for choices of one prompt. */
+TEST(indices_are_charged)
+{
+    enum { N = 300000 };
+    static qn_token many[N];
+    static struct answer a;
+    size_t of_index[2];
+    force(NULL);
+    for (size_t k = 0; k < 2; k++) {
+        const size_t n = k ? N : 70000;
+        for (int draft = 0; draft < 2; draft++) {
+            qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N + 8, .no_thread = true));
+            qn_request_params params[2] = { prompt_of(many, n, 1, &a), prompt_of(many, n, 1, &a) };
+            uint64_t ids[2];
+            for (int i = 0; i < 2; i++) {
+                params[i].on_memory = charge;
+                params[i].draft = draft ? QN_DRAFT_NGRAM : QN_DRAFT_OFF;
+            }
+            n_charged = draft * 2u;
+            assert_ok(qn_scheduler_submit_all(s, params, 2, ids, NULL));
+            for (int i = 0; i < 2; i++)
+                qn_scheduler_cancel(s, ids[i]);
+            qn_scheduler_wait(s);
+            qn_scheduler_free(s);
+        }
+        of_index[k] = charged[2] - charged[0];
+        assert_int_equal(charged[3], charged[1]);
+    }
+    assert_int_equal(of_index[0], of_index[1]);
+    assert_int_equal(of_index[0], qn_ngram_bytes(N));
 }
 
 TEST(sessions_answer_the_same)
@@ -442,6 +513,45 @@ TEST(requests_are_cancelled)
     }
 }
 
+/* ---- Times ---- */
+
+static atomic_bool is_held;
+
+static void *hold_model(void *held)
+{
+    qn_model_lock(held);
+    atomic_store(&is_held, true);
+    nanosleep(&(struct timespec){ .tv_nsec = 600000000 }, NULL);
+    qn_model_unlock(held);
+    return NULL;
+}
+
+/* The wait for another scheduler or session of the model is no time of a step. */
+TEST(waits_for_the_model_are_not_measured)
+{
+    static struct answer a;
+    force(NULL);
+    qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
+    qn_request_params params = request_of(1, &a);
+    pthread_t thread;
+    bool idle;
+    submit_request(s, &params);
+    for (int i = 0; i < 4; i++)
+        assert_ok(qn_scheduler_step(s, &idle));
+    s->drafting.costs = (qn_row_costs){ .first = 0.5 };
+    atomic_store(&is_held, false);
+    assert_int_equal(pthread_create(&thread, NULL, hold_model, model), 0);
+    while (!atomic_load(&is_held))
+        sched_yield();
+    assert_ok(qn_scheduler_step(s, &idle));
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(s->drafting.costs.n_steps, 1);
+    for (size_t n = 1; n <= QN_COST_ROWS; n++)
+        assert_true(s->drafting.costs.of[n].seconds < 0.3);
+    qn_scheduler_wait(s);
+    qn_scheduler_free(s);
+}
+
 /* ---- Options ---- */
 
 /* Simulated acceptance gives the expected number of tokens a step: 1 + R + R^2 + R^3 for three drafted tokens. */
@@ -502,6 +612,30 @@ TEST(low_acceptance_is_told_once)
     model = other;
 }
 
+/* Also by the log of a session, after calls of which none has so many drafts. */
+TEST(sessions_tell_low_acceptance)
+{
+    static struct answer a;
+    qn_model *other = model;
+    n_lines = 0;
+    force("ngram");
+    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
+    for (unsigned i = 0; i < 8; i++) {
+        qn_session *session =
+            create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX, .on_log = count_line, .user = &n_lines));
+        qn_request_params params = request_of(1, &a);
+        memset(&a, 0, sizeof a);
+        params.on_end = NULL;
+        params.draft_tokens = 2;
+        params.draft_accept = 0.01f;
+        assert_ok(qn_generate(session, &params, NULL));
+        qn_session_free(session);
+    }
+    assert_int_equal(n_lines, 1);
+    qn_model_free(model);
+    model = other;
+}
+
 TEST(missing_drafters_are_refused)
 {
     static struct answer a;
@@ -535,5 +669,14 @@ TEST(missing_drafters_are_refused)
     assert_fails(qn_scheduler_create(model, NULL, &s), QN_ERR_UNSUPPORTED, "mtp");
     force("fast");
     assert_fails(qn_scheduler_create(model, NULL, &s), QN_ERR_INVALID, "QN_DRAFT: 'fast'");
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX));
+    params = request_of(1, &a);
+    params.on_end = NULL;
+    assert_fails(qn_generate(session, &params, NULL), QN_ERR_INVALID, "QN_DRAFT: 'fast'");
+    params.draft = QN_DRAFT_OFF; /* then it is not read */
+    assert_ok(qn_generate(session, &params, NULL));
+    qn_session_free(session);
+    s = create_scheduler(model, &SCHEDULER_PARAMS(.no_thread = true, .draft = QN_DRAFT_OFF));
+    qn_scheduler_free(s);
     force(NULL);
 }
