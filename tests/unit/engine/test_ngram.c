@@ -129,6 +129,7 @@ TEST(texts_of_owners_are_apart)
         qn_ngrams_end(index);
         qn_ngrams_end(index);
         assert_int_equal(qn_ngrams_bytes(index), bytes);
+        assert_int_equal(qn_ngrams_find(index, 1, first, 2).length, 2); /* no token made room for it */
         assert_ok(qn_ngrams_add(index, 2, second, COUNT(second)));
         const qn_ngram_match match = qn_ngrams_find(index, 1, first, n - 2);
         assert_int_equal(qn_ngrams_read(index, match, 8, read), 2);

@@ -144,6 +144,22 @@ TEST(slow_first_times_are_forgiven)
         }
 }
 
+/* Nor does a first time that is far too long raise the expected times of other numbers of rows much. */
+TEST(first_times_are_limited)
+{
+    for (size_t n = 2; n <= QN_COST_ROWS; n += 13) {
+        qn_row_costs costs = { .first = 0.5 };
+        qn_row_costs_add(&costs, 1, 0.01);
+        const double expected = qn_row_costs_seconds(&costs, n), before = qn_row_costs_seconds(&costs, n / 2 + 1);
+        label("%zu rows", n);
+        qn_row_costs_add(&costs, n, 100);
+        assert_true(qn_row_costs_seconds(&costs, n) <= 2.001 * expected);
+        assert_true(qn_row_costs_seconds(&costs, n / 2 + 1) <= 2.001 * before);
+        qn_row_costs_add(&costs, n, 0.012);
+        assert_true(qn_row_costs_seconds(&costs, n) == 0.012);
+    }
+}
+
 /* A sequence without proposals beside one that repeats itself is slowed by a bounded factor, once times are known. */
 TEST(neighbours_are_not_slowed)
 {
