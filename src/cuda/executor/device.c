@@ -129,8 +129,10 @@ static qn_status describe_device(qn_cuda_common *common)
     common->matmul = (qn_matmul_gpu){ .n_sms = info->n_sms,
                                       .max_shared_bytes = info->max_shared_bytes,
                                       .clusters = info->major >= 9 };
-    common->persistent_gpu =
-        (qn_persistent_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes, .major = info->major };
+    common->persistent_gpu = (qn_persistent_gpu){ .n_sms = info->n_sms,
+                                                  .max_shared_bytes = info->max_shared_bytes,
+                                                  .major = info->major,
+                                                  .cooperative = info->cooperative };
     common->gdn = (qn_gdn_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes };
     common->attention = (qn_attention_gpu){ .head_dim = h->head_dim,
                                             .n_heads = h->n_heads,

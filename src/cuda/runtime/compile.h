@@ -11,7 +11,7 @@
 typedef struct qn_gpu_unit {
     const qn_gpu_file *const *files;
     size_t n_files;
-    const char *defines, *arch;
+    const char *defines, *arch; /* "sm_90a", or "compute_89/sm_90": for sm_90, from the instructions of compute_89 */
 } qn_gpu_unit;
 
 /* qn_nvcc_find - Finds the path of the installed nvcc: the first of $QN_NVCC, $CUDA_HOME/bin, $CUDA_PATH/bin, $PATH and

@@ -294,10 +294,13 @@ struct work {
 static qn_status compile_in(struct work *w, const char *nvcc, unsigned seconds, const qn_gpu_unit *unit, void **cubin,
                             size_t *bytes, char compiler[QN_COMPILER_MAX])
 {
+    const char *code = strchr(unit->arch, '/'); /* "compute_89/sm_90" under QN_CUDA_LIMITS */
+    const int virtual_length = code ? (int)(code - unit->arch) : 0;
     if (asprintf(&w->tmpdir, "TMPDIR=%s", w->folder) < 0 ||
         asprintf(&w->source, "%s/%s", w->folder, unit->files[0]->name) < 0 ||
         asprintf(&w->result, "%s/result.cubin", w->folder) < 0 || asprintf(&w->include, "-I%s", w->folder) < 0 ||
-        asprintf(&w->gencode, "-gencode=arch=compute_%s,code=%s", unit->arch + strlen("sm_"), unit->arch) < 0)
+        (code ? asprintf(&w->gencode, "-gencode=arch=%.*s,code=%s", virtual_length, unit->arch, code + 1)
+              : asprintf(&w->gencode, "-gencode=arch=compute_%s,code=%s", unit->arch + strlen("sm_"), unit->arch)) < 0)
         return qn_fail(QN_ERR_MEMORY, "no memory to run nvcc");
     w->environment = environment_with(w->tmpdir);
     if (!w->environment)

@@ -340,11 +340,11 @@ TEST(test_archs)
     static const struct {
         int major, minor;
         const char *arch;
-    } known[] = { { 8, 0, "sm_80" },   { 8, 6, "sm_80" },   { 8, 7, "sm_80" },   { 8, 9, "sm_89" },
+    } known[] = { { 8, 0, "sm_80" },   { 8, 6, "sm_86" },   { 8, 7, "sm_86" },   { 8, 9, "sm_89" },
                   { 9, 0, "sm_90a" },  { 10, 0, "sm_100" }, { 10, 3, "sm_100" }, { 11, 0, "sm_110" },
                   { 12, 0, "sm_120" }, { 12, 1, "sm_120" } };
     for (size_t i = 0; i < COUNT(known); i++) {
-        char arch[16];
+        char arch[QN_GPU_ARCH_MAX];
         qn_gpu_arch(known[i].major, known[i].minor, arch);
         assert_string_equal(arch, known[i].arch);
     }
