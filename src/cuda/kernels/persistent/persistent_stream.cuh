@@ -350,12 +350,18 @@ QN_DEVICE void grid_barrier_arrive(uint32_t *barrier)
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(barrier) : "memory");
 }
 
+// Ends the launch with an error after MAX_POLLS round trips to L2, about a second: a fault is then no hang, which display
+// drivers answer after 2 s by resetting the device (docs/internals/persistent-decode.md). Polls are counted instead of
+// time, so that the launch may be preempted for as long as others need.
 QN_DEVICE void grid_barrier_wait(const uint32_t *barrier, uint32_t expected)
 {
-    uint32_t arrived;
-    do
+    enum { MAX_POLLS = 1 << 20 };
+    uint32_t arrived, polls = 0;
+    do {
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(barrier) : "memory");
-    while (arrived < expected);
+        if (++polls == MAX_POLLS)
+            __trap();
+    } while (arrived < expected);
 }
 
 // After the last phase: the last block to arrive resets the counter for the next launch.
