@@ -11,7 +11,9 @@
 typedef struct qn_gpu_unit {
     const qn_gpu_file *const *files;
     size_t n_files;
-    const char *defines, *arch; /* "sm_90a", or "compute_89/sm_90": for sm_90, from the instructions of compute_89 */
+    /* arch: "sm_90a"; "compute_89/sm_90": for sm_90, from the instructions of compute_89; "compute_90/sm_90/1200": with
+     * QN_CUDA_ARCH defined as 1200. The latter two are for nvcc alone. */
+    const char *defines, *arch;
 } qn_gpu_unit;
 
 /* qn_nvcc_find - Finds the path of the installed nvcc: the first of $QN_NVCC, $CUDA_HOME/bin, $CUDA_PATH/bin, $PATH and

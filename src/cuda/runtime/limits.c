@@ -75,6 +75,9 @@ void qn_cuda_limits_apply(const qn_cuda_limits *limits, qn_cuda_info *info, char
         info->max_shared_bytes = limits->max_shared_bytes;
     if (limits->memory_bytes < info->memory_bytes)
         info->memory_bytes = limits->memory_bytes;
-    snprintf(arch, QN_GPU_ARCH_MAX, "compute_%d%d/sm_%d%d", is_later ? major : limits->major,
-             is_later ? minor : limits->minor, major, minor);
+    if (is_later)
+        snprintf(arch, QN_GPU_ARCH_MAX, "compute_%d%d/sm_%d%d/%d%d0", major, minor, major, minor, limits->major,
+                 limits->minor);
+    else
+        snprintf(arch, QN_GPU_ARCH_MAX, "compute_%d%d/sm_%d%d", limits->major, limits->minor, major, minor);
 }

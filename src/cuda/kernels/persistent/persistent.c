@@ -104,7 +104,7 @@ static uint64_t scratch_bytes(const struct division *d, uint32_t slice_k_tiles, 
                               ? segments_of(d, block_tiles) * QN_PERSISTENT_STEP_TILES(d->tiles->bits) * tile
                               : (uint64_t)slice_k_tiles * block_tiles * tile;
     const uint64_t k_tile = d->variant->values[BIT_PLANES] ? QN_PERSISTENT_K_TILE_BYTES(d->tiles->n_scales)
-                                                           : QN_PERSISTENT_K_TILE_INT8_BYTES;
+                                                           : QN_PERSISTENT_K_TILE_INT8_BYTES(d->tiles->n_scales);
     return slice_k_tiles * k_tile + (d->gemv->n_f16_tiles ? acts_f32 + f16_scratch : 0) +
            (d->gemv->rotation && acts_f32 > sums ? acts_f32 : sums);
 }

@@ -110,7 +110,7 @@ enum {
 /* Bytes of the activations of a K tile: as bit planes (plane_acts.cuh), for n_scales weight scales a row and K tile; as
  * hi/lo int8 (byte_acts.cuh). */
 #define QN_PERSISTENT_K_TILE_BYTES(n_scales) (520 * (n_scales))
-#define QN_PERSISTENT_K_TILE_INT8_BYTES 528
+#define QN_PERSISTENT_K_TILE_INT8_BYTES(n_scales) (512 + 8 * (n_scales))
 
 /* Several rows: the number of sums of squares of an RMS norm over n_cols columns, one for each 128 columns. At most
  * QN_PERSISTENT_MAX_SLICES. */
