@@ -525,7 +525,7 @@ static qn_cu_result fake_function_get(int *value, int attribute, qn_cu_function 
 {
     (void)function;
     FAKE_TRY("cuFuncGetAttribute");
-    *value = attribute == QN_CU_FUNCTION_MAX_THREADS ? 1024 : 40;
+    *value = attribute == QN_CU_FUNCTION_MAX_THREADS ? 1024 : FAKE_STATIC_SHARED;
     return 0;
 }
 

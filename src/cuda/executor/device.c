@@ -111,12 +111,13 @@ static const qn_device_vtable vtable = {
 };
 
 /* Reads QN_CUDA. QN_CUDA=launches: every operation is a separate launch, for comparison with the persistent decode
- * kernel. */
-static qn_status read_environment(bool *launches_only)
+ * kernel; QN_CUDA=persistent: that kernel, wherever it is possible. */
+static qn_status read_environment(qn_cuda_common *common)
 {
     const char *how = getenv("QN_CUDA");
-    *launches_only = how && !strcmp(how, "launches");
-    if (how && *how && !*launches_only && strcmp(how, "persistent"))
+    common->launches_only = how && !strcmp(how, "launches");
+    common->in_phases = how && !strcmp(how, "persistent");
+    if (how && *how && !common->launches_only && !common->in_phases)
         return qn_fail(QN_ERR_INVALID, "QN_CUDA is '%.32s', expected persistent or launches", how);
     return QN_OK;
 }
@@ -166,7 +167,7 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
                                   .user = params->base.user };
     qn_cuda_common *common = &model->common;
     QN_TRY(check_plan(common->plan));
-    QN_TRY(read_environment(&common->launches_only));
+    QN_TRY(read_environment(common));
     QN_TRY(qn_cuda_open(&open, &common->cuda));
     QN_TRY(describe_device(common));
     QN_TRY(qn_cuda_stream_create(common->cuda, &common->stream));

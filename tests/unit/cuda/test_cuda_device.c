@@ -266,7 +266,7 @@ TEST(test_launch)
     assert_int_equal(fake.carveouts_set, 1);
     qn_launch other = launch;
     other.pdl = true;
-    other.shared_bytes = 48 << 10;
+    other.shared_bytes = (48 << 10) - FAKE_STATIC_SHARED;
     assert_ok(qn_cuda_launch(device, NULL, &other, args));
     assert_true(fake.last_pdl);
     assert_false(fake.last_cooperative);
@@ -282,11 +282,14 @@ TEST(test_launch)
     assert_ok(qn_cuda_launch(device, NULL, &other, args));
     assert_int_equal(fake.last_cluster, 0);
     assert_int_equal(fake.loads, 1);
-    assert_int_equal(fake.shared_set, 0); /* 48 KiB need no opt-in */
+    assert_int_equal(fake.shared_set, 0); /* 48 KiB with the static memory need no opt-in */
+    other.shared_bytes++;
+    assert_ok(qn_cuda_launch(device, NULL, &other, args));
+    assert_int_equal(fake.shared_set, 1);
     for (int i = 0; i < 2; i++) {
         other.shared_bytes = 100 << 10;
         assert_ok(qn_cuda_launch(device, NULL, &other, args));
-        assert_int_equal(fake.shared_set, 1);
+        assert_int_equal(fake.shared_set, 2);
         assert_int_equal(fake.last_shared, 100 << 10);
     }
     other.shared_bytes = 228 << 10;

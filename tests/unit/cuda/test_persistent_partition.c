@@ -138,6 +138,9 @@ TEST(devices)
         assert_int_equal(launch.variant.values[5], cards[i].major < 10); /* binary MMA */
         assert_int_equal(qn_persistent_gpu_code_max(&cards[i], &two, 1), cards[i].major < 10 ? 16383 : QN_HILO_MAX);
     }
+    assert_true(qn_persistent_gpu_is_faster(&h200, 1) && qn_persistent_gpu_is_faster(&cards[3], 1));
+    assert_true(qn_persistent_gpu_is_faster(&cards[5], 900000000) &&
+                !qn_persistent_gpu_is_faster(&cards[5], 200000000));
     assert_int_equal(qn_persistent_gpu_launch(&h200, &bytes, 1, &launch), QN_ERR_UNSUPPORTED);
     assert_ok(qn_persistent_gpu_launch(&h200, &one, 1, &launch));
     assert_int_equal(launch.grid[0], h200.n_sms);

@@ -304,6 +304,11 @@ typedef struct qn_persistent_gpu {
 /* qn_persistent_gpu_supports - Returns whether the kernel supports weight tiles of this layout on this device. */
 bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows);
 
+/* qn_persistent_gpu_is_faster - Returns whether a step of one row in phases is faster than in launches.
+ *
+ *   weight_bytes   codes of the GEMVs in phases */
+bool qn_persistent_gpu_is_faster(const qn_persistent_gpu *gpu, uint64_t weight_bytes);
+
 /* qn_persistent_gpu_code_max - Returns the integer that the largest magnitude of 128 activations becomes. */
 uint32_t qn_persistent_gpu_code_max(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows);
 
