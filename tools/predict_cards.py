@@ -10,7 +10,8 @@ stream at the rate of memory, or of the multiplication if that takes longer:
     phase  = serial + max((bytes - min(rings, serial * rate)) / rate, pairs * cycles / (SMs * clock))
     token  = sum of the phases + logits and sampler
 
-serial is a GEMV phase's; a delta or attention phase has a serial time of its own, and no weights. Their four constants,
+serial is a GEMV phase's; a delta or attention phase has a serial time of its own, no weights, and an even part of the bytes
+of a token that are not weights (state, caches; bytes_per_token of the run). Their four constants,
 and the cycles of a pair of row tile and K tile by binary MMA and by int8 MMA, are fitted to RUN.jsonl: lines that hold
 name, limits (QN_CUDA_LIMITS), model, mode and r, an object of `quern bench --format json` of one GPU under those limits.
 Rates of cards are their nominal bandwidth times the fraction of the nominal bandwidth that this GPU reads.
@@ -31,6 +32,8 @@ MODELS = {
 }
 TYPES = {"q1_0": (1, 144 / 1024), "pq2_0": (2, 272 / 1024)}  # bits, bytes of a weight
 
+OTHER_BYTES = {}  # of a token of a model of the run, but for its weights
+
 # Name: SMs, GB/s, boost clock in GHz, KiB of shared memory, compute capability (vendor's specifications).
 CARDS = {
     "RTX 3060": (28, 360, 1.78, 99, 8.6),
@@ -46,8 +49,16 @@ def ring_bytes(shared, planes):
     return (5 * 15 if shared >= 227 else 3 * 15 if shared >= 163 else 2 * 14) * 2304
 
 
+def weights_of(model, kind):
+    """Bytes of all weights of a token."""
+    layers, output = MODELS[model]
+    shapes = [(count, shape) for count, gemvs, _ in layers for shape in gemvs] + [(1, output)]
+    return sum(count * rows * cols for count, (rows, cols) in shapes) * TYPES[kind][1]
+
+
 def token_seconds(model, kind, sms, rate, clock, shared, capability, c):
     layers, output = MODELS[model]
+    other_bytes = OTHER_BYTES[model] / sum(count for count, _, _ in layers)
     bits, weight_bytes = TYPES[kind]
     planes = capability < 10
     rings = sms * ring_bytes(shared, planes)
@@ -55,7 +66,7 @@ def token_seconds(model, kind, sms, rate, clock, shared, capability, c):
     serial, other = c["serial"] / clock, c["other"] / clock
     total = output[0] * output[1] * weight_bytes / rate + c["tail"]
     for count, gemvs, others in layers:
-        seconds = others * other
+        seconds = others * (other + other_bytes / rate)
         filled = min(rings, other * rate)  # by the phase before the second GEMV
         for i, (rows, cols) in enumerate(gemvs):
             size = rows * cols * weight_bytes
@@ -81,6 +92,7 @@ def read_run(path):
         preset, kind = run["model"].rsplit("-", 1)
         sms, shared, capability = limits_of(run["limits"])
         rate = run["r"]["read_gb_per_s"] * 1e9
+        OTHER_BYTES[preset] = max(0, run["r"]["bytes_per_token"] - weights_of(preset, kind))
         runs.append((preset, kind, sms, rate, CLOCK, shared, capability, 1 / run["r"]["tok_per_s"]["median"]))
     return runs
 
@@ -114,7 +126,7 @@ def main():
               f"{1 / run[-1]:8.0f}{1 / token_seconds(*run[:-1], c):8.0f}")
     fraction = max(run[3] for run in runs) / NOMINAL
     print(f"\npredicted, tok/s ({fraction:.0%} of the nominal bandwidth)")
-    names = [(m, k) for m in MODELS for k in TYPES]
+    names = [(m, k) for m in OTHER_BYTES for k in TYPES]
     print("| card | " + " | ".join(f"{m} {k}" for m, k in names) + " |")
     for card, (sms, bandwidth, clock, shared, capability) in CARDS.items():
         cells = [1 / token_seconds(m, k, sms, bandwidth * 1e9 * fraction, clock * 1e9, shared, capability, c) for m, k in names]
