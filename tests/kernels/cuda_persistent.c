@@ -23,15 +23,12 @@ static uint32_t kernel_rows(uint32_t n_rows, bool of_several)
     return of_several && n_rows < 2 ? 2 : n_rows;
 }
 
-/* Arguments of a launch whose widest operand has `groups` groups of columns with a scale each. */
-static qn_persistent_args args_of(qn_persistent_phase *phases, size_t n, uint32_t n_rows, size_t groups)
+static qn_persistent_args args_of(qn_persistent_phase *phases, size_t n, uint32_t n_rows)
 {
     return (qn_persistent_args){ .phases = qn_persistent_link(phases, n),
                                  .barrier = qn_persistent_barrier(),
                                  .n_phases = (uint32_t)n,
-                                 .n_rows = n_rows,
-                                 .acts = qn_gpu_new(groups * QN_ACTS_HILO_BYTES),
-                                 .acts_scale = qn_gpu_floats(groups * QN_PERSISTENT_MAX_ROWS) };
+                                 .n_rows = n_rows };
 }
 
 /* ---- Reference ---- */
@@ -87,12 +84,12 @@ static double *reduce_partials(const qn_persistent_gemv *p, size_t row)
 /* Compares the sum of a GEMV phase's partials of a row with the float64 product of the matrix and the quantised
  * values. */
 static void check_gemv(const char *what, const struct gpu_weights *w, const double *values, const qn_persistent_gemv *p,
-                       bool of_several, size_t token)
+                       size_t token)
 {
     struct operand c = { qn_doubles(w->n_cols), qn_doubles(w->n_cols) };
     float *weights = qn_floats(w->n_cols);
     const double *found = reduce_partials(p, token);
-    quantize_operand(values, w->n_cols, of_several ? QN_HILO_MAX : w->matrix.tiles.bits == 1 ? 32767 : 16383, &c);
+    quantize_operand(values, w->n_cols, w->matrix.tiles.bits == 1 ? 32767 : 16383, &c);
     for (size_t row = 0; row < w->matrix.n_tiles * QN_TILE_ROWS; row++) {
         double sum = 0, size = 0, tolerance = 0;
         if (tiles_row(w, row, weights))
@@ -145,10 +142,8 @@ static void add_gemv(struct test_case *c, size_t i, qn_persistent_gemv p)
     if (p.prologue == QN_PROLOGUE_RMS_NORM) {
         p.x_out = qn_gpu_floats(c->n_rows * c->shape.hidden);
         p.weight = qn_gpu_copy(c->weights[i / 2]);
-        p.sumsq = qn_gpu_floats(c->n_rows * qn_persistent_sumsq(&p, c->of_several));
+        p.sumsq = qn_gpu_floats(c->n_rows * p.n_slices);
     }
-    if (c->of_several)
-        add_phase(c, (qn_persistent_phase){ .kind = QN_PHASE_ACTS, .u.gemv = p });
     c->gemvs[i] = &add_phase(c, (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = p })->u.gemv;
 }
 
@@ -168,16 +163,16 @@ static struct test_case *case_new(const qn_type_info *type, struct shape shape, 
     add_gemv(c, 0, (qn_persistent_gemv){ .prologue = QN_PROLOGUE_RMS_NORM, .x = qn_gpu_copy(c->x) });
     add_gemv(c, 1,
              (qn_persistent_gemv){ .prologue = QN_PROLOGUE_SWIGLU,
-                                   .from = qn_persistent_partials_of(c->gemvs[0], of_several),
+                                   .from = qn_persistent_partials_of(c->gemvs[0]),
                                    .row2 = (uint32_t)c->matrices[0].first_row[1] });
-    const qn_persistent_partials down = qn_persistent_partials_of(c->gemvs[1], of_several);
+    const qn_persistent_partials down = qn_persistent_partials_of(c->gemvs[1]);
     add_gemv(c, 2, (qn_persistent_gemv){ .prologue = QN_PROLOGUE_RMS_NORM, .x = c->gemvs[0]->x_out, .from = down });
     c->stored[0] = qn_gpu_floats(n_rows * shape.rows);
     c->stored[1] = qn_gpu_floats(n_rows * 7);
     c->stored[2] = qn_gpu_floats(n_rows * hidden);
     add_phase(c, (qn_persistent_phase){
                      .kind = QN_PHASE_STORE,
-                     .u.store = { .from = qn_persistent_partials_of(c->gemvs[2], of_several),
+                     .u.store = { .from = qn_persistent_partials_of(c->gemvs[2]),
                                   .n_outs = 2,
                                   .outs = { { c->stored[0], 0, 0, (uint32_t)shape.rows },
                                             { c->stored[1], 0, (uint32_t)c->matrices[2].first_row[1], 7 } } } });
@@ -187,8 +182,7 @@ static struct test_case *case_new(const qn_type_info *type, struct shape shape, 
                                   .n_outs = 1,
                                   .outs = { { c->stored[2], c->gemvs[0]->x_out, 0, (uint32_t)hidden } } } });
     c->persistent.launch = qn_persistent_launch(&c->matrices[0].matrix.tiles, kernel_rows(n_rows, of_several));
-    c->persistent.args = args_of(c->persistent.phases, c->persistent.n_phases, n_rows,
-                                 qn_round_up(widest, QN_TILE_COLS) / QN_ACTS_HILO_COLS);
+    c->persistent.args = args_of(c->persistent.phases, c->persistent.n_phases, n_rows);
     return c;
 }
 
@@ -203,8 +197,7 @@ static void rotate(const struct test_case *c, double *values, size_t n)
 static double check_norm(const struct test_case *c, size_t i, const double *x, size_t row)
 {
     const qn_persistent_gemv *p = c->gemvs[i];
-    const size_t hidden = c->shape.hidden, n = qn_persistent_sumsq(p, c->of_several);
-    const size_t slice = c->of_several ? QN_ACTS_HILO_COLS : (size_t)p->slice_k_tiles * QN_TILE_COLS;
+    const size_t hidden = c->shape.hidden, n = p->n_slices, slice = (size_t)p->slice_k_tiles * QN_TILE_COLS;
     double *values = qn_doubles(hidden), all = 0;
     const float *kept = (float *)qn_gpu_read(p->x_out) + row * hidden,
                 *sumsq = (float *)qn_gpu_read(p->sumsq) + row * n;
@@ -222,7 +215,7 @@ static double check_norm(const struct test_case *c, size_t i, const double *x, s
         all += (double)sumsq[s];
     }
     rotate(c, values, hidden);
-    check_gemv(i ? "last GEMV" : "gate and up", &c->matrices[i], values, p, c->of_several, row);
+    check_gemv(i ? "last GEMV" : "gate and up", &c->matrices[i], values, p, row);
     return 1 / sqrt(all / (double)hidden + (double)QN_PERSISTENT_EPS);
 }
 
@@ -251,7 +244,7 @@ static void check_phases(const struct test_case *c, size_t row)
         values[k] = gate / (1 + exp(-gate)) * up;
     }
     rotate(c, values, inner);
-    check_gemv("down", &c->matrices[1], values, c->gemvs[1], c->of_several, row);
+    check_gemv("down", &c->matrices[1], values, c->gemvs[1], row);
 
     const double *down = reduce_partials(c->gemvs[1], row);
     for (size_t k = 0; k < hidden; k++)
@@ -340,7 +333,6 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
                                     { .prologue = QN_PROLOGUE_SWIGLU } };
     size_t bytes[4], layer = 0, n = 0;
     double read = 0;
-    const bool of_several = n_rows > 1;
     for (size_t i = 0; i < 4; i++) {
         qn_persistent_gemv *p = &gemvs[i];
         p->rotation = m->rotation;
@@ -350,14 +342,14 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
         bytes[i] = qn_round_up(bytes[i], 256);
         layer += bytes[i];
         p->out = qn_gpu_random((size_t)n_rows * p->n_slices * rows[i] * sizeof(float));
-        p->sumsq = i % 2 ? 0 : qn_gpu_floats(n_rows * qn_persistent_sumsq(p, of_several));
+        p->sumsq = i % 2 ? 0 : qn_gpu_floats(n_rows * p->n_slices);
     }
     const uint64_t x[2] = { qn_gpu_random(n_rows * m->hidden * sizeof(float)),
                             qn_gpu_random(n_rows * m->hidden * sizeof(float)) };
     uint64_t at = qn_gpu_random(layer * LAYERS);
     const uint64_t plain = qn_gpu_random(n_rows * (m->middle + m->inner) * sizeof(float)),
                    weight = qn_gpu_random(m->hidden * sizeof(float));
-    qn_persistent_phase phases[2 * 4 * LAYERS] = { 0 };
+    qn_persistent_phase phases[4 * LAYERS] = { 0 };
     for (size_t l = 0; l < LAYERS; l++)
         for (size_t i = 0; i < 4; i++) {
             if (!(gemv_mask >> i & 1))
@@ -371,18 +363,16 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
                 p.x = x[i / 2];
                 p.x_out = x[1 - i / 2];
                 if (l || i)
-                    p.from = qn_persistent_partials_of(&gemvs[(i + 3) % 4], of_several);
+                    p.from = qn_persistent_partials_of(&gemvs[(i + 3) % 4]);
             } else if (i == 1) {
                 p.x = plain;
             } else {
-                p.from = qn_persistent_partials_of(&gemvs[2], of_several);
+                p.from = qn_persistent_partials_of(&gemvs[2]);
                 p.row2 = m->inner;
             }
-            if (of_several)
-                phases[n++] = (qn_persistent_phase){ .kind = QN_PHASE_ACTS, .u.gemv = p };
             phases[n++] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = p };
         }
-    const qn_persistent_args args = args_of(phases, n, n_rows, m->inner / QN_ACTS_HILO_COLS);
+    const qn_persistent_args args = args_of(phases, n, n_rows);
     const char *shape = qn_text("%s %s%s, %u rows, %d layers, GEMVs %x (%ux%u %ux%u %ux%u %ux%u)", type->name, m->name,
                                 m->rotation ? " rotated" : "", n_rows, LAYERS, gemv_mask, gemvs[0].n_slices,
                                 gemvs[0].slice_blocks, gemvs[1].n_slices, gemvs[1].slice_blocks, gemvs[2].n_slices,
@@ -400,7 +390,7 @@ static void bench(void)
         { "8b", 4096, 4096, 12288, 6144, 0 },
     };
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0 };
-    static const uint32_t rows[] = { 1, 2, 8 };
+    static const uint32_t rows[] = { 1, 2 };
     for (size_t t = 0; t < 3; t++)
         for (size_t i = 0; i < 3; i++)
             for (size_t r = 0; r < QN_LENGTH(rows); r++)
@@ -419,7 +409,7 @@ void qn_check_cuda_persistent(bool with_bench)
         { 256, 1536, 33, 64 },    { 512, 1024, 40, 128 },    { 1024, 1536, 20, 256 }, { 2048, 1024, 9, 512 },
         { 2048, 4096, 70, 1024 }, { 1024, 5120, 250, 1024 },
     };
-    static const uint32_t rows[] = { 0, 1, 2, 3, 8 };
+    static const uint32_t rows[] = { 0, 1, 2 };
     const qn_persistent_gpu gpu = qn_persistent_device();
     for (size_t t = 0; t < 3; t++) {
         const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(qn_type_find(types[t]));

@@ -69,7 +69,7 @@ static void attention_new(struct problem *p)
                  head_bytes = (p->paged ? QN_PAGE : p->capacity) * dim * 2;
     const uint64_t biases = s->biases ? qn_gpu_copy(p->biases) : 0;
     p->attention =
-        (qn_persistent_attention){ .qkv = qn_persistent_partials_of(&p->first, false),
+        (qn_persistent_attention){ .qkv = qn_persistent_partials_of(&p->first),
                                    .k_row = (uint32_t)queries,
                                    .v_row = (uint32_t)(queries + row),
                                    .query_stride = (uint32_t)p->query_stride,

@@ -42,18 +42,13 @@ void qn_persistent_set(qn_persistent_gemv *p, const qn_tile_layout *tiles, uint6
     qn_assert_ok(qn_persistent_gpu_partition(&gpu, tiles, n_rows, p));
 }
 
-uint32_t qn_persistent_sumsq(const qn_persistent_gemv *p, bool of_several)
-{
-    return of_several ? QN_PERSISTENT_ROWS_SUMSQ(p->n_cols) : p->n_slices;
-}
-
-qn_persistent_partials qn_persistent_partials_of(const qn_persistent_gemv *p, bool of_several)
+qn_persistent_partials qn_persistent_partials_of(const qn_persistent_gemv *p)
 {
     return (qn_persistent_partials){ .data = p->out,
                                      .sumsq = p->sumsq,
                                      .n_partials = p->n_slices,
                                      .stride = p->n_tiles * QN_TILE_ROWS,
-                                     .n_sumsq = p->sumsq ? qn_persistent_sumsq(p, of_several) : 0,
+                                     .n_sumsq = p->sumsq ? p->n_slices : 0,
                                      .n_cols = p->n_cols,
                                      .eps = QN_PERSISTENT_EPS };
 }

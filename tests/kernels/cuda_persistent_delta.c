@@ -81,7 +81,7 @@ static void phases_new(struct layer *l)
     qn_persistent_set(in, &l->in.matrix.tiles, l->in.matrix.address, l->in.matrix.n_tiles, l->hidden, 1);
     in->sumsq = qn_gpu_floats(in->n_slices);
     in->out = qn_gpu_floats(in->n_slices * in->n_tiles * QN_TILE_ROWS);
-    const qn_persistent_partials partials = qn_persistent_partials_of(in, false);
+    const qn_persistent_partials partials = qn_persistent_partials_of(in);
     qn_persistent_partials gates = partials;
     if (l->f16_rows) {
         gates.data = in->f16_out;
@@ -180,7 +180,7 @@ static void layer_new(struct layer *l, uint32_t type)
                                            { .kind = QN_PHASE_DELTA, .u.delta = l->delta },
                                            { .kind = QN_PHASE_GEMV, .u.gemv = l->gemvs[1] },
                                            { .kind = QN_PHASE_STORE,
-                                             .u.store = { .from = qn_persistent_partials_of(&l->gemvs[1], false),
+                                             .u.store = { .from = qn_persistent_partials_of(&l->gemvs[1]),
                                                           .n_outs = 1,
                                                           .outs = { { l->y, 0, 0, (uint32_t)l->hidden } } } } };
     l->args = args_of(l, phases, PHASES, 1);

@@ -566,8 +566,10 @@ static qn_cu_result fake_launch(const qn_cu_launch_config *config, qn_cu_functio
         fake.last_pdl |= attribute->id == QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION && attribute->value.on == 1;
         fake.last_cooperative |= attribute->id == QN_CU_LAUNCH_COOPERATIVE && attribute->value.on == 1;
         if (attribute->id == QN_CU_LAUNCH_CLUSTER) {
-            assert_true(attribute->value.cluster[0] == 1 && attribute->value.cluster[1] == 1);
-            fake.last_cluster = attribute->value.cluster[2];
+            const unsigned *cluster = attribute->value.cluster;
+            assert_true(cluster[1] == 1 && (cluster[0] == 1 || cluster[2] == 1));
+            assert_true(config->grid[0] % cluster[0] == 0 && config->grid[2] % cluster[2] == 0);
+            fake.last_cluster = cluster[0] * cluster[2];
         }
     }
     memcpy(fake.last_grid, config->grid, sizeof fake.last_grid);

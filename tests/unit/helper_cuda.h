@@ -45,7 +45,7 @@ extern struct fake_cuda {
     int shared_set, last_shared, carveouts_set;
     bool last_pdl, last_cooperative;
     unsigned char last_args[FAKE_ARGS_BYTES];
-    unsigned last_grid[3], last_cluster; /* last_cluster: blocks of a cluster in z; 0: no cluster */
+    unsigned last_grid[3], last_cluster; /* last_cluster: blocks of a cluster; 0: no cluster */
     char image[512];                     /* text of the last module, without the 64-byte header */
     char functions[FAKE_FUNCTIONS][48];  /* names; a function is its address here */
     int n_functions;

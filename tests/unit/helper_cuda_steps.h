@@ -29,14 +29,14 @@ static struct fixture fixture; /* of the current test */
 
 static inline size_t args_bytes(const char *function)
 {
-    return !strcmp(function, "qn_attention_decode")         ? sizeof(qn_attention_decode_args)
-           : !strcmp(function, "qn_persistent_decode_rows") ? sizeof(qn_persistent_args)
-           : !strcmp(function, "qn_attention_prefill")      ? sizeof(qn_attention_prefill_args)
-           : !strcmp(function, "qn_elementwise_gather")     ? sizeof(qn_elementwise_gather_args)
-           : !strcmp(function, "qn_matmul_gemm_few")        ? sizeof(qn_matmul_few_args)
-           : !strcmp(function, "qn_sample_argmax")          ? sizeof(qn_sample_args)
-           : !strcmp(function, "qn_matmul_embed")           ? sizeof(qn_matmul_embed_args)
-                                                            : FAKE_ARGS_BYTES;
+    return !strcmp(function, "qn_attention_decode")     ? sizeof(qn_attention_decode_args)
+           : !strcmp(function, "qn_persistent_decode")  ? sizeof(qn_persistent_args)
+           : !strcmp(function, "qn_attention_prefill")  ? sizeof(qn_attention_prefill_args)
+           : !strcmp(function, "qn_elementwise_gather") ? sizeof(qn_elementwise_gather_args)
+           : !strcmp(function, "qn_matmul_gemm_few")    ? sizeof(qn_matmul_few_args)
+           : !strcmp(function, "qn_sample_argmax")      ? sizeof(qn_sample_args)
+           : !strcmp(function, "qn_matmul_embed")       ? sizeof(qn_matmul_embed_args)
+                                                        : FAKE_ARGS_BYTES;
 }
 
 static inline void add_memories(size_t n)

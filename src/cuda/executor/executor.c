@@ -290,18 +290,9 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
     return quantize_acts(s, op);
 }
 
-/* Returns the most rows of a decode step that runs in phases of the persistent decode kernel. Measured on an H200,
- * tok/s in phases and in launches. The 27B Q1_0 model, with recurrent layers: 874 and 862 with 4 sequences, 1505 and
- * 1688 with 8. The dense 8B model: 4002 and 3826 with 8. */
-static size_t most_rows_in_phases(const qn_plan *plan)
-{
-    enum { MOST_RECURRENT = 4 };
-    return plan->recurrent.n_v_heads ? MOST_RECURRENT : QN_PERSISTENT_MAX_ROWS;
-}
-
 bool qn_cuda_has_phases(const qn_cuda_workspace *workspace, size_t n)
 {
-    return n > 1 && n <= most_rows_in_phases(workspace->common->plan) && !workspace->common->deterministic &&
+    return n > 1 && n <= QN_PERSISTENT_MAX_ROWS && !workspace->common->deterministic &&
            qn_persistent_gpu_supports(&workspace->common->persistent_gpu, &workspace->persistent.tiles, (uint32_t)n);
 }
 
@@ -320,10 +311,7 @@ static qn_status run_persistent(const qn_cuda_rows_step *s, const qn_cuda_segmen
                                 .positions = qn_cuda_step_positions(s),
                                 .n_phases = (uint32_t)segment->n_phases,
                                 .n_rows = (uint32_t)s->n,
-                                .sequences = qn_cuda_step_input(s, s->inputs.sequences),
-                                .acts = workspace->acts,
-                                .acts_scale = workspace->acts_scale,
-                                .acts_f32 = workspace->acts_f32 };
+                                .sequences = qn_cuda_step_input(s, s->inputs.sequences) };
     qn_launch config;
     qn_cuda_set_recurrent_args(s, &args);
     QN_TRY(qn_persistent_gpu_launch(&s->common->persistent_gpu, &workspace->tiles, (uint32_t)s->n, &config));

@@ -82,10 +82,9 @@ static qn_tile_layout choose_tiles(const qn_cuda_weights *weights)
     return best;
 }
 
-/* Maxima over all GEMVs of one row and of several, in floats: partials, partials of fp16 rows, widest normalised row,
- * operands. */
+/* Maxima over all GEMVs of one row and of several, in floats: partials, partials of fp16 rows, widest normalised row. */
 struct sizes {
-    size_t gemv_partials, f16_rows, x, acts;
+    size_t gemv_partials, f16_rows, x;
 };
 
 static size_t max_size(size_t a, size_t b)
@@ -113,7 +112,6 @@ static struct sizes max_sizes(const qn_cuda_weights *weights, const qn_tile_layo
                 max_size(largest.gemv_partials, n * phase->n_slices * (size_t)phase->n_tiles * QN_TILE_ROWS);
             largest.f16_rows =
                 max_size(largest.f16_rows, n * phase->n_k_tiles * (size_t)phase->n_f16_tiles * QN_TILE_ROWS);
-            largest.acts = max_size(largest.acts, rows * phase->n_k_tiles * (size_t)QN_TILE_COLS);
         }
     }
     return largest;
@@ -142,10 +140,7 @@ qn_status qn_cuda_persistent_lay_out(const qn_cuda_weights *weights, uint64_t ad
                 add_floats(address, bytes, largest.x, &workspace->x) &&
                 add_floats(address, bytes, rows * r->n_v_heads * r->head_v, &workspace->heads) &&
                 add_floats(address, bytes, splits * h->head_dim, &workspace->partials) &&
-                add_floats(address, bytes, splits * 2, &workspace->maxima) &&
-                add_floats(address, bytes, largest.acts / 2, &workspace->acts) && /* hi and lo int8 */
-                add_floats(address, bytes, largest.acts / QN_ACTS_HILO_COLS, &workspace->acts_scale) &&
-                add_floats(address, bytes, largest.f16_rows ? largest.acts : 0, &workspace->acts_f32);
+                add_floats(address, bytes, splits * 2, &workspace->maxima);
     for (size_t i = 0; i < QN_CUDA_PARTIALS; i++)
         fits = fits && add_floats(address, bytes, largest.gemv_partials, &workspace->gemv_partials[i].data) &&
                add_floats(address, bytes, largest.f16_rows, &workspace->gemv_partials[i].f16_rows) &&

@@ -24,7 +24,6 @@ enum { QN_CUDA_PARTIALS = 4 };
  * QN_PERSISTENT_MAX_ROWS rows. */
 typedef struct qn_cuda_persistent_workspace {
     qn_tile_layout tiles;                /* of the weights of all GEMV phases; 0 bits: the kernel is not used */
-    uint64_t acts, acts_scale, acts_f32; /* of several rows */
     uint64_t x; /* second buffer of the residual stream, which alternates between this and the plan's buffer */
     uint64_t heads, partials, maxima, barrier;
     struct {

@@ -163,12 +163,6 @@ static qn_status add_segment(struct planner *p, const qn_cuda_segment *segment)
     return QN_OK;
 }
 
-/* The number of sums of squares of a GEMV with RMS norm. */
-static uint32_t n_sumsq(const struct planner *p, const qn_persistent_gemv *phase)
-{
-    return p->n_rows > 1 ? QN_PERSISTENT_ROWS_SUMSQ(phase->n_cols) : phase->n_slices;
-}
-
 /* Adds the GEMV phase of operation at+1 with the prologue of `phase`, which includes operation `at`. The partials go to
  * a buffer that is free at operation `at`. */
 static qn_status add_gemv(struct planner *p, size_t at, const qn_cuda_gemv_phase *gemv, qn_persistent_gemv phase)
@@ -180,8 +174,6 @@ static qn_status add_gemv(struct planner *p, size_t at, const qn_cuda_gemv_phase
     phase.out = workspace->gemv_partials[slot].data;
     phase.sumsq = norm ? workspace->gemv_partials[slot].sumsq : 0;
     phase.f16_out = gemv->f16_rows ? workspace->gemv_partials[slot].f16_rows : 0;
-    if (p->n_rows > 1)
-        QN_TRY(add_phase(p, at, &(qn_persistent_phase){ .kind = QN_PHASE_ACTS, .u.gemv = phase }));
     QN_TRY(add_phase(p, at, &(qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = phase }));
     for (int b = 0; (size_t)b < p->plan->n_buffers; b++)
         if (p->locations[b].gemv_partials.n_partials && p->locations[b].slot == slot)
@@ -195,7 +187,7 @@ static qn_status add_gemv(struct planner *p, size_t at, const qn_cuda_gemv_phase
                                                        .n_partials = is_f16 ? phase.n_k_tiles : phase.n_slices,
                                                        .stride =
                                                            (is_f16 ? phase.n_f16_tiles : phase.n_tiles) * QN_TILE_ROWS,
-                                                       .n_sumsq = norm ? n_sumsq(p, &phase) : 0,
+                                                       .n_sumsq = norm ? phase.n_slices : 0,
                                                        .n_cols = phase.n_cols,
                                                        .eps = norm ? p->plan->ops[at].norm.eps : 0 };
         for (size_t i = 0; of && i < of->tiled_matrix.n_outs; i++) {
@@ -217,7 +209,7 @@ static bool gemv_fits(const struct planner *p, size_t at, bool norm, qn_cuda_gem
 {
     if (at + 1 >= p->plan->n_ops ||
         !qn_cuda_find_gemv(p->workspace->weights, &p->workspace->persistent.tiles, p->n_rows, at + 1, gemv) ||
-        find_free_partials(p, at) == QN_CUDA_PARTIALS || (norm && n_sumsq(p, &gemv->phase) > QN_PERSISTENT_MAX_SLICES))
+        find_free_partials(p, at) == QN_CUDA_PARTIALS)
         return false;
     const qn_op *op = &p->plan->ops[at + 1];
     for (size_t i = 0; i < op->matmul.matrices.n; i++)

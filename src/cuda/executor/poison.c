@@ -39,15 +39,14 @@ qn_status qn_cuda_poison_part(const qn_cuda_rows_step *s)
     return QN_OK;
 }
 
-/* Poisons the sums of the persistent decode kernel; not its barrier, and not its activations, which have padding. */
+/* Poisons the sums of the persistent decode kernel; not its barrier. */
 static qn_status poison_persistent(const qn_cuda_workspace *workspace)
 {
     const qn_cuda_persistent_workspace *w = &workspace->persistent;
     const qn_cuda_buffer *memory = &workspace->persistent_memory;
     if (!memory->bytes)
         return QN_OK;
-    QN_TRY(qn_cuda_poison(workspace->common->cuda, workspace->common->stream, w->x, w->acts - w->x));
-    return poison_buffer(workspace, memory, w->gemv_partials[0].data - memory->address);
+    return poison_buffer(workspace, memory, w->x - memory->address);
 }
 
 qn_status qn_cuda_poison_step(const qn_cuda_rows_step *s)

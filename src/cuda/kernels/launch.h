@@ -49,8 +49,8 @@ typedef struct qn_launch {
     uint32_t grid[3], block[3];
     uint32_t shared_bytes; /* dynamic shared memory, up to the limit of the device (also beyond 48 KiB) */
     uint32_t args_bytes;   /* sizeof the argument struct */
-    uint32_t cluster; /* cluster size in z: a divisor of grid[2], up to 8; 0 or 1: no clusters. From compute capability
-                         9.0 on */
+    uint32_t cluster; /* cluster size in z, or if grid[2] is 1 in x: a divisor of that number of blocks, up to 8; 0 or 1:
+                         no clusters. From compute capability 9.0 on */
     bool pdl;         /* programmatic dependent launch: may start before the previous kernel of the stream has ended.
                          The kernel calls qn_pdl_wait before it reads that kernel's output or overwrites its input */
     bool cooperative; /* blocks wait for each other; the launch fails if they cannot all be resident at the same time */

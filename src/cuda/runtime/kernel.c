@@ -194,8 +194,9 @@ qn_status qn_cuda_launch_now(qn_cuda *device, qn_cuda_stream stream, const qn_la
     if (launch->cooperative)
         attributes[n++] = (qn_cu_launch_attribute){ .id = QN_CU_LAUNCH_COOPERATIVE, .value.on = 1 };
     if (launch->cluster > 1)
-        attributes[n++] =
-            (qn_cu_launch_attribute){ .id = QN_CU_LAUNCH_CLUSTER, .value.cluster = { 1, 1, launch->cluster } };
+        attributes[n++] = (qn_cu_launch_attribute){ .id = QN_CU_LAUNCH_CLUSTER,
+                                                    .value.cluster = { launch->grid[2] > 1 ? 1 : launch->cluster, 1,
+                                                                       launch->grid[2] > 1 ? launch->cluster : 1 } };
     const qn_cu_launch_config config = {
         .grid = { launch->grid[0], launch->grid[1], launch->grid[2] },
         .block = { launch->block[0], launch->block[1], launch->block[2] },

@@ -129,27 +129,23 @@ static int segments_of_rows(int *n_gemms)
     return n;
 }
 
-/* Up to 8 rows, of models with recurrent layers up to 4, are launches of the persistent decode kernel, one where it
- * supports all layers, which reads what it computes from the inputs. */
+/* Two rows are launches of the persistent decode kernel, one where it supports all layers, which reads what it computes
+ * from the inputs. */
 TEST(decode_in_phases)
 {
-    static const size_t cases[][2] = { { 2, 2 }, { 3, 4 }, { 8, 8 } };
-    for (size_t i = 0; i < N_MODELS * 3; i++) {
-        const size_t n = cases[i % 3][0], bucket = cases[i % 3][1];
+    enum { ROWS = 2 };
+    for (size_t i = 0; i < N_MODELS; i++) {
+        const size_t n = ROWS, bucket = ROWS;
         const struct fake_launch *persistent = NULL, *other = NULL;
-        label("%s, %zu sequences", models[i / 3], n);
-        set_up(models[i / 3], 0, n);
-        if (n > 4 && fixture.cuda.plan.recurrent.n_v_heads) {
-            tear_down();
-            continue;
-        }
+        label("%s, %zu sequences", models[i], n);
+        set_up(models[i], 0, n);
         const struct rows rows = decode_of(0, n, 10);
         assert_ok(run(&rows));
         assert_int_equal(fake.graph_launches, 1);
         int n_gemms;
         const int n_segments = segments_of_rows(&n_gemms);
-        assert_true(n_segments > 0 && (i >= 3 || (n_segments == 1 && n_gemms == 1)));
-        assert_int_equal(count("qn_persistent_decode_rows", 0, &persistent), n_segments);
+        assert_true(n_segments > 0 && (i >= 1 || (n_segments == 1 && n_gemms == 1)));
+        assert_int_equal(count("qn_persistent_decode", 0, &persistent), n_segments);
         assert_int_equal(count("qn_attention_decode", 0, &other), 0);
         assert_int_equal(count_gemms(0), n_gemms);
         for (int k = 0; k < fake.launches; k++) /* phases read no activations that a GEMM has computed */
@@ -172,22 +168,18 @@ TEST(decode_in_phases)
     }
 }
 
-/* More rows, of models with recurrent layers from 5 on, go through each matmul and each layer's attention together, and
- * the padding of their bucket is no sequence. */
+/* More rows go through each matmul and each layer's attention together, and the padding of their bucket is no sequence.
+ */
 TEST(decode_of_many)
 {
     static const struct {
         size_t n, bucket;
-    } cases[] = { { 5, 8 }, { 9, 16 }, { 33, 48 } };
+    } cases[] = { { 3, 4 }, { 9, 16 }, { 33, 48 } };
     for (size_t i = 0; i < N_MODELS * 3; i++) {
         const size_t n = cases[i % 3].n, bucket = cases[i % 3].bucket;
         const struct fake_launch *attention = NULL, *other = NULL;
         label("%s, %zu sequences", models[i / 3], n);
         set_up(models[i / 3], 0, n);
-        if (n <= QN_PERSISTENT_MAX_ROWS && !fixture.cuda.plan.recurrent.n_v_heads) {
-            tear_down();
-            continue;
-        }
         const struct rows rows = decode_of(0, n, 10);
         assert_ok(run(&rows));
         assert_int_equal(fake.graph_launches, 1);
@@ -547,7 +539,7 @@ TEST(formats)
     assert_int_equal(fake.graph_launches, 2);
     assert_int_equal(fake.execs, 2);
     assert_int_equal(count("qn_attention_decode", 0, &last), attention_layers()); /* of codes; fp16 is in phases */
-    assert_int_equal(count("qn_persistent_decode_rows", 0, &last), attention_layers() + 1 + 1);
+    assert_int_equal(count("qn_persistent_decode", 0, &last), attention_layers() + 1 + 1);
     tear_down();
 }
 

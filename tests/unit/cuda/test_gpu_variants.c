@@ -207,7 +207,7 @@ static void matmuls(void)
                                 &launch);
                 }
             }
-        for (uint32_t n_rows = 1; n_rows <= 2; n_rows++)
+        for (uint32_t n_rows = 1; n_rows <= QN_PERSISTENT_MAX_ROWS; n_rows++)
             if (qn_persistent_gpu_supports(&persistent, &matrix.tiles, n_rows))
                 selects(qn_persistent_gpu_launch(&persistent, &matrix.tiles, n_rows, &launch), &launch);
         selects(qn_matmul_gpu_pack(&matrix, 0, 64, 16, 0, &matmul), &matmul.launch);

@@ -20,28 +20,31 @@ static qn_persistent_gemv gemv_of(uint32_t n_rows, uint32_t n_cols, uint32_t rot
                                  .rotation = rotation };
 }
 
-/* Every K tile is in a slice, no slice is empty, no more blocks than SMs, no block without tiles; of one row, slices
- * are multiples of the rotation. */
+/* Every K tile is in a slice, no slice is empty, no more blocks than SMs, no block without tiles but the second of the
+ * only cluster of a slice; slices are multiples of the rotation, and of several rows of clusters of two blocks. */
 static void expect_complete(const qn_persistent_gpu *gpu, const qn_persistent_gemv *p, uint32_t n_rows)
 {
     assert_true(p->slice_k_tiles > 0 && p->n_slices > 0 && p->slice_blocks > 0);
     assert_true(p->n_slices * p->slice_k_tiles >= p->n_k_tiles);
     assert_true((p->n_slices - 1) * p->slice_k_tiles < p->n_k_tiles);
     assert_true(p->n_slices * p->slice_blocks <= gpu->n_sms);
-    assert_true(p->slice_blocks <= p->n_tiles);
+    assert_true(p->slice_blocks <= p->n_tiles || (n_rows > 1 && p->n_tiles == 1 && p->slice_blocks == 2));
+    assert_true(n_rows == 1 || p->slice_blocks % 2 == 0);
     assert_true(p->n_slices <= QN_PERSISTENT_MAX_SLICES);
-    assert_true(n_rows > 1 || p->slice_k_tiles * QN_TILE_COLS <= QN_PERSISTENT_MAX_SLICE_COLS);
-    if (p->rotation && n_rows == 1)
+    assert_true(p->slice_k_tiles * QN_TILE_COLS <= QN_PERSISTENT_MAX_SLICE_COLS);
+    if (p->rotation)
         assert_int_equal(p->slice_k_tiles * QN_TILE_COLS % p->rotation, 0);
 }
 
-/* The scratch of several rows: activations of the slice with their scales, and a segment of sums for each group of
- * tiles and each further warp. */
-static void expect_scratch(const qn_tile_layout *tiles, const qn_persistent_gemv *p)
+/* The scratch: of each row, activations of the slice as bit planes with their scales, and sums of all pairs of K tile
+ * and tile, which may be where rotated activations are before. */
+static void expect_scratch(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t n_rows)
 {
-    const uint32_t block_tiles = (p->n_tiles + p->slice_blocks - 1) / p->slice_blocks, step = tiles->bits == 1 ? 4 : 2;
-    const uint32_t segments = (block_tiles + step - 1) / step + 14, segment = 8 * (step * 16 + 4) * 4;
-    assert_true(p->slice_k_tiles * 2 * (2048 + 32) + segments * segment <= QN_PERSISTENT_ROWS_SCRATCH_BYTES);
+    const uint32_t block_tiles = (p->n_tiles + p->slice_blocks - 1) / p->slice_blocks,
+                   sums = p->slice_k_tiles * block_tiles * 64,
+                   rotated = p->rotation ? p->slice_k_tiles * QN_TILE_COLS * 4 : 0;
+    const uint32_t row = p->slice_k_tiles * 520 * tiles->n_scales + (sums > rotated ? sums : rotated);
+    assert_true(n_rows * row <= QN_PERSISTENT_SCRATCH_BYTES(n_rows));
 }
 
 TEST(partitions)
@@ -65,12 +68,14 @@ TEST(partitions)
                         continue;
                     assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, 1, &p));
                     expect_complete(&gpu, &p, 1);
+                    expect_scratch(&tiles, &p, 1);
                     assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, 2, &p));
                     expect_complete(&gpu, &p, 2);
-                    expect_scratch(&tiles, &p);
+                    for (uint32_t n_rows = 2; n_rows <= QN_PERSISTENT_MAX_ROWS; n_rows++)
+                        expect_scratch(&tiles, &p, n_rows);
                     qn_persistent_gemv other = gemv_of(sizes[i][0], sizes[i][1], rotations[r]);
-                    assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, 8, &other)); /* the same for any number of rows
-                                                                                      */
+                    /* The same for any number of rows. */
+                    assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, QN_PERSISTENT_MAX_ROWS, &other));
                     assert_memory_equal(&p, &other, sizeof p);
                 }
 }
@@ -97,7 +102,7 @@ static void expect_refused(uint32_t n_tiles, uint32_t n_cols, uint32_t rotation,
     const qn_tile_layout tiles = tiles_of(QN_TYPE_Q1_0);
     qn_persistent_gemv p = gemv_of(1, n_cols, rotation);
     p.n_tiles = n_tiles;
-    assert_int_equal(qn_persistent_gpu_partition(&h200, &tiles, 8, &p), QN_ERR_UNSUPPORTED);
+    assert_int_equal(qn_persistent_gpu_partition(&h200, &tiles, 2, &p), QN_ERR_UNSUPPORTED);
     assert_int_equal(qn_persistent_gpu_partition(&h200, &tiles, 1, &p), QN_ERR_UNSUPPORTED);
     if (!strstr(qn_error_text(), reason))
         fail_msg("\"%s\" does not contain \"%s\"", qn_error_text(), reason);
@@ -128,12 +133,15 @@ TEST(devices)
     assert_int_equal(launch.grid[0], h200.n_sms);
     assert_true(launch.cooperative && launch.shared_bytes <= h200.max_shared_bytes);
     assert_int_equal(launch.args_bytes, sizeof(qn_persistent_args));
-    assert_true(qn_persistent_gpu_supports(&h200, &one, 8) && qn_persistent_gpu_supports(&h200, &two, 2));
-    assert_false(qn_persistent_gpu_supports(&h200, &one, 9));
-    assert_int_equal(qn_persistent_gpu_launch(&h200, &one, 9, &launch), QN_ERR_UNSUPPORTED);
-    for (uint32_t n_rows = 2; n_rows <= 8; n_rows++) {
-        assert_ok(qn_persistent_gpu_launch(&h200, &one, n_rows, &launch));
-        assert_string_equal(launch.function, "qn_persistent_decode_rows");
+    assert_int_equal(launch.cluster, 1);
+    const uint32_t most = QN_PERSISTENT_MAX_ROWS;
+    assert_false(qn_persistent_gpu_supports(&h200, &one, most + 1));
+    assert_int_equal(qn_persistent_gpu_launch(&h200, &one, most + 1, &launch), QN_ERR_UNSUPPORTED);
+    for (uint32_t n_rows = 2; n_rows <= most; n_rows++) {
+        assert_true(qn_persistent_gpu_supports(&h200, &two, n_rows));
+        assert_ok(qn_persistent_gpu_launch(&(qn_persistent_gpu){ 133, 227 << 10, 9 }, &one, n_rows, &launch));
+        assert_int_equal(launch.grid[0], 132);
+        assert_int_equal(launch.cluster, 2);
         assert_true(launch.cooperative && launch.shared_bytes <= h200.max_shared_bytes);
     }
 }

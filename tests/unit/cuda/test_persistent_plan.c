@@ -92,8 +92,6 @@ struct machine {
     const qn_gpu_memory *memory;
     struct location locations[MAX_LOCATIONS];
     size_t n_locations;
-    const qn_persistent_gemv *acts; /* several rows: whose operand has been computed last */
-    name acts_are;
 };
 
 static struct location *at(struct machine *m, uint64_t address)
@@ -263,8 +261,7 @@ static name read_partials(struct machine *m, const qn_persistent_partials *gemv_
     assert_int_equal(gemv_partials->sumsq, p->sumsq);
     if (p->sumsq) {
         assert_int_equal(p->prologue, QN_PROLOGUE_RMS_NORM);
-        assert_int_equal(gemv_partials->n_sumsq,
-                         fixture.n_rows > 1 ? QN_PERSISTENT_ROWS_SUMSQ(p->n_cols) : p->n_slices);
+        assert_int_equal(gemv_partials->n_sumsq, p->n_slices);
         assert_int_equal(gemv_partials->n_cols, p->n_cols);
         assert_true(gemv_partials->eps > 0);
         assert_ptr_equal(at(m, p->sumsq)->gemv, p); /* not overwritten by another GEMV */
@@ -308,12 +305,10 @@ static void put_partials(struct machine *m, uint64_t address, const struct locat
 static void run_gemv(struct machine *m, const qn_persistent_gemv *p)
 {
     const qn_persistent_partials *from = &p->from;
-    const name plain = fixture.n_rows > 1 ? m->acts_are : operand_of(m, p);
+    const name plain = operand_of(m, p);
     const struct location location = { .gemv = p,
                                        .operand = rotated_name(plain, p->rotation, p->signs),
                                        .plain_operand = plain };
-    if (fixture.n_rows > 1)
-        assert_memory_equal(p, m->acts, sizeof *p);
     assert_true(!from->n_partials || from->data != p->out); /* other blocks still read these partials */
     assert_true(p->n_slices && p->slice_blocks && p->n_slices * p->slice_blocks <= m->model->common.matmul.n_sms);
     assert_in_range(p->n_slices * p->slice_k_tiles, p->n_k_tiles, p->n_k_tiles + p->slice_k_tiles - 1);
@@ -371,11 +366,6 @@ static void run_phase(struct machine *m, const qn_persistent_phase *phase)
     case QN_PHASE_DELTA: run_delta(m, &phase->u.delta); return;
     case QN_PHASE_ATTENTION: run_attention(m, &phase->u.attention); return;
     case QN_PHASE_STORE: run_store_phase(m, &phase->u.store); return;
-    case QN_PHASE_ACTS:
-        assert_true(fixture.n_rows > 1);
-        m->acts = &phase->u.gemv;
-        m->acts_are = operand_of(m, m->acts);
-        return;
     }
     fail_msg("unknown phase: %u", phase->kind);
 }
@@ -403,7 +393,7 @@ static void run_persistent(struct machine *m, const qn_cuda_segment *segment)
 /* ---- Comparison of both ---- */
 
 struct counts {
-    size_t persistent, launched, gemms, stores, acts;
+    size_t persistent, launched, gemms, stores;
 };
 
 static struct counts count(void)
@@ -416,7 +406,6 @@ static struct counts count(void)
     for (size_t i = 0; i < fixture.decode_plan.n_phases; i++) {
         c.gemms += fixture.decode_plan.phases[i].kind == QN_PHASE_GEMV;
         c.stores += fixture.decode_plan.phases[i].kind == QN_PHASE_STORE;
-        c.acts += fixture.decode_plan.phases[i].kind == QN_PHASE_ACTS;
     }
     return c;
 }
@@ -475,7 +464,7 @@ static const struct shape dense = { .n_layers = 5,
 static struct counts counts_of(const struct shape *shape, unsigned bits)
 {
     set_up(NULL, shape, bits);
-    plan_rows(8);
+    plan_rows(QN_PERSISTENT_MAX_ROWS);
     check_same();
     const struct counts rows = count();
     plan_rows(1);
@@ -485,9 +474,7 @@ static struct counts counts_of(const struct shape *shape, unsigned bits)
         assert_int_equal(rows.persistent, c.persistent);
         assert_int_equal(rows.gemms, c.gemms);
         assert_int_equal(rows.stores, c.stores);
-        assert_int_equal(rows.acts, rows.gemms);
     }
-    assert_int_equal(c.acts, 0);
     tear_down();
     return c;
 }

@@ -57,38 +57,47 @@ QN_DEVICE void mma_m16n8k256_b1(int c[4], const uint4 &a, uint2 b, const int sta
           "r"(start[3]));
 }
 
-// Adds the products of `count` tiles of a K tile: acc[m] is the lane's part of rows g and g+8 of tile m; the four lanes
-// of a row are to be added. codes, scales: shared addresses of the lane's words of the first tile; scales of rows g and
-// g+8 are adjacent.
-template <int count>
-QN_DEVICE void bit_plane_mma(float (*acc)[2], uint32_t codes, uint32_t scales, const bit_plane_acts &x, uint32_t lane)
+// The weight scales of rows g and g+8 that a lane's planes of fragment q have, adjacent in one word. scales: shared address
+// of the lane's word of the tile.
+QN_DEVICE uint32_t load_plane_weight_scales(uint32_t scales, int q, uint32_t lane)
+{
+    return load_shared_4(scales + (q * PLANE_SCALES + (PLANE_SCALES == 2 ? lane % 4 / 2 : 0)) * 2 * QN_TILE_ROWS);
+}
+
+// Adds the products of fragment q of a tile: acc is the lane's part of rows g and g+8; the four lanes of a row are to be
+// added. scales: load_plane_weight_scales.
+QN_DEVICE void bit_plane_mma_fragment(float acc[2], const uint4 &fragment, uint32_t scales, const bit_plane_acts &x, int q,
+                                      uint32_t lane)
 {
     // 0x4b400000 are the bits of 12582912.0f: read as a float, the accumulator is that plus the integer sum.
     const int zeros[4] = {}, magic[4] = { 0x4b400000, 0, 0x4b400000, 0 };
-    const uint32_t t = lane % 4;
     // Weight of the lane's odd plane relative to its even one; -2 if it is the sign plane.
-    const int sign_weight = 2 * t % PLANES_PER_MMA == PLANES_PER_MMA - 2 ? -2 : 2;
+    const int sign_weight = 2 * (lane % 4) % PLANES_PER_MMA == PLANES_PER_MMA - 2 ? -2 : 2;
+    int c[PLANE_MMAS][4];
+#pragma unroll
+    for (int s = 0; s < PLANE_MMAS; s++)
+        mma_m16n8k256_b1(c[s], fragment, x.words[q][s], s ? zeros : magic);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int sum = c[PLANE_MMAS - 1][2 * h] + sign_weight * c[PLANE_MMAS - 1][2 * h + 1];
+#pragma unroll
+        for (int s = PLANE_MMAS - 2; s >= 0; s--)
+            sum = (sum << PLANES_PER_MMA) + (c[s][2 * h] + 2 * c[s][2 * h + 1]);
+        const float fragment_dot = fmaf(__int_as_float(sum) - 12582912.0f, x.scale[q], x.minus_sum[q]);
+        acc[h] = fmaf(h ? qn_f16_high(scales) : qn_f16_low(scales), fragment_dot, acc[h]);
+    }
+}
+
+// Adds the products of `count` tiles of a K tile. codes, scales: shared addresses of the lane's words of the first tile.
+template <int count>
+QN_DEVICE void bit_plane_mma(float (*acc)[2], uint32_t codes, uint32_t scales, const bit_plane_acts &x, uint32_t lane)
+{
 #pragma unroll
     for (int m = 0; m < count; m++)
 #pragma unroll
-        for (int q = 0; q < PLANE_FRAGMENTS; q++) {
-            const uint4 fragment = load_shared_16(codes + m * QN_TILE_CODE_BYTES + q * QN_FRAGMENT_BYTES);
-            const uint32_t scale_index = q * PLANE_SCALES + (PLANE_SCALES == 2 ? t / 2 : 0);
-            const uint32_t scale = load_shared_4(scales + m * QN_TILE_SCALE_BYTES + scale_index * 2 * QN_TILE_ROWS);
-            int c[PLANE_MMAS][4];
-#pragma unroll
-            for (int s = 0; s < PLANE_MMAS; s++)
-                mma_m16n8k256_b1(c[s], fragment, x.words[q][s], s ? zeros : magic);
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                int sum = c[PLANE_MMAS - 1][2 * h] + sign_weight * c[PLANE_MMAS - 1][2 * h + 1];
-#pragma unroll
-                for (int s = PLANE_MMAS - 2; s >= 0; s--)
-                    sum = (sum << PLANES_PER_MMA) + (c[s][2 * h] + 2 * c[s][2 * h + 1]);
-                const float fragment_dot = fmaf(__int_as_float(sum) - 12582912.0f, x.scale[q], x.minus_sum[q]);
-                acc[m][h] = fmaf(h ? qn_f16_high(scale) : qn_f16_low(scale), fragment_dot, acc[m][h]);
-            }
-        }
+        for (int q = 0; q < PLANE_FRAGMENTS; q++)
+            bit_plane_mma_fragment(acc[m], load_shared_16(codes + m * QN_TILE_CODE_BYTES + q * QN_FRAGMENT_BYTES),
+                                   load_plane_weight_scales(scales + m * QN_TILE_SCALE_BYTES, q, lane), x, q, lane);
 }
 
 // Transposes bits between the four lanes that are 8 apart. They hold the same columns of four 32-column groups, j =

@@ -4,15 +4,12 @@
 #include "cuda/kernels/variants.h"
 #include "cuda/kernels/persistent/variants.def"
 
-enum kernel { KERNEL_persistent, KERNEL_persistent_rows };
-
 static const struct {
-    enum kernel kernel;
-    uint32_t bits, scales, stages;
+    uint32_t bits, scales, stages, rows;
 } variants[] = {
 #define QN_PLAIN(name, file)
 #define QN_SOURCE(name, file, ...)
-#define QN_VARIANT(name, ...) { KERNEL_##name, __VA_ARGS__ },
+#define QN_VARIANT(name, ...) { __VA_ARGS__ },
 #include "cuda/kernels/persistent/variants.def"
 };
 
@@ -23,23 +20,19 @@ static uint32_t shared_bytes(size_t variant)
     const uint32_t bits = variants[variant].bits,
                    tile = bits * QN_FRAGMENT_BYTES + variants[variant].scales * 2 * QN_TILE_ROWS;
     const uint32_t ring = variants[variant].stages * QN_PERSISTENT_STEP_TILES(bits) * tile;
-    return QN_PERSISTENT_CONTROL_BYTES + (variants[variant].kernel == KERNEL_persistent
-                                              ? QN_PERSISTENT_SCRATCH_BYTES + WARPS * ring
-                                              : QN_PERSISTENT_ROWS_SCRATCH_BYTES + GEMV_WARPS * ring);
+    return QN_PERSISTENT_CONTROL_BYTES + QN_PERSISTENT_SCRATCH_BYTES(variants[variant].rows) + GEMV_WARPS * ring;
 }
 
 /* Returns the index of the variant of the kernel for a tile layout and number of rows. Binary MMA is native to the
  * tensor cores of compute capability 8.x and 9.x, of which only 9.0 has enough shared memory. Later devices emulate it,
- * which is slower than separate launches with int8 MMA. Several rows use int8 MMA, but need the plan of one row too.
- * Returns N_VARIANTS if there is no variant. */
+ * which is slower than separate launches with int8 MMA. Returns N_VARIANTS if there is no variant. */
 static size_t variant_of(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows)
 {
-    const enum kernel kernel = n_rows > 1 ? KERNEL_persistent_rows : KERNEL_persistent;
     size_t i = 0;
-    while (i < N_VARIANTS && (variants[i].kernel != kernel || variants[i].bits != tiles->bits ||
+    while (i < N_VARIANTS && (variants[i].rows != n_rows || variants[i].bits != tiles->bits ||
                               variants[i].scales != tiles->n_scales || shared_bytes(i) > gpu->max_shared_bytes))
         i++;
-    return gpu->major == 9 && !tiles->has_offset && n_rows <= QN_PERSISTENT_MAX_ROWS ? i : N_VARIANTS;
+    return gpu->major == 9 && !tiles->has_offset ? i : N_VARIANTS;
 }
 
 bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows)
@@ -49,72 +42,34 @@ bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layo
 
 /* ---- Partition of a GEMV ---- */
 
-/* Returns the bytes of scratch that a block of the GEMV needs in shared memory (gemv_phase of persistent.cu). */
+/* Returns the bytes of scratch that a block of the GEMV needs in shared memory (gemv_shared_of of persistent.cu). */
 static uint64_t scratch_bytes(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
-                              uint32_t block_tiles)
+                              uint32_t block_tiles, uint32_t n_rows)
 {
     const uint64_t acts_f32 = (uint64_t)slice_k_tiles * QN_TILE_COLS * sizeof(float), f16_scratch = WARPS * 64;
     const uint64_t acc_bytes = (uint64_t)slice_k_tiles * block_tiles * QN_TILE_ROWS * sizeof(float);
-    return (uint64_t)slice_k_tiles * QN_PERSISTENT_K_TILE_BYTES(tiles->n_scales) +
-           (p->n_f16_tiles ? acts_f32 + f16_scratch : 0) + (p->rotation && acts_f32 > acc_bytes ? acts_f32 : acc_bytes);
+    return n_rows * ((uint64_t)slice_k_tiles * QN_PERSISTENT_K_TILE_BYTES(tiles->n_scales) +
+                     (p->n_f16_tiles ? acts_f32 + f16_scratch : 0) +
+                     (p->rotation && acts_f32 > acc_bytes ? acts_f32 : acc_bytes));
 }
 
-static uint64_t groups_of(const qn_tile_layout *tiles, uint32_t block_tiles)
+/* Estimates the cycles of a GEMV: the weights of the block with the most tiles, its prologue (a round is 2048 columns:
+ * four a thread), and the reduction of its partials by later phases. Of two rows, a block of a cluster prepares one. */
+static uint64_t cost_of(const qn_tile_layout *tiles, uint32_t slice_k_tiles, uint32_t n_slices, uint32_t block_tiles,
+                        uint32_t n_rows)
 {
-    return (block_tiles + QN_PERSISTENT_STEP_TILES(tiles->bits) - 1) / QN_PERSISTENT_STEP_TILES(tiles->bits);
-}
-
-/* Returns the bytes of scratch of a GEMV of several rows (gemv_shared_of of persistent_rows.cu). */
-static uint64_t rows_scratch_bytes(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
-                                   uint32_t block_tiles)
-{
-    const uint64_t k_tile_bytes = 2 * (QN_ACTS_HILO_BYTES + QN_PERSISTENT_MAX_ROWS * sizeof(float));
-    const uint64_t row_bytes = (QN_PERSISTENT_STEP_TILES(tiles->bits) * QN_TILE_ROWS + 4) * sizeof(float);
-    return slice_k_tiles * k_tile_bytes + (p->n_f16_tiles ? QN_PERSISTENT_MAX_ROWS * WARPS * 64 : 0) +
-           (groups_of(tiles, block_tiles) + GEMV_WARPS - 1) * QN_PERSISTENT_MAX_ROWS * row_bytes;
-}
-
-/* Estimates the cycles of a GEMV of one row: the weights of the block with the most tiles, its prologue (a round is
- * 2048 columns: four a thread), and the reduction of its partials by later phases. */
-static uint64_t cost_of(const qn_tile_layout *tiles, uint32_t slice_k_tiles, uint32_t n_slices, uint32_t block_tiles)
-{
-    const uint64_t rounds = ((uint64_t)slice_k_tiles * QN_TILE_COLS + 2047) / 2048;
-    return (uint64_t)slice_k_tiles * block_tiles * (tiles->bits * 30) + rounds * 600 + (uint64_t)n_slices * 60;
-}
-
-/* Estimates the cycles of a GEMV of several rows: the steps of the busiest warp, with 15 warps on four issue ports and
- * 120 instructions a bit and tile; the copy of the slice's activations, 32 bytes a cycle; writing and reading the
- * partials of all blocks, 512 bytes a tile and slice, at 3100 bytes a cycle of L2; their reduction by later phases, 60
- * cycles a slice. */
-static uint64_t rows_cost_of(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
-                             uint32_t n_slices, uint32_t block_tiles)
-{
-    const uint64_t steps = (slice_k_tiles * groups_of(tiles, block_tiles) + GEMV_WARPS - 1) / GEMV_WARPS;
-    return steps * QN_PERSISTENT_STEP_TILES(tiles->bits) * tiles->bits * 450 + (uint64_t)slice_k_tiles * 130 +
-           (uint64_t)p->n_tiles * n_slices / 3 + (uint64_t)n_slices * 60;
+    const uint64_t rounds = (slice_k_tiles * QN_TILE_COLS + 2047) / 2048, pair = tiles->bits * (n_rows > 1 ? 50 : 30);
+    return (uint64_t)slice_k_tiles * block_tiles * pair + rounds * 600 + n_slices * 60;
 }
 
 /* Whether a slice can have this number of K tiles. */
-static bool is_slice(const qn_persistent_gpu *gpu, const qn_persistent_gemv *p, uint32_t n_rows, uint32_t k_tiles)
+static bool is_slice(const qn_persistent_gemv *p, uint32_t k_tiles)
 {
     const uint32_t slices = (p->n_k_tiles + k_tiles - 1) / k_tiles;
-    if (slices > QN_PERSISTENT_MAX_SLICES || slices > gpu->n_sms)
+    if (slices > QN_PERSISTENT_MAX_SLICES)
         return false;
-    return n_rows > 1 || (k_tiles * QN_TILE_COLS <= QN_PERSISTENT_MAX_SLICE_COLS &&
-                          !(p->rotation && k_tiles * QN_TILE_COLS % p->rotation));
-}
-
-/* The cost of a partition; UINT64_MAX if its scratch does not fit. */
-static uint64_t partition_cost(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t n_rows,
-                               uint32_t k_tiles, uint32_t slices, uint32_t block_tiles)
-{
-    if (n_rows > 1)
-        return rows_scratch_bytes(tiles, p, k_tiles, block_tiles) <= QN_PERSISTENT_ROWS_SCRATCH_BYTES
-                   ? rows_cost_of(tiles, p, k_tiles, slices, block_tiles)
-                   : UINT64_MAX;
-    return scratch_bytes(tiles, p, k_tiles, block_tiles) <= QN_PERSISTENT_SCRATCH_BYTES
-               ? cost_of(tiles, k_tiles, slices, block_tiles)
-               : UINT64_MAX;
+    return k_tiles * QN_TILE_COLS <= QN_PERSISTENT_MAX_SLICE_COLS &&
+           !(p->rotation && k_tiles * QN_TILE_COLS % p->rotation);
 }
 
 qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows,
@@ -127,17 +82,21 @@ qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_til
     if (p->n_tiles == 0 || p->n_k_tiles == 0 || p->n_cols % 32)
         return qn_fail(QN_ERR_UNSUPPORTED, "persistent decode kernel: a GEMV of %u tiles and %u columns", p->n_tiles,
                        p->n_cols);
+    const uint32_t cluster = QN_PERSISTENT_CLUSTER(n_rows);
     uint64_t best = UINT64_MAX;
     for (uint32_t k_tiles = 1; k_tiles <= p->n_k_tiles; k_tiles++) {
-        if (!is_slice(gpu, p, n_rows, k_tiles))
+        if (!is_slice(p, k_tiles))
             continue;
         const uint32_t slices = (p->n_k_tiles + k_tiles - 1) / k_tiles;
         uint32_t blocks = gpu->n_sms / slices;
         if (blocks > p->n_tiles)
             blocks = p->n_tiles;
+        blocks = blocks < cluster ? cluster : blocks / cluster * cluster; /* a block of a cluster may have no tiles */
+        if (slices * blocks > gpu->n_sms)
+            continue;
         const uint32_t block_tiles = (p->n_tiles + blocks - 1) / blocks;
-        const uint64_t cost = partition_cost(tiles, p, n_rows, k_tiles, slices, block_tiles);
-        if (cost >= best)
+        const uint64_t cost = cost_of(tiles, k_tiles, slices, block_tiles, n_rows);
+        if (cost >= best || scratch_bytes(tiles, p, k_tiles, block_tiles, n_rows) > QN_PERSISTENT_SCRATCH_BYTES(n_rows))
             continue;
         best = cost;
         p->slice_k_tiles = k_tiles;
@@ -173,14 +132,15 @@ qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_l
             QN_ERR_UNSUPPORTED,
             "persistent decode kernel: %u rows, weights of %u bits on a device with %u bytes of shared memory", n_rows,
             tiles->bits, gpu->max_shared_bytes);
-    const uint32_t bits = variants[i].bits, scales = variants[i].scales, stages = variants[i].stages;
-    *out = (qn_launch){ .variant = n_rows > 1 ? QN_GPU_VARIANT(persistent_rows, bits, scales, stages)
-                                              : QN_GPU_VARIANT(persistent, bits, scales, stages),
-                        .function = n_rows > 1 ? "qn_persistent_decode_rows" : "qn_persistent_decode",
-                        .grid = { gpu->n_sms, 1, 1 },
+    const uint32_t cluster = QN_PERSISTENT_CLUSTER(n_rows), bits = variants[i].bits, scales = variants[i].scales,
+                   stages = variants[i].stages;
+    *out = (qn_launch){ .variant = QN_GPU_VARIANT(persistent, bits, scales, stages, n_rows),
+                        .function = "qn_persistent_decode",
+                        .grid = { gpu->n_sms / cluster * cluster, 1, 1 },
                         .block = { QN_PERSISTENT_THREADS, 1, 1 },
                         .shared_bytes = shared_bytes(i),
                         .args_bytes = sizeof(qn_persistent_args),
+                        .cluster = cluster,
                         .pdl = true,
                         .cooperative = true };
     return QN_OK;

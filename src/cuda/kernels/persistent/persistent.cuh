@@ -6,6 +6,8 @@
 #include "cuda/kernels/persistent/persistent.h"
 #include "cuda/kernels/sigmoid.cuh"
 
+
+
 // Partials in flight a thread: a round trip to L2 takes longer than their additions.
 #define QN_PERSISTENT_PARTIAL_LOADS 8
 

@@ -1,8 +1,8 @@
 /* The persistent decode kernel: all layers of one decode step in a single launch, as far as their operations are
  * supported. A step has one row, or 2 to QN_PERSISTENT_MAX_ROWS rows of different sequences. This header is the
- * kernel's interface and describes how data flows, first for one row. persistent.cu is the kernel of one row,
- * persistent_rows.cu the kernel of several; cuda/executor/persistent.c plans the phases of a model. More in
- * docs/internals/persistent-decode.md. Shared by C and CUDA.
+ * kernel's interface and describes how data flows, first for one row. persistent.cu is the kernel, compiled for each
+ * number of rows; cuda/executor/persistent.c plans the phases of a model. More in docs/internals/persistent-decode.md.
+ * Shared by C and CUDA.
  *
  * Purpose. Launched one by one, the operations of a decode step spend more time in the gaps between launches than on
  * reading weights. In one launch, weights stream through ring buffers in shared memory that do not drain between
@@ -42,10 +42,9 @@
  *
  * Several rows. Arrays of values have the rows outermost: x, x_out, sumsq, partials and outputs of row r begin at r
  * times their size for one row, and the fields of the phases give that size; page tables, positions and slots are
- * [n_rows]. Before each GEMV is a phase of activations (QN_PHASE_ACTS), which computes the GEMV's prologue once for the
- * whole grid: it stores x + from, the sum of squares of each 128 columns, and the quantised operand in
- * qn_persistent_args.acts. A GEMV's block copies the operand of its slice. The KV cache is in pages. Results of a row
- * do not depend on the number of rows.
+ * [n_rows]. Blocks 2j and 2j+1 are a cluster and have the same slice (slice_blocks is even): in the prologue of a GEMV
+ * each makes the activations of every other row, and stores them in the shared memory of both. The KV cache is in
+ * pages. From 2 rows on, results of a row do not depend on the number of rows.
  *
  * RMS norm. A block has only its slice of the vector that is normalised, so the GEMV runs on x * weight without the
  * division. The first block of each slice stores the slice's sum of squares (qn_persistent_gemv.sumsq) next to the
@@ -83,24 +82,24 @@ enum {
     QN_PERSISTENT_MAX_SLICE_COLS = 4096,
     QN_PERSISTENT_MAX_OUTS = 4,
     /* Shared memory: control data (phases, work descriptors), scratch of the current phase, ring buffers of weights. */
-    QN_PERSISTENT_CONTROL_BYTES = 4096,
-    QN_PERSISTENT_SCRATCH_BYTES = 32 << 10,
-    QN_PERSISTENT_MAX_ROWS = 8,
-    QN_PERSISTENT_ROWS_SCRATCH_BYTES = 120 << 10, /* of launches of several rows */
-    QN_PERSISTENT_ROWS_SPLIT_TILES = 16,          /* several rows: least tiles of 16 positions of a split */
-    QN_PERSISTENT_MAX_SPLITS = 32,                /* split-KV: splits of a key-value head */
-    QN_PERSISTENT_MAX_GROUP = 8                   /* query heads of a key-value head */
+    QN_PERSISTENT_CONTROL_BYTES = 5632,
+    QN_PERSISTENT_MAX_ROWS = 2,
+    QN_PERSISTENT_ROWS_SPLIT_TILES = 16, /* several rows: least tiles of 16 positions of a split */
+    QN_PERSISTENT_MAX_SPLITS = 32,       /* split-KV: splits of a key-value head */
+    QN_PERSISTENT_MAX_GROUP = 8          /* query heads of a key-value head */
 };
+
+/* Bytes of scratch of a phase, of a kernel for n_rows rows. */
+#define QN_PERSISTENT_SCRATCH_BYTES(n_rows) ((n_rows) == 1 ? 32 << 10 : 85 << 10)
+
+/* Blocks of a cluster, of a kernel for n_rows rows. */
+#define QN_PERSISTENT_CLUSTER(n_rows) ((n_rows) == 1 ? 1 : 2)
 
 /* The most weight tiles of a stage of a ring buffer. */
 #define QN_PERSISTENT_STEP_TILES(bits) (4 / (bits))
 
 /* Bytes of the activations of a K tile, as bit planes (plane_acts.cuh), for n_scales weight scales a row and K tile. */
 #define QN_PERSISTENT_K_TILE_BYTES(n_scales) (520 * (n_scales))
-
-/* Several rows: the number of sums of squares of an RMS norm over n_cols columns, one for each 128 columns. At most
- * QN_PERSISTENT_MAX_SLICES. */
-#define QN_PERSISTENT_ROWS_SUMSQ(n_cols) (((n_cols) + 127) / 128)
 
 /* Split-K partial sums of a GEMV, read by later phases; the head comment has the formula. */
 typedef struct qn_persistent_partials {
@@ -152,7 +151,8 @@ typedef struct qn_persistent_gemv {
     /* Weights: tiles of QN_BITS and QN_SCALES (matmul.h). */
     QN_GPU_PTR(const uint8_t) weights;
     uint32_t n_tiles, n_k_tiles;
-    uint32_t slice_k_tiles, n_slices, slice_blocks; /* n_slices * slice_blocks is at most the number of blocks */
+    uint32_t slice_k_tiles, n_slices, slice_blocks; /* n_slices * slice_blocks is at most the number of blocks; several
+                                                      rows: slice_blocks is even */
     QN_GPU_PTR(float) out;                          /* partials, [n_slices][n_tiles * 16] */
     /* A few more rows with fp16 weights (tiles of 16 bits), such as alpha and beta of a Gated DeltaNet layer. They are
      * multiplied by the f32 activations, neither rotated nor quantised. The blocks of a slice distribute its K tiles
@@ -232,8 +232,7 @@ typedef enum qn_persistent_phase_kind {
     QN_PHASE_GEMV,
     QN_PHASE_DELTA,
     QN_PHASE_ATTENTION,
-    QN_PHASE_STORE,
-    QN_PHASE_ACTS /* several rows: computes the prologue of the next phase, a GEMV; u.gemv is a copy of that phase's */
+    QN_PHASE_STORE
 } qn_persistent_phase_kind;
 
 typedef struct qn_persistent_phase {
@@ -265,11 +264,8 @@ typedef struct qn_persistent_args {
     /* Several rows */
     uint32_t n_rows; /* rows of the arrays above */
     QN_GPU_PTR(const uint32_t)
-    sequences;                /* [n_rows]; QN_ATTENTION_NO_SESSION: padding at the end, not computed.
-                                 0: all rows are computed */
-    QN_GPU_PTR(uint8_t) acts; /* operands of the current GEMV: QN_ACTS_HILO, capacity QN_PERSISTENT_MAX_ROWS */
-    QN_GPU_PTR(float) acts_scale;
-    QN_GPU_PTR(float) acts_f32; /* with fp16 rows: [n_rows][n_k_tiles * 256], neither rotated nor quantised */
+    sequences; /* [n_rows]; QN_ATTENTION_NO_SESSION: padding at the end, not computed.
+                  0: all rows are computed */
 } qn_persistent_args;
 
 #ifndef __CUDACC__

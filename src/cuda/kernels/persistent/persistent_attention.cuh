@@ -56,7 +56,7 @@ struct attention_shared {
     } u;
 };
 
-static_assert(sizeof(attention_shared) <= QN_PERSISTENT_SCRATCH_BYTES, "attention needs more than the scratch of a phase");
+static_assert(sizeof(attention_shared) <= QN_PERSISTENT_SCRATCH_BYTES(1), "attention needs more than the scratch of a phase");
 
 // A head has 1 << log_slices slices of 64 dimensions; a warp group has one warp for each slice and processes one tile
 // at a time.

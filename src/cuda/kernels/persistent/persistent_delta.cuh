@@ -11,34 +11,37 @@
 
 // ---- The delta rule, over the state and the open chunk (deltanet.h) ----
 
-// A unit is 64 values of a head: 64 rows of the state by 128 keys, and its part of the 64 rows of the open chunk. Eight
-// lanes hold a row of the state, and the key of a row of the chunk: a block holds both in registers.
+// A unit is the values of one scale, 64 of a head, or with several rows a head's 128: as many rows of the state by 128
+// keys, and its part of the 64 rows of the open chunk. (The blocks outnumber the heads of one row; two rows would need
+// two units of half a head in a block, and the time of both.) Eight lanes hold a row of the state of each scale, and the
+// key of a row of the chunk: a block holds both in registers.
 #define DELTA_HEAD_DIM 128
-#define DELTA_VALUES 64
+#define DELTA_SCALES (KERNEL_ROWS > 1 ? 2 : 1) // of a unit's values
+#define DELTA_HEAD_UNITS (2 / DELTA_SCALES)
+#define DELTA_VALUES (64 * DELTA_SCALES)
 #define DELTA_LANES 8
 #define DELTA_VECS (DELTA_HEAD_DIM / (4 * DELTA_LANES))
 #define DELTA_CHANNELS (2 * DELTA_HEAD_DIM + DELTA_VALUES) // channels that a unit convolves: its query, key and values
 // of values in shared memory: eight rows are free of bank conflicts
 #define DELTA_VALUE_ROW (DELTA_VALUES + 8)
 
-static_assert(DELTA_VALUES * DELTA_LANES == QN_PERSISTENT_THREADS, "a unit occupies all threads of a block");
-static_assert(DELTA_VALUES == QN_GDN_SCALE_VALUES, "the values of a unit have one scale");
-static_assert(DELTA_VALUES == QN_GDN_CHUNK, "eight lanes have a row of the state and a row of the chunk");
+static_assert(QN_GDN_SCALE_VALUES * DELTA_LANES == QN_PERSISTENT_THREADS, "the values of a scale occupy a block");
+static_assert(QN_GDN_SCALE_VALUES == QN_GDN_CHUNK, "eight lanes have a row of the state and a row of the chunk");
 
 struct delta_shared {
     __align__(16) uint16_t values[QN_GDN_CHUNK * DELTA_VALUE_ROW]; // v' of the chunk's rows, scaled
     __align__(16) float inputs[DELTA_CHANNELS];                           // q, k, v after the convolution
     // of the row's key and query, gated, for scaled values
-    float2 scores[QN_GDN_CHUNK];
+    float2 scores[DELTA_SCALES][QN_GDN_CHUNK];
     // decay since the row, times the scale of its values
-    float factors[QN_GDN_CHUNK];
+    float factors[DELTA_SCALES][QN_GDN_CHUNK];
     __align__(16) float v_new[DELTA_VALUES];                              // v' of the new row
     float sumsq[2 * DELTA_HEAD_DIM / QN_WARP_SIZE];                       // of q and k, one for each warp
     float g, decay, beta;                                                 // of the new row; decay = e^g
     float state_decay;                                                    // since the state, before the new row
 };
 
-static_assert(sizeof(delta_shared) <= QN_PERSISTENT_SCRATCH_BYTES, "QN_PERSISTENT_SCRATCH_BYTES is too small");
+static_assert(sizeof(delta_shared) <= QN_PERSISTENT_SCRATCH_BYTES(1), "QN_PERSISTENT_SCRATCH_BYTES is too small");
 
 // Roles of warps before the first block barrier: a thread for each channel of the convolution, then a warp for each
 // gate, and one for the decays of the chunk. After the phase, two warps store the new row.
@@ -57,9 +60,14 @@ QN_DEVICE uint32_t delta_width(const qn_persistent_delta &s)
     return (2 * s.k_heads + s.v_heads) * DELTA_HEAD_DIM;
 }
 
+QN_DEVICE uint32_t delta_units(const qn_persistent_delta &s)
+{
+    return DELTA_HEAD_UNITS * s.v_heads;
+}
+
 QN_DEVICE uint32_t delta_k_head(const qn_persistent_delta &s, uint32_t unit)
 {
-    uint32_t k_head = unit / 2;
+    uint32_t k_head = unit / DELTA_HEAD_UNITS;
     while (k_head >= s.k_heads) // a few iterations: faster than a division
         k_head -= s.k_heads;
     return k_head;
@@ -83,7 +91,7 @@ QN_DEVICE uint32_t delta_open_rows(const persistent_sequence &sequence)
 // Whether a unit stores the row of its key head, which several units share.
 QN_DEVICE bool delta_stores_key(const qn_persistent_delta &s, uint32_t unit)
 {
-    return unit % 2 == 0 && unit / 2 < s.k_heads;
+    return unit % DELTA_HEAD_UNITS == 0 && unit / DELTA_HEAD_UNITS < s.k_heads;
 }
 
 // From a unit's values on, in the plane hi of the state.
@@ -106,18 +114,18 @@ QN_DEVICE uint16_t *delta_keys(const persistent_sequence &sequence, const qn_per
 // Rows of a head, DELTA_HEAD_DIM apart, from the unit's values on.
 QN_DEVICE uint16_t *delta_values(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
 {
-    return (uint16_t *)(sequence.open + s.open.values) + unit / 2 * (QN_GDN_CHUNK * DELTA_HEAD_DIM) +
-           unit % 2 * DELTA_VALUES;
+    return (uint16_t *)(sequence.open + s.open.values) + unit / DELTA_HEAD_UNITS * (QN_GDN_CHUNK * DELTA_HEAD_DIM) +
+           unit % DELTA_HEAD_UNITS * DELTA_VALUES;
 }
 
 QN_DEVICE float *delta_scales(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
 {
-    return (float *)(sequence.open + s.open.scales) + unit * QN_GDN_CHUNK;
+    return (float *)(sequence.open + s.open.scales) + unit * (DELTA_SCALES * QN_GDN_CHUNK);
 }
 
 QN_DEVICE float *delta_decays(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
 {
-    return (float *)(sequence.open + s.open.decays) + unit / 2 * QN_GDN_CHUNK;
+    return (float *)(sequence.open + s.open.decays) + unit / DELTA_HEAD_UNITS * QN_GDN_CHUNK;
 }
 
 // The inputs of the convolution at a position, a row of all channels.
@@ -141,16 +149,17 @@ QN_DEVICE const float *delta_past_inputs(const persistent_sequence &sequence, co
 QN_DEVICE void delta_prefetch(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
 {
     const uint32_t i = threadIdx.x;
-    if (unit >= 2 * s.v_heads)
+    if (unit >= delta_units(s))
         return;
     // The two units of a head prefetch half of its rows each.
-    const uint32_t rows = delta_open_rows(sequence), half = (rows + 1) / 2, first = unit % 2 ? half : 0,
-                   row_bytes = DELTA_HEAD_DIM * sizeof(uint16_t), bytes = (unit % 2 ? rows - half : half) * row_bytes;
+    const uint32_t rows = delta_open_rows(sequence), half = DELTA_HEAD_UNITS == 2 ? (rows + 1) / 2 : rows,
+                   first = unit % DELTA_HEAD_UNITS ? half : 0, row_bytes = DELTA_HEAD_DIM * sizeof(uint16_t),
+                   bytes = (unit % DELTA_HEAD_UNITS ? rows - half : half) * row_bytes;
     if (i == DELTA_CHANNELS && sequence.state_position)
         prefetch_bytes(delta_state(sequence, s, unit), DELTA_VALUES * DELTA_HEAD_DIM * sizeof(uint16_t));
     if (i == DELTA_CHANNELS + QN_WARP_SIZE && bytes)
-        prefetch_bytes(delta_values(sequence, s, unit / 2 * 2) + first * DELTA_HEAD_DIM, bytes);
-    if (i == DELTA_CHANNELS + 2 * QN_WARP_SIZE && bytes && unit / 2 < s.k_heads)
+        prefetch_bytes(delta_values(sequence, s, unit / DELTA_HEAD_UNITS * DELTA_HEAD_UNITS) + first * DELTA_HEAD_DIM, bytes);
+    if (i == DELTA_CHANNELS + 2 * QN_WARP_SIZE && bytes && unit / DELTA_HEAD_UNITS < s.k_heads)
         prefetch_bytes(delta_keys(sequence, s, unit) + first * DELTA_HEAD_DIM, bytes);
     if (i >= DELTA_CHANNELS)
         return;
@@ -210,11 +219,11 @@ template <uint32_t first, uint32_t last> QN_DEVICE float delta_add_taps(float su
     return sum;
 }
 
-// What a thread loads for its part of a row of the state; of the key of a row of the chunk, and of the values of that
-// row.
+// What a thread loads for its part of a row of the state for each scale; of the key of a row of the chunk, and of the
+// values of that row.
 struct delta_regs {
-    uint2 state[DELTA_VECS], key[DELTA_VECS];
-    uint4 values;
+    uint2 state[DELTA_SCALES][DELTA_VECS], key[DELTA_VECS];
+    uint4 values[DELTA_SCALES];
 };
 
 QN_DEVICE void delta_load_state(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit,
@@ -223,8 +232,11 @@ QN_DEVICE void delta_load_state(const persistent_sequence &sequence, const qn_pe
     const uint32_t value = threadIdx.x / DELTA_LANES, lane = threadIdx.x % DELTA_LANES;
     const uint16_t *row = delta_state(sequence, s, unit) + value * DELTA_HEAD_DIM;
 #pragma unroll
-    for (int vec = 0; vec < DELTA_VECS; vec++)
-        regs.state[vec] = sequence.state_position ? *(const uint2 *)(row + (vec * DELTA_LANES + lane) * 4) : make_uint2(0, 0);
+    for (int h = 0; h < DELTA_SCALES; h++, row += QN_GDN_SCALE_VALUES * DELTA_HEAD_DIM)
+#pragma unroll
+        for (int vec = 0; vec < DELTA_VECS; vec++)
+            regs.state[h][vec] =
+                sequence.state_position ? *(const uint2 *)(row + (vec * DELTA_LANES + lane) * 4) : make_uint2(0, 0);
 }
 
 QN_DEVICE void delta_load_chunk(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit,
@@ -237,7 +249,9 @@ QN_DEVICE void delta_load_chunk(const persistent_sequence &sequence, const qn_pe
 #pragma unroll
     for (int vec = 0; vec < DELTA_VECS; vec++)
         regs.key[vec] = exists ? *(const uint2 *)(key + (vec * DELTA_LANES + lane) * 4) : make_uint2(0, 0);
-    regs.values = exists ? *(const uint4 *)(values + 8 * lane) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int h = 0; h < DELTA_SCALES; h++)
+        regs.values[h] = exists ? *(const uint4 *)(values + h * QN_GDN_SCALE_VALUES + 8 * lane) : make_uint4(0, 0, 0, 0);
 }
 
 // Convolution of a thread's channel. Stores the input in the open chunk. The loads of the chunk's rows are issued after
@@ -283,8 +297,13 @@ QN_DEVICE void delta_chunk_factors(const persistent_sequence &sequence, const qn
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, row = 2 * lane, rows = delta_open_rows(sequence);
     const float *const decays = delta_decays(sequence, s, unit), *const scales = delta_scales(sequence, s, unit);
     const bool has_first = row < rows, has_second = row + 1 < rows;
-    const float first = has_first ? decays[row] : 0, second = has_second ? decays[row + 1] : 0,
-                first_scale = has_first ? scales[row] : 0, second_scale = has_second ? scales[row + 1] : 0;
+    const float first = has_first ? decays[row] : 0, second = has_second ? decays[row + 1] : 0;
+    float first_scale[DELTA_SCALES], second_scale[DELTA_SCALES];
+#pragma unroll
+    for (int h = 0; h < DELTA_SCALES; h++) {
+        first_scale[h] = has_first ? scales[h * QN_GDN_CHUNK + row] : 0;
+        second_scale[h] = has_second ? scales[h * QN_GDN_CHUNK + row + 1] : 0;
+    }
     float sum = first + second; // of this lane's rows and those after it
 #pragma unroll
     for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
@@ -293,8 +312,12 @@ QN_DEVICE void delta_chunk_factors(const persistent_sequence &sequence, const qn
     }
     float after = __shfl_down_sync(QN_FULL_MASK, sum, 1);
     after = lane + 1 < QN_WARP_SIZE ? after : 0;
-    m.factors[row] = expf(after + second) * first_scale;
-    m.factors[row + 1] = expf(after) * second_scale;
+    const float first_decay = expf(after + second), second_decay = expf(after);
+#pragma unroll
+    for (int h = 0; h < DELTA_SCALES; h++) {
+        m.factors[h][row] = first_decay * first_scale[h];
+        m.factors[h][row + 1] = second_decay * second_scale[h];
+    }
     if (lane == 0)
         m.state_decay = expf(sum);
 }
@@ -303,7 +326,7 @@ QN_DEVICE void delta_chunk_factors(const persistent_sequence &sequence, const qn
 QN_DEVICE void delta_prepare(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit, delta_shared &m,
                              delta_regs &regs)
 {
-    const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, head = unit / 2;
+    const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, head = unit / DELTA_HEAD_UNITS;
     delta_load_state(sequence, s, unit, regs);
     if (warp < DELTA_DECAY_WARP) {
         delta_convolve(sequence, s, unit, m, regs);
@@ -324,7 +347,10 @@ QN_DEVICE void delta_prepare(const persistent_sequence &sequence, const qn_persi
             delta_chunk_factors(sequence, s, unit, m);
         }
     }
-    *(uint4 *)(m.values + threadIdx.x / DELTA_LANES * DELTA_VALUE_ROW + threadIdx.x % DELTA_LANES * 8) = regs.values;
+#pragma unroll
+    for (int h = 0; h < DELTA_SCALES; h++)
+        *(uint4 *)(m.values + threadIdx.x / DELTA_LANES * DELTA_VALUE_ROW + h * QN_GDN_SCALE_VALUES +
+                   threadIdx.x % DELTA_LANES * 8) = regs.values[h];
     __syncthreads();
 }
 
@@ -356,10 +382,11 @@ QN_DEVICE void delta_score_row(delta_shared &m, const delta_regs &regs, uint32_t
     if (threadIdx.x / QN_WARP_SIZE * (QN_WARP_SIZE / DELTA_LANES) >= rows)
         return;
     const float2 dots = delta_dots(m, regs.key);
-    const float factor = m.factors[row] * m.decay;
-    const float k_score = qn_lanes_sum<1, DELTA_LANES>(dots.x) * factor, q_score = qn_lanes_sum<1, DELTA_LANES>(dots.y) * factor;
-    if (lane == 0)
-        m.scores[row] = make_float2(k_score, q_score);
+    const float k_dot = qn_lanes_sum<1, DELTA_LANES>(dots.x), q_dot = qn_lanes_sum<1, DELTA_LANES>(dots.y);
+    if (lane < DELTA_SCALES) {
+        const float factor = m.factors[lane][row] * m.decay;
+        m.scores[lane][row] = make_float2(k_dot * factor, q_dot * factor);
+    }
 }
 
 // One unit, by the whole block: output to s.out, input to the open chunk. The new row is stored later, by
@@ -378,28 +405,40 @@ QN_DEVICE void delta_unit(const persistent_sequence &sequence, const qn_persiste
     const float q_inv_norm = rsqrtf(qq.x + qq.y + (qq.z + qq.w) + 1e-6f),
                 k_inv_norm = rsqrtf(kk.x + kk.y + (kk.z + kk.w) + 1e-6f);
     const float state_decay = m.state_decay * m.decay;
-    const float2 reads = delta_dots(m, regs.state);
     float kq = 0;
 #pragma unroll
     for (int vec = 0; vec < DELTA_VECS; vec++) {
         const uint32_t at = (vec * DELTA_LANES + lane) * 4;
         kq = qn_delta_dot(*(const float4 *)(k + at), *(const float4 *)(q + at), kq);
     }
-    float k_read = reads.x * state_decay, q_read = reads.y * state_decay;
+    kq = qn_lanes_sum<1, DELTA_LANES>(kq) * (q_inv_norm * k_inv_norm);
+    float k_read[DELTA_SCALES], q_read[DELTA_SCALES];
+#pragma unroll
+    for (int h = 0; h < DELTA_SCALES; h++) {
+        const float2 reads = delta_dots(m, regs.state[h]);
+        k_read[h] = reads.x * state_decay;
+        q_read[h] = reads.y * state_decay;
+    }
 #pragma unroll 4
     for (uint32_t row = lane; row < rows; row += DELTA_LANES) {
-        const float2 score = m.scores[row];
-        const float x = qn_f16_to_f32(m.values[row * DELTA_VALUE_ROW + value]);
-        k_read = fmaf(score.x, x, k_read);
-        q_read = fmaf(score.y, x, q_read);
+#pragma unroll
+        for (int h = 0; h < DELTA_SCALES; h++) {
+            const float2 score = m.scores[h][row];
+            const float x = qn_f16_to_f32(m.values[row * DELTA_VALUE_ROW + h * QN_GDN_SCALE_VALUES + value]);
+            k_read[h] = fmaf(score.x, x, k_read[h]);
+            q_read[h] = fmaf(score.y, x, q_read[h]);
+        }
     }
-    k_read = qn_lanes_sum<1, DELTA_LANES>(k_read) * k_inv_norm;
-    q_read = qn_lanes_sum<1, DELTA_LANES>(q_read) * q_inv_norm;
-    kq = qn_lanes_sum<1, DELTA_LANES>(kq) * (q_inv_norm * k_inv_norm);
-    const float v_new = m.beta * (v[value] - k_read);
-    if (lane == 0) {
-        s.out[unit * DELTA_VALUES + value] = fmaf(v_new, kq, q_read) * s.scale;
-        m.v_new[value] = v_new;
+#pragma unroll
+    for (int h = 0; h < DELTA_SCALES; h++) {
+        const uint32_t of_unit = h * QN_GDN_SCALE_VALUES + value;
+        k_read[h] = qn_lanes_sum<1, DELTA_LANES>(k_read[h]) * k_inv_norm;
+        q_read[h] = qn_lanes_sum<1, DELTA_LANES>(q_read[h]) * q_inv_norm;
+        const float v_new = m.beta * (v[of_unit] - k_read[h]);
+        if (lane == 0) {
+            s.out[unit * DELTA_VALUES + of_unit] = fmaf(v_new, kq, q_read[h]) * s.scale;
+            m.v_new[of_unit] = v_new;
+        }
     }
 }
 
@@ -410,15 +449,18 @@ QN_DEVICE void delta_store_row(const persistent_sequence &sequence, const qn_per
 {
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, row = delta_open_rows(sequence);
     if (warp == DELTA_STORE_VALUES_WARP) {
-        const float2 v = *(const float2 *)(m.v_new + 2 * lane);
-        const float2 scale = qn_delta_scale_of(qn_warp_max(fmaxf(fabsf(v.x), fabsf(v.y))));
-        *(uint32_t *)(delta_values(sequence, s, unit) + row * DELTA_HEAD_DIM + 2 * lane) =
-            qn_f32_to_f16x2(v.x * scale.y, v.y * scale.y);
-        if (lane == 0) {
-            delta_scales(sequence, s, unit)[row] = scale.x;
-            if (unit % 2 == 0)
-                delta_decays(sequence, s, unit)[row] = m.g;
+#pragma unroll
+        for (int h = 0; h < DELTA_SCALES; h++) {
+            const uint32_t of_unit = h * QN_GDN_SCALE_VALUES + 2 * lane;
+            const float2 v = *(const float2 *)(m.v_new + of_unit);
+            const float2 scale = qn_delta_scale_of(qn_warp_max(fmaxf(fabsf(v.x), fabsf(v.y))));
+            *(uint32_t *)(delta_values(sequence, s, unit) + row * DELTA_HEAD_DIM + of_unit) =
+                qn_f32_to_f16x2(v.x * scale.y, v.y * scale.y);
+            if (lane == 0)
+                delta_scales(sequence, s, unit)[h * QN_GDN_CHUNK + row] = scale.x;
         }
+        if (lane == 0 && unit % DELTA_HEAD_UNITS == 0)
+            delta_decays(sequence, s, unit)[row] = m.g;
     } else if (warp == DELTA_STORE_KEY_WARP && delta_stores_key(s, unit)) {
         const float4 kk = *(const float4 *)(m.sumsq + DELTA_HEAD_DIM / QN_WARP_SIZE),
                      k = scale_4(*(const float4 *)(m.inputs + DELTA_HEAD_DIM + 4 * lane),
@@ -513,16 +555,18 @@ QN_DEVICE float f16_sum_warps(const float *acc, uint32_t row)
     return v[0] + v[1] + (v[2] + v[3]);
 }
 
-QN_DEVICE void f16_rows_write(const qn_persistent_gemv &s, const float *acc, uint32_t slice, const f16_unit &u, uint32_t row)
+QN_DEVICE void f16_rows_write(const qn_persistent_gemv &s, const float *acc, uint32_t slice, const f16_unit &u, uint32_t token,
+                              uint32_t row)
 {
-    s.f16_out[((slice * s.slice_k_tiles + u.k_tile) * s.n_f16_tiles + u.tile) * QN_TILE_ROWS + row] = f16_sum_warps(acc, row);
+    const uint32_t unit = (token * s.n_k_tiles + slice * s.slice_k_tiles + u.k_tile) * s.n_f16_tiles + u.tile;
+    s.f16_out[unit * QN_TILE_ROWS + row] = f16_sum_warps(acc + token * F16_SCRATCH, row);
 }
 
-// The fp16 rows of a block, after the prologue. By the whole block. acts: activations of the slice in f32, not rotated.
-// weights: f16_rows_load of the block's first unit, index block_in_slice. The sums of the last unit stay in acc, for
-// f16_rows_finish.
-QN_DEVICE void f16_rows_gemv(const qn_persistent_gemv &s, const float *acts, uint32_t slice, uint32_t block_in_slice,
-                             uint4 weights, float *acc)
+// The fp16 rows of a block, after the prologue. By the whole block. acts: activations of the slice in f32, not rotated,
+// `stride` floats for each of n_tokens rows of activations. weights: f16_rows_load of the block's first unit, index
+// block_in_slice. acc: [n_tokens][F16_SCRATCH]; the sums of the last unit stay there, for f16_rows_finish.
+QN_DEVICE void f16_rows_gemv(const qn_persistent_gemv &s, const float *acts, uint32_t stride, uint32_t n_tokens, uint32_t slice,
+                             uint32_t block_in_slice, uint4 weights, float *acc)
 {
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
     for (uint32_t unit = block_in_slice;;) {
@@ -532,36 +576,40 @@ QN_DEVICE void f16_rows_gemv(const qn_persistent_gemv &s, const float *acts, uin
         // Fragment 2r+p: 32-column group r, columns 4t+p and 4t+p+2 of its first half, of rows g and g+8, then of its
         // second half.
         const float *x = acts + u.k_tile * QN_TILE_COLS + warp / 2 * 32 + 4 * t + warp % 2;
-        const float x0 = x[0], x1 = x[2], x2 = x[16], x3 = x[18];
-        float upper = fmaf(qn_f16_high(weights.x), x1, qn_f16_low(weights.x) * x0);
-        float lower = fmaf(qn_f16_high(weights.y), x1, qn_f16_low(weights.y) * x0);
-        upper = qn_lanes_sum<1, 4>(fmaf(qn_f16_high(weights.z), x3, fmaf(qn_f16_low(weights.z), x2, upper)));
-        lower = qn_lanes_sum<1, 4>(fmaf(qn_f16_high(weights.w), x3, fmaf(qn_f16_low(weights.w), x2, lower)));
-        if (t == 0) {
-            acc[warp * QN_TILE_ROWS + g] = upper;
-            acc[warp * QN_TILE_ROWS + g + 8] = lower;
+        float *to = acc + warp * QN_TILE_ROWS + g;
+#pragma unroll 1
+        for (uint32_t token = 0; token < n_tokens; token++, x += stride, to += F16_SCRATCH) {
+            const float x0 = x[0], x1 = x[2], x2 = x[16], x3 = x[18];
+            float upper = fmaf(qn_f16_high(weights.x), x1, qn_f16_low(weights.x) * x0);
+            float lower = fmaf(qn_f16_high(weights.y), x1, qn_f16_low(weights.y) * x0);
+            upper = qn_lanes_sum<1, 4>(fmaf(qn_f16_high(weights.z), x3, fmaf(qn_f16_low(weights.z), x2, upper)));
+            lower = qn_lanes_sum<1, 4>(fmaf(qn_f16_high(weights.w), x3, fmaf(qn_f16_low(weights.w), x2, lower)));
+            if (t == 0) {
+                to[0] = upper;
+                to[8] = lower;
+            }
         }
         unit += s.slice_blocks;
         if (unit >= u.count)
             break;
         weights = f16_rows_load(s, slice, unit);
         __syncthreads();
-        if (threadIdx.x < QN_TILE_ROWS)
-            f16_rows_write(s, acc, slice, u, threadIdx.x);
+        if (threadIdx.x < n_tokens * QN_TILE_ROWS)
+            f16_rows_write(s, acc, slice, u, threadIdx.x / QN_TILE_ROWS, threadIdx.x % QN_TILE_ROWS);
         __syncthreads();
     }
 }
 
-// Stores the partials of the last unit, after __syncthreads(). By QN_TILE_ROWS threads.
+// Stores the partials of the last unit, after __syncthreads(). By n_tokens * QN_TILE_ROWS threads.
 QN_DEVICE void f16_rows_finish(const qn_persistent_gemv &s, const float *acc, uint32_t slice, uint32_t block_in_slice,
-                               uint32_t row)
+                               uint32_t i)
 {
     uint32_t unit = block_in_slice;
     const uint32_t count = f16_unit_of(s, slice, unit).count;
     while (unit + s.slice_blocks < count)
         unit += s.slice_blocks;
     if (unit < count)
-        f16_rows_write(s, acc, slice, f16_unit_of(s, slice, unit), row);
+        f16_rows_write(s, acc, slice, f16_unit_of(s, slice, unit), i / QN_TILE_ROWS, i % QN_TILE_ROWS);
 }
 
 #endif

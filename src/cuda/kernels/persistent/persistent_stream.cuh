@@ -1,6 +1,6 @@
-// The weight pipeline of the persistent decode kernel, and the other code shared by both of its kernels (persistent.cu:
-// one row; persistent_rows.cu: up to 8): ring buffers, work descriptors, control data of a block, the launch around the
-// phases, the grid barrier. Defines: QN_BITS, QN_SCALES, QN_STAGES; KERNEL_ROWS, the most rows of a launch.
+// The weight pipeline of the persistent decode kernel, and what else does not depend on the phases: ring buffers, work
+// descriptors, control data of a block, the launch around the phases, the grid barrier, clusters. Defines: QN_BITS,
+// QN_SCALES, QN_STAGES; KERNEL_ROWS, the most rows of a launch.
 //
 // Weight pipeline. Every warp but the barrier warp has a ring buffer of QN_STAGES stages in shared memory of its own; a
 // stage holds one step, up to STEP_TILES weight tiles of a K tile. The warp issues the cp.async of a step as soon as a
@@ -23,6 +23,7 @@
 #ifndef QN_CUDA_KERNELS_PERSISTENT_PERSISTENT_STREAM_CUH
 #define QN_CUDA_KERNELS_PERSISTENT_PERSISTENT_STREAM_CUH
 
+#include "cuda/kernels/cluster.cuh"
 #include "cuda/kernels/matmul/gemv.cuh"
 #include "cuda/kernels/persistent/persistent_attention.cuh"
 #include "cuda/kernels/persistent/persistent_delta.cuh"
@@ -38,14 +39,26 @@ enum {
     CODE_BYTES = QN_TILE_CODE_BYTES,
     SCALE_BYTES = QN_TILE_SCALE_BYTES,
     STEP_BYTES = STEP_TILES * (CODE_BYTES + SCALE_BYTES),
-    PHASE_WORDS = sizeof(qn_persistent_phase) / 4
+    PHASE_WORDS = sizeof(qn_persistent_phase) / 4,
+    MAX_UNITS = QN_PERSISTENT_MAX_SLICE_COLS / 128, /* of 128 columns, of a slice */
+    CLUSTER = QN_PERSISTENT_CLUSTER(KERNEL_ROWS) /* blocks that share activations */
 };
 
-// A part of a block's (K tile, row tile) pairs, from (k_tile, tile) on. One row: `remaining` pairs, row tile fastest.
-// Several rows: `remaining` steps, K tile fastest, so that a warp's sums over K tiles stay in registers; tile is a
-// multiple of STEP_TILES.
+// A part of a block's (K tile, row tile) pairs, row tile fastest: `remaining` pairs from (k_tile, tile) on.
 struct tile_range {
     uint32_t k_tile, tile, remaining;
+};
+
+// The weights of a warp as a stream of steps over all GEMVs of the launch, and the state of its ring buffer. A step is
+// up to STEP_TILES consecutive row tiles of one K tile.
+struct weight_stream {
+    const uint8_t *codes, *scales;
+    uint32_t k_stride_tiles, tiles;
+    tile_range at;      // not yet issued
+    uint32_t gemv;      // of `at`
+    uint32_t issued;    // stage of the ring that is filled next
+    uint32_t in_flight; // steps issued and not yet released
+    uint32_t shared;    // address of the ring buffer
 };
 
 // The work of a block in a GEMV: k_tiles K tiles of its slice times `tiles` row tiles, and the range of each warp.
@@ -61,12 +74,13 @@ struct persistent_control {
     work_descriptor descriptors[MAX_DESCRIPTORS]; // GEMV k of the launch at k % MAX_DESCRIPTORS
     qn_persistent_phase phases[3];                // phase i at i % 3
     persistent_sequence sequences[KERNEL_ROWS];
-    float sumsq[WARPS];
+    float sumsq[KERNEL_ROWS][MAX_UNITS]; // with an RMS norm: of each unit of the prologue
     uint32_t n_scheduled;         // GEMVs whose descriptors have been computed
     uint32_t n_finished;          // GEMVs whose phases have ended: also the index of the current GEMV
     uint32_t next_to_schedule;    // index of the phase of the next GEMV to schedule, or n_phases
     uint32_t words[QN_WARP_SIZE]; // load_descriptor_word of that phase
     attention_pages pages;
+    weight_stream streams[WARPS]; // while a warp uses neither weights nor issues them
 #if KERNEL_ROWS > 1
     uint32_t n_rows;
     qn_persistent_phase row_phase; // the current phase with the addresses of one row
@@ -79,64 +93,25 @@ static_assert(sizeof(qn_persistent_phase) % 16 == 0, "cp.async.bulk.prefetch nee
 
 // ---- Weight pipeline ----
 
-// The weights of a warp as a stream of steps over all GEMVs of the launch, and the state of its ring buffer. A step is
-// up to STEP_TILES consecutive row tiles of one K tile.
-struct weight_stream {
-    const uint8_t *codes, *scales;
-#if KERNEL_ROWS == 1
-    uint32_t k_stride_tiles, tiles; // several rows: no registers for them
-#endif
-    tile_range at;             // not yet issued
-    uint32_t gemv;             // of `at`
-    uint32_t issued, consumed; // stages of the ring: the next one to fill, the next one to use
-    uint32_t in_flight;        // steps issued and not yet released
-    uint32_t shared;           // address of the ring buffer
-};
-
 QN_DEVICE void begin_gemv(weight_stream &s, const persistent_control &control, uint32_t warp, uint32_t lane)
 {
     const work_descriptor &work = control.descriptors[s.gemv % MAX_DESCRIPTORS];
     s.at = work.warp_ranges[warp];
-#if KERNEL_ROWS == 1
     s.k_stride_tiles = work.k_stride_tiles;
     s.tiles = work.tiles;
-#endif
     const uint64_t tile = (uint64_t)s.at.k_tile * work.k_stride_tiles + s.at.tile;
     s.codes = work.codes + tile * CODE_BYTES + 16 * lane;
     s.scales = work.scales + tile * SCALE_BYTES + 16 * lane;
 }
 
-#if KERNEL_ROWS > 1
-
 // Tiles of the next step, and the stream past them.
 
-QN_DEVICE uint32_t next_count(const weight_stream &s, const persistent_control &control)
-{
-    return control.descriptors[s.gemv % MAX_DESCRIPTORS].tiles - s.at.tile;
-}
-
-QN_DEVICE void advance(weight_stream &s, const persistent_control &control, uint32_t)
-{
-    const work_descriptor &work = control.descriptors[s.gemv % MAX_DESCRIPTORS];
-    int64_t tiles = work.k_stride_tiles;
-    s.at.remaining--;
-    if (++s.at.k_tile == work.k_tiles) {
-        tiles += STEP_TILES - (int64_t)work.k_tiles * work.k_stride_tiles;
-        s.at.k_tile = 0;
-        s.at.tile += STEP_TILES;
-    }
-    s.codes += tiles * CODE_BYTES;
-    s.scales += tiles * SCALE_BYTES;
-}
-
-#else
-
-QN_DEVICE uint32_t next_count(const weight_stream &s, const persistent_control &)
+QN_DEVICE uint32_t next_count(const weight_stream &s)
 {
     return min(s.at.remaining, s.tiles - s.at.tile);
 }
 
-QN_DEVICE void advance(weight_stream &s, const persistent_control &, uint32_t count)
+QN_DEVICE void advance(weight_stream &s, uint32_t count)
 {
     s.codes += count * CODE_BYTES;
     s.scales += count * SCALE_BYTES;
@@ -149,8 +124,6 @@ QN_DEVICE void advance(weight_stream &s, const persistent_control &, uint32_t co
     }
 }
 
-#endif
-
 // Issues the copies of the next step, crossing into the next GEMV where one ends. Returns false, and issues nothing,
 // when all steps of the scheduled GEMVs have been issued. By a full warp.
 QN_DEVICE bool issue_step(weight_stream &s, const persistent_control &control, uint32_t warp, uint32_t lane)
@@ -161,12 +134,12 @@ QN_DEVICE bool issue_step(weight_stream &s, const persistent_control &control, u
         s.gemv++;
         begin_gemv(s, control, warp, lane);
     }
-    uint32_t count = next_count(s, control);
+    uint32_t count = next_count(s);
     count = count < STEP_TILES ? count : STEP_TILES;
     const uint32_t to = s.shared + s.issued * STEP_BYTES + 16 * lane;
     copy_weights<STEP_TILES, CODE_BYTES, SCALE_BYTES>(to, s.codes, s.scales, count, 16 * lane, 0);
     qn_cp_async_commit();
-    advance(s, control, count);
+    advance(s, count);
     s.issued = s.issued + 1 == QN_STAGES ? 0 : s.issued + 1;
     s.in_flight++;
     return true;
@@ -178,6 +151,15 @@ QN_DEVICE void issue_steps(weight_stream &s, const persistent_control &control, 
         ;
 }
 
+// Ends a use of a copy of control.streams[warp].
+QN_DEVICE void put_stream(persistent_control &control, const weight_stream &stream, uint32_t warp, uint32_t lane)
+{
+    __syncwarp(); // all lanes have read it
+    if (lane == 0)
+        control.streams[warp] = stream;
+    __syncwarp();
+}
+
 // Waits until the copies of the oldest step have completed; returns its shared address.
 QN_DEVICE uint32_t wait_for_step(const weight_stream &s)
 {
@@ -186,13 +168,13 @@ QN_DEVICE uint32_t wait_for_step(const weight_stream &s)
     else // the end of the stream: fewer groups in flight than stages
         qn_cp_async_wait<0>();
     __syncwarp();
-    return s.shared + s.consumed * STEP_BYTES;
+    const int oldest = (int)(s.issued - s.in_flight);
+    return s.shared + (oldest < 0 ? oldest + QN_STAGES : oldest) * STEP_BYTES;
 }
 
 QN_DEVICE void release_step(weight_stream &s, const persistent_control &control, uint32_t warp, uint32_t lane)
 {
     __syncwarp();
-    s.consumed = s.consumed + 1 == QN_STAGES ? 0 : s.consumed + 1;
     s.in_flight--;
     issue_step(s, control, warp, lane);
 }
@@ -214,21 +196,6 @@ QN_DEVICE uint32_t load_descriptor_word(const qn_persistent_args &a, uint32_t in
     const uint32_t *words = (const uint32_t *)&a.phases[index].u.gemv.weights;
     return lane < DESCRIPTOR_WORDS ? words[lane] : lane == NEXT_GEMV_LANE ? a.phases[index].next_gemv : 0;
 }
-
-#if KERNEL_ROWS > 1
-
-// The steps of a block. Warp w has steps [first_step(w), first_step(w + 1)).
-QN_DEVICE uint32_t block_steps(uint32_t k_tiles, uint32_t tiles)
-{
-    return (tiles + STEP_TILES - 1) / STEP_TILES * k_tiles;
-}
-
-QN_DEVICE uint32_t first_step(uint32_t all, uint32_t warp)
-{
-    return all * warp / GEMV_WARPS;
-}
-
-#endif
 
 // Computes the block's work descriptor of a GEMV from the words of load_descriptor_word. By one warp.
 QN_DEVICE void make_work_descriptor(work_descriptor &work, uint32_t word, uint32_t lane)
@@ -258,13 +225,8 @@ QN_DEVICE void make_work_descriptor(work_descriptor &work, uint32_t word, uint32
         work.next_gemv = w[NEXT_GEMV_LANE];
     }
     if (lane < GEMV_WARPS) {
-#if KERNEL_ROWS > 1
-        const uint32_t all = block_steps(k_tiles, tiles), from = first_step(all, lane), to = first_step(all, lane + 1);
-        work.warp_ranges[lane] = { k_tiles ? from % k_tiles : 0, k_tiles ? from / k_tiles * STEP_TILES : 0, to - from };
-#else
         const uint32_t all = k_tiles * tiles, from = all * lane / GEMV_WARPS, to = all * (lane + 1) / GEMV_WARPS;
         work.warp_ranges[lane] = { tiles ? from / tiles : 0, tiles ? from % tiles : 0, to - from };
-#endif
     }
     if (lane == BARRIER_WARP)
         work.warp_ranges[lane] = { 0, 0, 0 };
@@ -360,16 +322,41 @@ QN_DEVICE void end_phase(const qn_persistent_args &a, uint32_t i)
         grid_barrier_arrive(a.barrier);
 }
 
+// ---- Clusters ----
+
+// Barrier over all threads of the block's cluster.
+QN_DEVICE void sync_cluster()
+{
+#if __CUDA_ARCH__ >= 900
+    if (CLUSTER > 1) {
+        qn_cluster_sync();
+        return;
+    }
+#endif
+    __syncthreads();
+}
+
+// The distance in bytes from an address in shared memory to the same of the cluster's other block; 0 if there is none.
+QN_DEVICE uint64_t peer_distance(const void *shared)
+{
+    uint64_t peer = (uint64_t)shared;
+#if __CUDA_ARCH__ >= 900
+    if (CLUSTER > 1)
+        asm("mapa.u64 %0, %1, %2;" : "=l"(peer) : "l"(shared), "r"(blockIdx.x % CLUSTER ^ 1));
+#endif
+    return peer - (uint64_t)shared;
+}
+
 // ---- The launch around its phases ----
 
 QN_DEVICE uint8_t *ring_buffers(uint8_t *scratch)
 {
-    return scratch + (KERNEL_ROWS > 1 ? QN_PERSISTENT_ROWS_SCRATCH_BYTES : QN_PERSISTENT_SCRATCH_BYTES);
+    return scratch + QN_PERSISTENT_SCRATCH_BYTES(KERNEL_ROWS);
 }
 
 // Everything before the first phase but the sequences of the rows. Weights are in flight afterwards, and results of the
 // previous launch are visible.
-QN_DEVICE weight_stream begin_launch(const qn_persistent_args &a, persistent_control &control, uint8_t *scratch, uint32_t warp,
+QN_DEVICE void begin_launch(const qn_persistent_args &a, persistent_control &control, uint8_t *scratch, uint32_t warp,
                                      uint32_t lane)
 {
     if (warp == 0)
@@ -383,6 +370,7 @@ QN_DEVICE weight_stream begin_launch(const qn_persistent_args &a, persistent_con
     if (control.n_scheduled)
         begin_gemv(stream, control, warp, lane);
     issue_steps(stream, control, warp, lane); // phases and weights do not depend on the previous launch
+    put_stream(control, stream, warp, lane);
     qn_pdl_wait();
     // All blocks are resident, and hold all registers: blocks of the next kernel begin where one of these has ended.
     // After the wait, so that all work before this launch is complete, whose results they load early.
@@ -391,11 +379,10 @@ QN_DEVICE weight_stream begin_launch(const qn_persistent_args &a, persistent_con
         control.pages.first[threadIdx.x] = 1;
         control.pages.last[threadIdx.x] = 0;
     }
-    return stream;
 }
 
 // Between end_phase of phase i and phase i + 1.
-QN_DEVICE void wait_for_phase(const qn_persistent_args &a, uint32_t i, persistent_control &control, weight_stream &stream,
+QN_DEVICE void wait_for_phase(const qn_persistent_args &a, uint32_t i, persistent_control &control,
                               uint32_t warp, uint32_t lane)
 {
     const uint32_t word = threadIdx.x - 2 * QN_WARP_SIZE;
@@ -406,7 +393,9 @@ QN_DEVICE void wait_for_phase(const qn_persistent_args &a, uint32_t i, persisten
     else if (warp == SCHEDULER_WARP)
         schedule_next_gemv(a, control, phase_at(control, i).kind == QN_PHASE_GEMV, lane);
     __syncthreads();
+    weight_stream stream = control.streams[warp];
     issue_steps(stream, control, warp, lane);
+    put_stream(control, stream, warp, lane);
 }
 
 #endif

@@ -4,6 +4,7 @@
 #define QN_CUDA_KERNELS_PERSISTENT_PLANE_ACTS_CUH
 
 #include "cuda/kernels/matmul/bit_planes.cuh"
+#include "cuda/kernels/persistent/persistent_stream.cuh"
 
 enum {
     K_TILE_ACTS_BYTES = QN_PERSISTENT_K_TILE_BYTES(QN_SCALES),
@@ -47,10 +48,18 @@ QN_DEVICE uint32_t spread_nibbles(uint32_t w)
     return (w | w << 1) & 0x55555555u;
 }
 
+// Stores a value, and in a cluster also `peer` bytes further, in the shared memory of the other block.
+template <typename type> QN_DEVICE void store_for_both(type *to, type value, uint64_t peer)
+{
+    *to = value;
+    if (CLUSTER > 1)
+        *(type *)((uint64_t)to + peer) = value;
+}
+
 // Quantises 128 columns of a slice from `at` on (a multiple of QN_ACTS_HILO_COLS), four a lane, by a full warp, to the
-// bit planes of acts: K tiles of K_TILE_ACTS_BYTES bytes. An infinity or NaN among them makes the scale NaN, and so
-// every row's sum.
-QN_DEVICE void quantize_bit_planes(uint8_t *acts, uint32_t at, float4 x, uint32_t lane)
+// bit planes of acts: K tiles of K_TILE_ACTS_BYTES bytes; peer: store_for_both. An infinity or NaN among them makes the
+// scale NaN, and so every row's sum.
+QN_DEVICE void quantize_bit_planes(uint8_t *acts, uint64_t peer, uint32_t at, float4 x, uint32_t lane)
 {
     const uint32_t lane_amax = max(max(abs_bits(x.x), abs_bits(x.y)), max(abs_bits(x.z), abs_bits(x.w)));
     const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, lane_amax);
@@ -78,7 +87,7 @@ QN_DEVICE void quantize_bit_planes(uint8_t *acts, uint32_t at, float4 x, uint32_
 #pragma unroll
     for (uint32_t p = 0; p < 4; p++) { // plane 4p + j
         if (QN_BITS == 1) {
-            words[p * 64 + (4 * group + j) * 8] = planes[p] << 4 * group;
+            store_for_both(&words[p * 64 + (4 * group + j) * 8], planes[p] << 4 * group, peer);
             continue;
         }
         // The next lower plane is in lane j - 1; for j = 0 it is in lane j = 3, from iteration p - 1.
@@ -87,14 +96,18 @@ QN_DEVICE void quantize_bit_planes(uint8_t *acts, uint32_t at, float4 x, uint32_
         const uint32_t word = spread_nibbles(planes[p]) | (j || p ? spread_nibbles(below) << 1 : 0);
         uint32_t *group_words = words + group * (PLANE_MMAS * 64);
         if (PLANE_SCALES == 1) { // MMA p/2, column 4*(p%2) + j
-            group_words[p / 2 * 64 + (4 * (p % 2) + j) * 8] = word;
+            store_for_both(&group_words[p / 2 * 64 + (4 * (p % 2) + j) * 8], word, peer);
         } else {
-            group_words[p * 64 + j * 8] = word & 0x0f0f0f0fu;
-            group_words[p * 64 + (4 + j) * 8] = word & 0xf0f0f0f0u;
+            store_for_both(&group_words[p * 64 + j * 8], word & 0x0f0f0f0fu, peer);
+            store_for_both(&group_words[p * 64 + (4 + j) * 8], word & 0xf0f0f0f0u, peer);
         }
     }
-    if (lane == 0)
-        store_scale_info((float2 *)(k_tile + PLANE_WORDS * 4) + group * (QN_SCALES / 2), scale, all, first);
+    if (lane == 0) {
+        float2 *const info = (float2 *)(k_tile + PLANE_WORDS * 4) + group * (QN_SCALES / 2);
+        store_scale_info(info, scale, all, first);
+        if (CLUSTER > 1)
+            store_scale_info((float2 *)((uint64_t)info + peer), scale, all, first);
+    }
 }
 
 #endif
