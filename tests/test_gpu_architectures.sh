@@ -21,7 +21,7 @@ compile() {
 }
 
 if [ -n "${QN_SOAK:-}" ]; then
-    compile "sm_80;sm_89;sm_100;sm_120" first && compile sm_80 all
+    compile "sm_80;sm_86;sm_89;sm_100;sm_120" first && compile sm_80 all
 else
     compile "sm_80;sm_120" first
 fi

@@ -57,11 +57,11 @@ done
 for level in $absent; do
     ends 0 "$@" --op norm --skip-level "$level"
 done
-# Operations without levels, and without a variant of the reference.
+# Operations without levels, and without a variant of the reference, of which a few cases will do: quern_check_packed has all.
 ends 0 "$@" --op peak
-ends 0 "$@" --op packed
+ends 0 "$@" --op packed --every 17
 best=${present##*$'\n'}
-[ "$best" = ref ] || skips packed "$best" "$@"
+[ "$best" = ref ] || skips packed "$best" "$@" --every 17
 ends 2 "$@" --skip-level sse9
 ends 2 "$@" --device tpu
 exit $((failures > 0))

@@ -54,8 +54,8 @@ static bool may_use_amx(void)
 }
 #endif
 
-/* The features that are used unless QN_CPU names others. */
-static unsigned default_features(void)
+/* The features that need no permission. */
+static unsigned free_features(void)
 {
     unsigned features = 0;
 #if QN_X86
@@ -85,7 +85,7 @@ static unsigned default_features(void)
 
 unsigned qn_cpu_present(void)
 {
-    unsigned features = default_features();
+    unsigned features = free_features();
 #ifdef QN_HAVE_AMX
     if (features & QN_CPU_AVX512 && has_amx() && may_use_amx())
         features |= QN_CPU_AMX;
@@ -106,6 +106,12 @@ static const qn_cpu_level *find_level(const char *name)
     return NULL;
 }
 
+/* The features of the CPU, as far as the level has them: without AMX the permission is not requested. */
+static unsigned present_for(const qn_cpu_level *level)
+{
+    return level->features & QN_CPU_AMX ? qn_cpu_present() : free_features();
+}
+
 /* Whether the CPU has the level, and the kernel refuses it; `present` are the features without it. */
 static bool is_refused(const qn_cpu_level *level, unsigned present)
 {
@@ -121,19 +127,19 @@ const char *qn_cpu_notice(void)
 {
     const char *cap = getenv("QN_CPU");
     const qn_cpu_level *level = cap ? find_level(cap) : NULL;
-    return level && is_refused(level, qn_cpu_present()) ? "QN_CPU: the kernel does not permit AMX's tile registers to "
-                                                          "this process, so 'avx512' is used"
-                                                        : NULL;
+    return level && is_refused(level, present_for(level))
+               ? "QN_CPU: the kernel does not permit AMX's tile registers to "
+                 "this process, so 'avx512' is used"
+               : NULL;
 }
 
 qn_status qn_cpu_features(unsigned *features)
 {
     const char *cap = getenv("QN_CPU");
     if (!cap || !*cap) {
-        *features = default_features();
+        *features = qn_cpu_present();
         return QN_OK;
     }
-    const unsigned present = qn_cpu_present();
     const qn_cpu_level *level = find_level(cap);
     if (!level) {
         char known[128];
@@ -142,6 +148,7 @@ qn_status qn_cpu_features(unsigned *features)
             qn_append(&text, "%s%s", i ? ", " : "", qn_cpu_levels[i].name);
         return qn_fail(QN_ERR_INVALID, "QN_CPU: '%s' is not an instruction set level (%s)", cap, known);
     }
+    const unsigned present = present_for(level);
     if (is_refused(level, present)) {
         *features = level->features & present;
         return QN_OK;

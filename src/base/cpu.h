@@ -39,12 +39,13 @@ extern const size_t qn_cpu_n_levels;
 /* qn_cpu_has_level - whether the CPU has all features of a level, regardless of QN_CPU. */
 bool qn_cpu_has_level(const qn_cpu_level *level);
 
-/* qn_cpu_present - the features of the CPU, regardless of QN_CPU. Requests the permission for AMX's registers. */
+/* qn_cpu_present - the features of the CPU, regardless of QN_CPU. Requests the permission for AMX's registers: with it,
+ * the kernel refuses signal stacks that are smaller than AT_MINSIGSTKSZ (about 11 KB). */
 unsigned qn_cpu_present(void);
 
-/* qn_cpu_features - the features to use: the CPU's without AMX, which was not faster where it was measured
- * (docs/lab/2026-11-cpu.md), or if the environment variable QN_CPU is set, those of the level that it names. For a
- * level that the CPU has and the kernel refuses (AMX, base/tile_permission.h), those of the level below it.
+/* qn_cpu_features - the features to use: qn_cpu_present, or if the environment variable QN_CPU is set, those of the
+ * level that it names. For a level that the CPU has and the kernel refuses (AMX, base/tile_permission.h), those of the
+ * level below it.
  * QN_ERR_INVALID for an unknown level, QN_ERR_UNSUPPORTED for one that the CPU lacks. */
 qn_status qn_cpu_features(unsigned *features);
 

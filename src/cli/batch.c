@@ -420,12 +420,13 @@ static int run(qn_batch *b, qn_model *model)
     const qn_args *args = b->args;
     const uint32_t sequences = (uint32_t)args->sequences;
     const size_t ahead = (size_t)AHEAD * sequences;
+    const char *const kv = qn_choose_kv(args, model);
     qn_capacity capacity = QN_CAPACITY_INIT;
-    if (qn_model_get_capacity(model, args->kv, 1, &capacity))
+    if (qn_model_get_capacity(model, kv, 1, &capacity))
         return qn_cli_fail();
     b->most_in_flight = ahead > LEAST_AHEAD ? ahead : LEAST_AHEAD;
     const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params),
-                                         .kv = args->kv,
+                                         .kv = kv,
                                          .n_ctx = qn_choose_context(args, model, &capacity),
                                          .max_sequences = sequences,
                                          .max_queued = (uint32_t)b->most_in_flight,

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -44,12 +45,20 @@ static void sum(void *context, size_t begin, size_t end, int thread)
         reader->sums[thread] += sums[lane];
 }
 
-/* Allocates the memory that is read: 1 GiB exceeds all current caches; on a small machine a quarter of the free memory
- * must do. */
+/* Returns QN_BENCH_MIB in bytes, else 1 GiB, which exceeds nearly all current caches. */
+static size_t wanted_bytes(void)
+{
+    const char *text = getenv("QN_BENCH_MIB");
+    char *end;
+    const unsigned long mib = text ? strtoul(text, &end, 10) : 0;
+    return mib >= 1 && mib <= 1 << 20 && !*end ? (size_t)mib << 20 : (size_t)1 << 30;
+}
+
+/* Allocates the memory that is read; on a small machine a quarter of the free memory must do. */
 static bool make_buffer(struct reader *reader)
 {
     const uint64_t free_bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    size_t bytes = (size_t)1 << 30;
+    size_t bytes = wanted_bytes();
     if (free_bytes / 4 < bytes)
         bytes = (size_t)(free_bytes / 4);
     bytes &= ~(size_t)4095;

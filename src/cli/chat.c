@@ -188,6 +188,8 @@ int qn_cli_chat(qn_args *args)
     status = qn_check_save(args);
     if (status == QN_EXIT_DONE)
         status = qn_load_breakers(args, model, &breakers);
+    if (status == QN_EXIT_DONE && !args->load)
+        args->kv = qn_choose_kv(args, model);
     if (status == QN_EXIT_DONE)
         status = open_session(args, model, &session);
     if (status == QN_EXIT_DONE) {

@@ -125,6 +125,11 @@ int qn_check_device(const qn_args *args, const char **name, bool *is_cpu);
 /* In chat: after the messages of the last prompt, for the next prompt and /regen; and of the one before, for /edit. */
 enum { QN_SESSION_CHECKPOINTS = 2 };
 
+/* qn_choose_kv - the format of the KV cache: --kv; NULL, the default of f16, if the memory holds the tokens of -c in it
+ * (without -c the training context, at most 32768); else the first of aura8 and aura4 that holds them, or that holds
+ * most. Prints a note if it is not f16. */
+const char *qn_choose_kv(const qn_args *args, qn_model *model);
+
 /* qn_choose_context - the context of a scheduler's requests: -c or the training context, at most what the memory holds
  * (quern.h, qn_session_params.n_ctx). Prints a note if that is less than wanted, or more than in training. */
 uint32_t qn_choose_context(const qn_args *args, const qn_model *model, const qn_capacity *capacity);

@@ -179,6 +179,40 @@ static void note_longer_than_trained(const qn_args *args, uint32_t trained)
                     (unsigned)trained);
 }
 
+/* Returns the tokens of a sequence that the memory holds in a cache format; 0 if they cannot be found. */
+static uint64_t tokens_in(qn_model *model, const char *kv)
+{
+    qn_capacity capacity = QN_CAPACITY_INIT;
+    return qn_model_get_capacity(model, kv, 1, &capacity) ? 0 : capacity.tokens_per_sequence;
+}
+
+const char *qn_choose_kv(const qn_args *args, qn_model *model)
+{
+    enum { ENOUGH = 32768 }; /* without -c: a longer context is not worth codes that nobody asked for */
+    static const char *const smaller[] = { "aura8", "aura4" };
+    const uint32_t trained = qn_model_get_info(model)->n_ctx_train;
+    const uint64_t wanted = args->context      ? (uint64_t)args->context
+                            : trained < ENOUGH ? trained
+                                               : ENOUGH,
+                   in_f16 = args->kv ? 0 : tokens_in(model, NULL);
+    const char *best = NULL;
+    uint64_t most = in_f16;
+    if (args->kv)
+        return args->kv;
+    for (size_t i = 0; i < sizeof smaller / sizeof *smaller && most < wanted; i++) {
+        const uint64_t tokens = tokens_in(model, smaller[i]); /* as many as in f16 where it has no codes */
+        if (tokens > most) {
+            most = tokens;
+            best = smaller[i];
+        }
+    }
+    if (best && !args->quiet)
+        qn_cli_note(
+            "the memory holds %llu tokens of context in f16, %llu in %s, which is used; see --kv, --memory and -c",
+            (unsigned long long)in_f16, (unsigned long long)most, best);
+    return best;
+}
+
 uint32_t qn_choose_context(const qn_args *args, const qn_model *model, const qn_capacity *capacity)
 {
     const uint32_t trained = qn_model_get_info(model)->n_ctx_train;

@@ -469,8 +469,9 @@ const qn_option qn_options[] = {
         "f16; f32, which rounds nothing and takes twice the memory, for comparisons and on the CPU only; or AURA codes "
         "with the given number of bits per value: aura8, aura6, aura4, aura3, aura2; aura4v3 and aura4v2 have fewer "
         "bits for values than for keys. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 values, and no large "
-        "biases (Qwen2.5 has them); other models keep f16, and a note says so. A session file keeps the format it was "
-        "saved with."),
+        "biases (Qwen2.5 has them); other models keep f16, and a note says so. Without the option, run, chat, serve and "
+        "batch use aura8 or aura4 where the memory does not hold the tokens of -c in f16 (without -c 32768, or the "
+        "training context if that is less), and a note says so. A session file keeps the format it was saved with."),
     BYTES(EVALUATE & ~SERVE, "--memory", NULL, NULL, memory, "SIZE", 1 << 22,
           "memory for KV caches and states, as in 8G (default: half of the free memory)",
           "Pages are taken from it as conversations grow, and given back. Weights do not count. On a GPU the default "

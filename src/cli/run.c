@@ -300,6 +300,8 @@ int qn_cli_run(qn_args *args)
         status = qn_load_breakers(args, model, &breakers);
     if (status == QN_EXIT_DONE)
         status = qn_load_grammar(args, model, &grammar);
+    if (status == QN_EXIT_DONE && !args->load)
+        args->kv = qn_choose_kv(args, model);
     if (status == QN_EXIT_DONE)
         status = qn_open_session(args, model, 0, &session);
     if (status == QN_EXIT_DONE)

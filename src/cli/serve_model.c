@@ -66,11 +66,11 @@ void qn_serve_name(const char *path, char name[QN_REGISTRY_NAME_BYTES])
         name[length - strlen("-00001-of-00001.gguf")] = 0;
 }
 
-static qn_status create_scheduler(const qn_args *args, qn_model *model, uint32_t n_ctx, uint32_t n_parallel,
-                                  qn_scheduler **out)
+static qn_status create_scheduler(const qn_args *args, qn_model *model, const char *kv, uint32_t n_ctx,
+                                  uint32_t n_parallel, qn_scheduler **out)
 {
     const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params),
-                                         .kv = args->kv,
+                                         .kv = kv,
                                          .n_ctx = n_ctx,
                                          .max_sequences = n_parallel,
                                          .max_queued = (uint32_t)args->max_queued,
@@ -119,13 +119,14 @@ qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *mode
     qn_capacity capacity = QN_CAPACITY_INIT;
     pthread_once(&once, make_fingerprint);
     const uint32_t n_parallel = choose_parallel(args, model);
-    QN_TRY(qn_model_get_capacity(model, args->kv, 1, &capacity));
+    const char *const kv = qn_choose_kv(args, model);
+    QN_TRY(qn_model_get_capacity(model, kv, 1, &capacity));
     (void)qn_grammar_prepare(model); /* an error returns with the first constrained request */
     if (!capacity.tokens_per_sequence)
         return qn_fail(QN_ERR_MEMORY, "serve: the memory does not hold a request; see --memory");
     const uint32_t n_ctx = qn_choose_context(args, model, &capacity);
     const uint64_t page_bytes = capacity.bytes_per_position * QN_PAGE;
-    QN_TRY(create_scheduler(args, model, n_ctx, n_parallel, &out->scheduler));
+    QN_TRY(create_scheduler(args, model, kv, n_ctx, n_parallel, &out->scheduler));
     size_t n_breakers;
     const char *const *breakers = qn_breaker_texts(args, &n_breakers);
     out->served = (qn_served){ .model = model,

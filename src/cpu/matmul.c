@@ -3,9 +3,14 @@
 
 #include "base/memory.h"
 #include "kernels/matmul/packed.h"
+#include "kernels/matmul/tiles.h"
 
-/* An item is a panel of rows; the items of an operation's matrices are numbered consecutively. */
+/* An item is a panel of rows, or one of two parts of its tokens; the items of an operation's matrices are numbered
+ * consecutively. */
 enum { ITEM_ROWS = QN_PANEL_ROWS };
+
+/* With fewer tokens an item has all of them. */
+enum { DIVIDED_TOKENS = 64 };
 
 /* What is prefetched of the next range while a range, or the operation before it, is computed: the beginnings of the
  * panels that a kernel computes at once, as far as it prefetches itself later. */
@@ -16,14 +21,32 @@ static size_t items_of(const qn_op *op, size_t matrix)
     return (op->matmul.matrices.at[matrix].weights.n_rows + ITEM_ROWS - 1) / ITEM_ROWS;
 }
 
+static size_t tokens_of(const qn_executor *ex, const qn_op *op)
+{
+    return qn_op_is_logits(op) ? ex->step->n_logit_rows : ex->step->n_rows;
+}
+
 static const qn_packed_matrix *matrix_of(const qn_executor *ex, const qn_op *op, size_t matrix)
 {
     return &ex->weights.at[op - ex->plan->ops][matrix];
 }
 
+/* Returns the number of items of a panel. Matmuls on matrix units are divided by tokens, too: that costs little, and
+ * where threads share such a unit, or have few panels each, the last ones to end have smaller pieces. */
+static size_t parts_of(const qn_executor *ex, const qn_op *op)
+{
+    const size_t n_tokens = tokens_of(ex, op);
+    bool tiles = n_tokens >= DIVIDED_TOKENS;
+    for (size_t m = 0; tiles && m < op->matmul.matrices.n; m++)
+        tiles = qn_matmul_uses_tiles(&ex->kernels->matmul, matrix_of(ex, op, m),
+                                     &ex->workspace.acts[op->matmul.matrices.at[m].acts], n_tokens);
+    return tiles ? 2 : 1;
+}
+
 void qn_executor_prefetch_rows(const qn_executor *ex, const qn_op *op, size_t item)
 {
     size_t matrix = 0;
+    item /= parts_of(ex, op);
     while (matrix < op->matmul.matrices.n && item >= items_of(op, matrix))
         item -= items_of(op, matrix++);
     if (matrix == op->matmul.matrices.n)
@@ -36,39 +59,63 @@ void qn_executor_prefetch_rows(const qn_executor *ex, const qn_op *op, size_t it
             __builtin_prefetch(rows + row * row_bytes + at, 0, 2); /* into L2 */
 }
 
-/* Rows [begin, end) of one matrix. */
-static void run_rows(const qn_executor *ex, const qn_op *op, size_t matrix, size_t begin, size_t end, int thread)
+enum { ALL_PARTS = 2 };
+
+/* Rows [begin, end) of one matrix, of part 0 or 1 of the tokens or of all. */
+static void run_rows(const qn_executor *ex, const qn_op *op, size_t matrix, size_t begin, size_t end, size_t part,
+                     int thread)
 {
     const qn_op_matrix *m = &op->matmul.matrices.at[matrix];
+    const qn_packed_matrix *weights = matrix_of(ex, op, matrix);
+    const qn_acts *acts = &ex->workspace.acts[m->acts];
     const bool logits = qn_op_is_logits(op);
-    const size_t n_tokens = logits ? ex->step->n_logit_rows : ex->step->n_rows;
+    const size_t n_tokens = tokens_of(ex, op), half = qn_round_up(n_tokens / 2, QN_TILE),
+                 stride = logits ? ex->plan->n_vocab : ex->plan->buffers[m->out].width;
     float *out = logits ? ex->step->logits : qn_buffer_row(ex, m->out, 0);
-    qn_matmul_rows(&ex->kernels->matmul, matrix_of(ex, op, matrix), &ex->workspace.acts[m->acts], n_tokens, begin, end,
-                   m->accumulate, out, logits ? ex->plan->n_vocab : ex->plan->buffers[m->out].width,
-                   qn_thread_scratch(ex, thread));
+    void *scratch = qn_thread_scratch(ex, thread);
+    end = end < weights->stored.n_rows ? end : weights->stored.n_rows;
+    if (part == ALL_PARTS)
+        qn_matmul_rows(&ex->kernels->matmul, weights, acts, n_tokens, begin, end, m->accumulate, out, stride, scratch);
+    else
+        qn_matmul_tiles(&ex->kernels->matmul, weights, acts, part * half, part ? n_tokens : half, begin, end,
+                        m->accumulate, out, stride, scratch);
+}
+
+/* Items [begin, end) of one matrix: whole panels at once, and at the ends perhaps a part of one. */
+static void run_matrix(const qn_executor *ex, const qn_op *op, size_t matrix, size_t begin, size_t end, size_t parts,
+                       int thread)
+{
+    const size_t first = (begin + parts - 1) / parts, last = end / parts;
+    if (begin % parts)
+        run_rows(ex, op, matrix, begin / parts * ITEM_ROWS, first * ITEM_ROWS, 1, thread);
+    if (first < last)
+        run_rows(ex, op, matrix, first * ITEM_ROWS, last * ITEM_ROWS, ALL_PARTS, thread);
+    if (end % parts)
+        run_rows(ex, op, matrix, last * ITEM_ROWS, (last + 1) * ITEM_ROWS, 0, thread);
 }
 
 static void run_items(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
+    const size_t parts = parts_of(ex, op);
     size_t first = 0;              /* item of the matrix */
     if (range->next != range->end) /* else the kernel prefetches on */
         qn_executor_prefetch_rows(ex, op, range->next);
-    for (size_t m = 0; m < op->matmul.matrices.n && first < range->end; first += items_of(op, m++)) {
-        const size_t n_rows = op->matmul.matrices.at[m].weights.n_rows;
-        const size_t begin = range->begin > first ? (range->begin - first) * ITEM_ROWS : 0,
-                     end = (range->end - first) * ITEM_ROWS;
-        if (begin < n_rows)
-            run_rows(ex, op, m, begin, end < n_rows ? end : n_rows, range->thread);
+    for (size_t m = 0, n; m < op->matmul.matrices.n && first < range->end; first += n, m++) {
+        n = items_of(op, m) * parts;
+        const size_t begin = range->begin > first ? range->begin - first : 0,
+                     end = range->end - first < n ? range->end - first : n;
+        if (begin < end)
+            run_matrix(ex, op, m, begin, end, parts, range->thread);
     }
 }
 
 size_t qn_executor_matmul(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
-    const size_t n_tokens = qn_op_is_logits(op) ? ex->step->n_logit_rows : ex->step->n_rows;
+    const size_t n_tokens = tokens_of(ex, op), parts = parts_of(ex, op);
     size_t count = 0, bytes = 0;
     for (size_t m = 0; m < op->matmul.matrices.n; m++) {
         const qn_matrix *weights = &op->matmul.matrices.at[m].weights;
-        count += items_of(op, m);
+        count += items_of(op, m) * parts;
         bytes += weights->n_rows * weights->row_bytes;
     }
     works[0] = (qn_cpu_work){ .run = run_items, .count = n_tokens ? count : 0, .item_bytes = bytes / count * n_tokens };

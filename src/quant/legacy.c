@@ -125,11 +125,12 @@ void qn_quantize_q4_1(const float *weights, size_t n_blocks, uint8_t *blocks)
     }
 }
 
-/* Returns the sum of squared errors of a block quantised with step d; INFINITY if a code exceeds 127. */
-static float q8_error(const float *weights, float d)
+/* Returns the sum of squared errors of a block quantised with step d, or a part of it that is not below `limit`;
+ * INFINITY if a code exceeds 127. */
+static float q8_error(const float *weights, float d, float limit)
 {
     float sum = 0.0f;
-    for (size_t j = 0; j < WEIGHTS; j++) {
+    for (size_t j = 0; j < WEIGHTS && sum < limit; j++) {
         const float code = rintf(weights[j] / d), error = weights[j] - d * code;
         sum += fabsf(code) <= 127.0f ? error * error : INFINITY;
     }
@@ -165,10 +166,11 @@ static uint16_t q8_scale(const float *weights, float largest)
     enum { MAX_DIVISOR = 24 };
     const float step = smallest_step(weights);
     uint16_t best = qn_f32_to_f16_satfinite(largest / 127.0f);
-    float min_error = best ? q8_error(weights, qn_f16_to_f32(best)) : 0.0f;
-    for (int divisor = 1; divisor <= MAX_DIVISOR && isfinite(step); divisor++) {
+    float min_error = best ? q8_error(weights, qn_f16_to_f32(best), INFINITY) : 0.0f;
+    for (int divisor = 1; divisor <= MAX_DIVISOR && isfinite(step) && min_error > 0.0f; divisor++) {
         const uint16_t scale_f16 = qn_f32_to_f16_satfinite(step / (float)divisor);
-        const float d = qn_f16_to_f32(scale_f16), error = d * 127.5f > largest ? q8_error(weights, d) : INFINITY;
+        const float d = qn_f16_to_f32(scale_f16),
+                    error = d * 127.5f > largest ? q8_error(weights, d, min_error) : INFINITY;
         if (error < min_error) {
             min_error = error;
             best = scale_f16;

@@ -20,7 +20,7 @@ grep -q '^device      cpu, ' "$work/out" || fail 'the instruction set is not nam
 cp "$work/out" "$work/cpu"
 QN_DEVICE=cpu quern kernels
 cmp -s "$work/out" "$work/cpu" || fail 'quern kernels with QN_DEVICE=cpu is not quern kernels --device cpu'
-rows=$(cat "$QN_SOURCE_DIR"/src/cuda/kernels/*/variants.def | grep -c -E '^QN_(PLAIN|VARIANT)\(')
+rows=$(cat "$QN_SOURCE_DIR"/src/cuda/kernels/*/variants.def | grep -c -E '^QN_(PLAIN|VARIANT|VARIANT_ON)\(')
 listed=$(grep -c -E '^ *[a-z]+/[a-z0-9_]+\.cu( |$)' "$work/out")
 [ "$listed" -eq "$rows" ] || fail "$listed pipelines listed, expected $rows"
 

@@ -30,6 +30,14 @@ for command in "run -p x" "bench -p 8 -n 0 -r 1"; do
     grep -qE '^quern: memory for contexts 8.0 MiB: .* a position, .* a sequence; fits 1 sequence of [1-9][0-9]* tokens, or 8 of [1-9][0-9]* each$' \
         "$work/err" || fail "$command --verbose"
 done
+# Memory that holds fewer tokens in f16 than are wanted: codes are used, and said; unless a format is given.
+quern run -m "$QN_SOURCE_DIR/models/quern-demo.gguf" --device cpu -p hello -n 1 --memory 16M -c 4000
+grep -qE '^quern: note: the memory holds [0-9]+ tokens of context in f16, [0-9]+ in aura8, which is used; ' "$work/err" ||
+    fail "run: codes where f16 does not fit"
+for options in "-c 2000" "-c 4000 --kv f16" "-c 4000 -q"; do
+    quern run -m "$QN_SOURCE_DIR/models/quern-demo.gguf" --device cpu -p hello -n 1 --memory 16M $options
+    { [ $status -eq 0 ] && ! grep -q 'which is used' "$work/err"; } || fail "run $options: another format"
+done
 # The context fills: that is success, and said.
 quern run -m "$parrot" -p 'x' -c 8 --ignore-eos
 { [ $status -eq 0 ] && grep -q 'context full' "$work/err"; } || fail "run: a full context"

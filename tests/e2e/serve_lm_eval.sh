@@ -5,5 +5,5 @@
 model=${XDG_CACHE_HOME:-$HOME/.cache}/quern/smollm2-135m-instruct-q4_1.gguf
 [ -n "${QN_SOAK:-}" ] && [ -z "$QN_SANITIZE" ] && [ -e "$model" ] || exit 77
 export QN_BIN
-"${QN_HF_PYTHON:-python3}" "$QN_SOURCE_DIR/tests/server/serve_lm_eval.py" "$model" "$work"
+"${QN_HF_PYTHON:-python3}" "$QN_SOURCE_DIR/tests/server/serve_lm_eval.py" "$model" "$work" --float32
 exit $?

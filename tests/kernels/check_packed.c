@@ -137,6 +137,8 @@ static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kerne
     else if (kernel->gemm_batch) /* more than one block of tokens, and of rows */
         tokens[n_tokens - 1] = 70;
     for (size_t draw = 0; draw < (kernel->hilo ? 4 : 2) * n_tokens; draw++) {
+        if (!qn_case_selected())
+            continue;
         qn_random_seed(1000 * (size_t)type->type + draw);
         /* Each number of tokens with one to four blocks, which do not fill a super-block, and with any number of
          * blocks; then both with the hi/lo split. */
@@ -149,6 +151,8 @@ static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kerne
     /* One token, for which kernels compute several panels at once: even and odd numbers of panels. */
     for (size_t draw = 0; draw < 12; draw++) {
         static const size_t some[] = { 128, 192, 256, 321 };
+        if (!qn_case_selected())
+            continue;
         qn_random_seed(2000 * (size_t)type->type + draw);
         const size_t blocks = draw < 4 ? draw + 1 : 1 + qn_random_below(2600 / block);
         qn_problem p;

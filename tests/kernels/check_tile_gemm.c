@@ -110,6 +110,13 @@ void qn_check_tile_gemm(void)
     }
     for (size_t draw = 0; draw < 6; draw++)
         check_words(1 + draw * 6, tokens[draw], draw % 2);
+    check_words(QN_SUPER / QN_Q1_0_WEIGHTS * (QN_TILE_MAX_CHUNK + 1), 35, false);
+    static const qn_type long_types[] = { QN_TYPE_Q8_0, QN_TYPE_Q4_1, QN_TYPE_PTQ1_0 };
+    for (size_t i = 0; i < 3; i++) { /* lanes of two and three chunks, the last group of super-block 13 or 27 */
+        qn_problem p;
+        qn_problem_new(&p, qn_type_find(long_types[i]), 20, (i % 2 ? 27 : 13) * QN_SUPER - 384, 35, i == 0);
+        check_problem(&p, false);
+    }
     qn_problem many; /* more tokens than a call of the GEMM takes, and than fit in L2 */
     qn_problem_new(&many, qn_type_find(QN_TYPE_PTQ1_0), 20, 2 * QN_SUPER, QN_TILE_MAX_TOKENS + 20, false);
     check_problem(&many, false);

@@ -36,7 +36,11 @@ static void bench_empty(bool pdl, const char *shape)
 static void bench_copies(void)
 {
     uint64_t buffers[2] = { qn_gpu_new(COPY_BYTES), qn_gpu_new(COPY_BYTES) };
+    qn_peak_copy plan;
     qn_gpu_bench("peak", "cuda", "driver's D2D copy, read and write", 2.0 * COPY_BYTES, "B", 0, read_copy, buffers, 1);
+    qn_assert_ok(qn_peak_copy_plan(buffers[1], buffers[0], COPY_BYTES, qn_gpu_info()->n_sms, &plan));
+    const qn_gpu_timed timed = { .launch = plan.launch, .args = &plan.args };
+    qn_gpu_bench_launches("peak", "cuda", "copy by a kernel, read", COPY_BYTES, "B", 0, &timed, 1, 1);
     qn_release();
 }
 

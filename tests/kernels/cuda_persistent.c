@@ -92,7 +92,8 @@ static void check_gemv(const char *what, const struct gpu_weights *w, const doub
     struct operand c = { qn_doubles(w->n_cols), qn_doubles(w->n_cols) };
     float *weights = qn_floats(w->n_cols);
     const double *found = reduce_partials(p, token);
-    quantize_operand(values, w->n_cols, of_several ? QN_HILO_MAX : w->matrix.tiles.bits == 1 ? 32767 : 16383, &c);
+    const qn_persistent_gpu gpu = qn_persistent_device();
+    quantize_operand(values, w->n_cols, qn_persistent_gpu_code_max(&gpu, &w->matrix.tiles, of_several ? 2 : 1), &c);
     for (size_t row = 0; row < w->matrix.n_tiles * QN_TILE_ROWS; row++) {
         double sum = 0, size = 0, tolerance = 0;
         if (tiles_row(w, row, weights))
@@ -307,7 +308,7 @@ static void check_refusals(void)
     qn_expect(!qn_persistent_gpu_supports(&gpu, &bytes, 1) &&
                   qn_persistent_gpu_launch(&gpu, &bytes, 1, &launch) == QN_ERR_UNSUPPORTED,
               "8-bit weights were accepted");
-    qn_expect(!qn_persistent_gpu_supports(&(qn_persistent_gpu){ 108, 48 << 10, 8 }, &tiles, 1),
+    qn_expect(!qn_persistent_gpu_supports(&(qn_persistent_gpu){ 108, 48 << 10, 8, true }, &tiles, 1),
               "a device with too little shared memory was accepted");
     static const uint32_t rotations[] = { 16, 2048, 96 };
     for (size_t i = 0; i < 3; i++) {
@@ -401,12 +402,13 @@ static void bench(void)
     };
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0 };
     static const uint32_t rows[] = { 1, 2, 8 };
+    const size_t n_rows = qn_persistent_supported(2) ? QN_LENGTH(rows) : 1;
     for (size_t t = 0; t < 3; t++)
         for (size_t i = 0; i < 3; i++)
-            for (size_t r = 0; r < QN_LENGTH(rows); r++)
+            for (size_t r = 0; r < n_rows; r++)
                 bench_layers(qn_type_find(types[t]), &models[i], 15, rows[r]);
     for (uint32_t one = 1; one < 16; one *= 2)
-        for (size_t r = 0; r < QN_LENGTH(rows); r++)
+        for (size_t r = 0; r < n_rows; r++)
             bench_layers(qn_type_find(QN_TYPE_Q1_0), &models[0], one, rows[r]);
 }
 
@@ -428,7 +430,8 @@ void qn_check_cuda_persistent(bool with_bench)
         for (size_t i = 0; i < QN_LENGTH(shapes); i++) {
             qn_random_seed(100 * t + i);
             for (size_t r = 0; r < QN_LENGTH(rows); r++)
-                check_persistent(qn_type_find(types[t]), shapes[i], rows[r]);
+                if (!rows[r] || qn_persistent_supported(2))
+                    check_persistent(qn_type_find(types[t]), shapes[i], rows[r]);
         }
     }
     check_refusals();

@@ -10,8 +10,9 @@
 /* qn_persistent_device - Returns the properties of the device under test. */
 qn_persistent_gpu qn_persistent_device(void);
 
-/* qn_persistent_supported - Returns whether the kernel supports weights of 1 and 2 bits on the device under test. */
-bool qn_persistent_supported(void);
+/* qn_persistent_supported - Returns whether the kernel of up to n_rows rows supports weights of 1 and 2 bits on the
+ * device under test. */
+bool qn_persistent_supported(uint32_t n_rows);
 
 /* qn_persistent_random_tiles - Returns tiles with random codes and scales of about 0.01. */
 uint64_t qn_persistent_random_tiles(const qn_tile_layout *tiles, size_t n_tiles, size_t n_cols);

@@ -610,7 +610,7 @@ void qn_check_cuda_persistent_attention(bool bench)
           .gated = true,
           .biases = true },
     };
-    if (!qn_persistent_supported())
+    if (!qn_persistent_supported(1))
         return;
     for (size_t i = 0; i < QN_LENGTH(shapes); i++)
         for (int paged = 0; paged < 2; paged++)

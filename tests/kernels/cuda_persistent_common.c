@@ -6,15 +6,15 @@
 qn_persistent_gpu qn_persistent_device(void)
 {
     const qn_cuda_info *info = qn_gpu_info();
-    return (qn_persistent_gpu){ info->n_sms, info->max_shared_bytes, info->major };
+    return (qn_persistent_gpu){ info->n_sms, info->max_shared_bytes, info->major, info->cooperative };
 }
 
-bool qn_persistent_supported(void)
+bool qn_persistent_supported(uint32_t n_rows)
 {
     const qn_persistent_gpu gpu = qn_persistent_device();
-    return qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 1, .n_scales = 2 }, 1) &&
-           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 2 }, 1) &&
-           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 4 }, 1);
+    return qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 1, .n_scales = 2 }, n_rows) &&
+           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 2 }, n_rows) &&
+           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 4 }, n_rows);
 }
 
 uint64_t qn_persistent_random_tiles(const qn_tile_layout *tiles, size_t n_tiles, size_t n_cols)

@@ -564,7 +564,7 @@ static void bench_layers(const char *shape, unsigned what)
 
 void qn_check_cuda_persistent_delta(bool bench)
 {
-    if (!qn_persistent_supported())
+    if (!qn_persistent_supported(1))
         return;
     static const char *const shapes[] = { "27B: the delta rule", "27B: GEMVs before and after it",
                                           "27B: ... and fp16 rows", "27B: ... and the delta rule" };

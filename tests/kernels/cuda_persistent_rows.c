@@ -585,7 +585,7 @@ void qn_check_cuda_persistent_rows(bool bench)
     };
     static const struct shape model = { "27B", 5120, 256, 24, 4, 64, 16, 48, true, 0 };
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0 };
-    if (!qn_persistent_supported())
+    if (!qn_persistent_supported(2))
         return;
     for (size_t t = 0; t < QN_LENGTH(types); t++)
         for (size_t i = 0; i < QN_LENGTH(shapes); i++)

@@ -7,6 +7,7 @@ QN_BIN names the folder of quern.
 """
 import argparse
 import asyncio
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -277,7 +278,7 @@ def check_long(client):
 
 
 def run(model, folder, context, *options):
-    path = os.path.join(folder, "log")
+    path = os.path.join(folder, "log-tls" if context else "log")
     with open(path, "w"):
         pass
     with Server(model, "-t", "1", "-c", "512", "--max-header", "100000", "--api-key", KEY, "--access-log", path, *options, context=context) as server:
@@ -300,12 +301,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        run(args.model, folder, None)
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor() as threads:  # most of the time both wait
         certificate, key = os.path.join(folder, "cert.pem"), os.path.join(folder, "key.pem")
         subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=localhost",
                         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True, capture_output=True)
-        run(args.model, folder, ssl.create_default_context(cafile=certificate), "--tls-cert", certificate, "--tls-key", key)
+        context = ssl.create_default_context(cafile=certificate)
+        for each in [threads.submit(run, args.model, folder, None), threads.submit(run, args.model, folder, context, "--tls-cert", certificate, "--tls-key", key)]:
+            each.result()
     print("no request was read from a body")
 
 

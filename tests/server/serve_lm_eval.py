@@ -1,18 +1,19 @@
 """Tasks of lm-evaluation-harness through quern serve (`local-completions`) and through Hugging Face transformers in float32 (`hf`), on the
 same weights: log-likelihoods row by row, and the tasks' figures with their standard errors.
 
-    QN_BIN=build python3 tests/server/serve_lm_eval.py MODEL.gguf FOLDER [--serve FILE] [--rows 200] [--text FILE...] [-- OPTIONS of serve]
+    QN_BIN=build python3 tests/server/serve_lm_eval.py MODEL.gguf FOLDER [--float32] [--serve FILE] [--rows 200] [--text FILE...] [-- OPTIONS of serve]
 
-transformers reads MODEL.gguf and decodes its weights to float32; quern serves the same file, or FILE. Rows are made here and written to
-FOLDER, as are the descriptions of the three tasks (`lm_eval --include_path FOLDER/tasks --tasks quern_choices` runs one alone), the model's
-tokeniser, and the results:
+transformers reads MODEL.gguf and decodes its weights to float32; quern serves the same file, or FILE; with --float32 then also a copy of
+MODEL with float32 weights and a float32 KV cache, as transformers computes: there, log-likelihoods of whole texts have the bound of
+answers. Rows are made here and written to FOLDER, as are the descriptions of the three tasks (`lm_eval --include_path FOLDER/tasks --tasks
+quern_choices` runs one alone), the model's tokeniser, and the results:
 
   quern_choices   multiple choice: facts, opposites, sums, and what comes next, each with four choices
   quern_texts     rolling log-likelihood: paragraphs of this project's documentation, or of --text
   quern_answers   generation: the questions of quern_choices after three examples, greedily, up to the end of the line
 
-Exit status 1: a bound is exceeded. 77: a package is missing. Needs lm-eval[api], transformers, torch, accelerate, gguf. Nothing is
-downloaded. SmolLM2 with 200 rows takes six minutes of processor time.
+Exit status 1: a bound is exceeded. 77: a package is missing. Needs lm-eval[api], transformers, torch, accelerate, gguf; --float32 numpy and
+as much disk as the copy takes. Nothing is downloaded. SmolLM2 with 200 rows takes six minutes of processor time, with --float32 ten.
 """
 import argparse
 import json
@@ -38,6 +39,7 @@ except ImportError as error:
 from serve_process import Server
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCE / "tools"))
 CONTEXT = 2048
 CLOSE = 1e-2  # of two log-likelihoods
 CLOSE_TOKEN = 1e-3  # of a text's, for each of its tokens: a cache in fp16 alone moves the sum of 100 tokens by 1e-2
@@ -149,11 +151,11 @@ def through_transformers(path, folder, tasks):
     return evaluate(HFLM(pretrained=model, tokenizer=tokenizer, max_length=CONTEXT - 1, batch_size=4), folder, tasks, "transformers")
 
 
-def through_quern(served, options, folder, tasks):
+def through_quern(served, options, folder, tasks, name):
     with Server(str(served), "-c", str(CONTEXT), "--alias", "quern", *options) as server:
         model = LocalCompletionsAPI(model="quern", base_url=server.url + "/v1/completions", tokenizer_backend="huggingface",
                                     tokenizer=str(folder / "tokenizer"), num_concurrent=8, max_length=CONTEXT)
-        return evaluate(model, folder, tasks, "quern")
+        return evaluate(model, folder, tasks, name)
 
 
 # ---- Comparison ----
@@ -173,8 +175,9 @@ def share_within(what, off, bound):
     return close >= CLOSE_SHARE * len(off)
 
 
-def compare_rows(task, quern, reference, tokenizer):
-    """Whether enough rows are alike: log-likelihoods of answers, those of texts for each of their tokens, and generated texts."""
+def compare_rows(task, quern, reference, tokenizer, is_float):
+    """Whether enough rows are alike: log-likelihoods of answers, those of texts for each of their tokens, if quern computed in float32 also as
+    sums, and generated texts."""
     samples = list(zip(quern["samples"][task], reference["samples"][task], strict=True))
     pairs = [(answers_of(q), answers_of(r)) for q, r in samples]
     print(f"{task}: {len(pairs)} rows")
@@ -186,8 +189,9 @@ def compare_rows(task, quern, reference, tokenizer):
     fine = share_within("log-likelihoods", off, CLOSE)
     if task != "quern_texts":
         return fine
+    fine |= not is_float
     sizes = [len(tokenizer(q["doc"]["text"], add_special_tokens=False).input_ids) for q, _ in samples]
-    return share_within(f"of each token, {sum(sizes) / len(sizes):.0f} in a row", [x / size for x, size in zip(off, sizes, strict=True)], CLOSE_TOKEN)
+    return fine & share_within(f"of each token, {sum(sizes) / len(sizes):.0f} in a row", [x / size for x, size in zip(off, sizes, strict=True)], CLOSE_TOKEN)
 
 
 def bits_per_byte(samples):
@@ -216,10 +220,19 @@ def compare_figures(task, quern, reference):
     return fine
 
 
+def compare(quern, reference, tasks, tokenizer, is_float):
+    fine = True
+    for task in tasks:
+        fine &= compare_rows(task, quern, reference, tokenizer, is_float)
+        fine &= compare_figures(task, quern, reference)
+    return fine
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--float32", action="store_true", help="then also float32 weights and a float32 KV cache")
     parser.add_argument("--serve", type=pathlib.Path, help="what quern serves (default: MODEL)")
     parser.add_argument("--rows", type=int, default=200, help="of each task")
     parser.add_argument("--text", type=pathlib.Path, nargs="+", default=sorted(SOURCE.glob("docs/**/*.md")))
@@ -228,12 +241,16 @@ def main():
     folder = a.folder.resolve()
     tasks = make_tasks(folder, a.rows, a.text)
     reference = through_transformers(a.model.resolve(), folder, tasks)
-    quern = through_quern((a.serve or a.model).resolve(), options, folder, tasks)
-    fine = True
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "tokenizer")
-    for task in tasks:
-        fine &= compare_rows(task, quern, reference, tokenizer)
-        fine &= compare_figures(task, quern, reference)
+    served = (a.serve or a.model).resolve()
+    fine = compare(through_quern(served, options, folder, tasks, "quern"), reference, tasks, tokenizer, False)
+    if a.float32:
+        from compare_perplexity import float32_copy
+
+        print("\nIn float32:")
+        copy = float32_copy(a.model.resolve(), folder, 0)
+        quern = through_quern(copy, [*options, "--kv", "f32"], folder, tasks, "quern-float32")
+        fine &= compare(quern, reference, tasks, tokenizer, True)
     sys.exit(not fine)
 
 

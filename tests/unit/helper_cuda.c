@@ -97,6 +97,7 @@ static qn_cu_result fake_attribute(int *value, int attribute, qn_cu_device devic
     case QN_CU_DEVICE_L2_BYTES: *value = 60 << 20; return 0;
     case QN_CU_DEVICE_MAJOR: *value = fake.major; return 0;
     case QN_CU_DEVICE_MINOR: *value = fake.minor; return 0;
+    case QN_CU_DEVICE_COOPERATIVE_LAUNCH: *value = 1; return 0;
     case QN_CU_DEVICE_SHARED_OPTIN: *value = 227 << 10; return 0;
     case QN_CU_DEVICE_VIRTUAL_MEMORY: *value = !fake.no_virtual_memory; return 0;
     }
@@ -524,7 +525,7 @@ static qn_cu_result fake_function_get(int *value, int attribute, qn_cu_function 
 {
     (void)function;
     FAKE_TRY("cuFuncGetAttribute");
-    *value = attribute == QN_CU_FUNCTION_MAX_THREADS ? 1024 : 40;
+    *value = attribute == QN_CU_FUNCTION_MAX_THREADS ? 1024 : FAKE_STATIC_SHARED;
     return 0;
 }
 

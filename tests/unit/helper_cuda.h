@@ -10,7 +10,14 @@
 #include "cuda/runtime/pipeline.h"
 
 enum { FAKE_GRANULE = 2 << 20 };
-enum { FAKE_ERROR = 999, FAKE_ARGS_BYTES = 24, FAKE_FUNCTIONS = 64, FAKE_LAUNCHES = 512, FAKE_MAX_ARGS = 1024 };
+enum {
+    FAKE_ERROR = 999,
+    FAKE_ARGS_BYTES = 24,
+    FAKE_STATIC_SHARED = 40,
+    FAKE_FUNCTIONS = 64,
+    FAKE_LAUNCHES = 512,
+    FAKE_MAX_ARGS = 1024
+};
 
 /* A launch of the log. */
 struct fake_launch {

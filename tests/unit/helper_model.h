@@ -19,14 +19,20 @@ struct fixture {
     qn_executor *executor;
 };
 
-/* Adds the plan of x->file and an executor of n_threads threads with the kernels for `cpu`. */
-static inline void build_executor(struct fixture *x, int n_threads, unsigned cpu, size_t max_rows, size_t n_ctx)
+/* Adds the plan of x->file and an executor of n_threads threads with x->kernels. */
+static inline void build_executor_with_kernels(struct fixture *x, int n_threads, size_t max_rows, size_t n_ctx)
 {
     assert_ok(qn_model_build(x->file, &x->hparams, &x->plan));
-    qn_kernels_init(&x->kernels, cpu);
     assert_ok(qn_team_create(n_threads, &x->team));
     assert_ok(qn_executor_create(x->team, &x->kernels, &x->plan, &x->executor));
     assert_ok(qn_executor_reserve(x->executor, max_rows, n_ctx));
+}
+
+/* The same with the kernels for `cpu`. */
+static inline void build_executor(struct fixture *x, int n_threads, unsigned cpu, size_t max_rows, size_t n_ctx)
+{
+    qn_kernels_init(&x->kernels, cpu);
+    build_executor_with_kernels(x, n_threads, max_rows, n_ctx);
 }
 
 static inline void tear_down(struct fixture *x)

@@ -6,11 +6,17 @@
 #include "base/posix/control_groups.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#if QN_X86
+#include <cpuid.h>
+#endif
 
 enum { PATH_BYTES = QN_GROUP_PATH_BYTES + 128, LINE_BYTES = 8192 };
 
@@ -156,11 +162,118 @@ static const struct {
     { "/sys/devices/cpu_lowpower/cpus", 0.25f },
 };
 
+/* Kinds of cores by cpuid of each processor: leaf 7 says whether there are several kinds (EDX bit 15), leaf 0x1A which
+ * one it is (EAX bits 24 to 31). For systems without the lists, as virtual machines are. */
+typedef struct core_kind {
+    uint32_t features[4], kind[4]; /* EAX EBX ECX EDX of both leaves */
+} core_kind;
+
+enum { FEATURES_LEAF = 7, KIND_LEAF = 0x1a, IS_HYBRID = 1 << 15, KIND_ATOM = 0x20, KIND_CORE = 0x40 };
+
+static float speed_of_kind(const core_kind *kind)
+{
+    if (!(kind->features[3] & IS_HYBRID))
+        return 0;
+    switch (kind->kind[0] >> 24) {
+    case KIND_CORE: return intel_kinds[0].speed;
+    case KIND_ATOM: return intel_kinds[1].speed;
+    default: return 0;
+    }
+}
+
+/* By Linux's cpuid driver, whose files have a leaf's registers at its number. */
+static bool read_kind(const char *root, int processor, core_kind *kind)
+{
+    char path[PATH_BYTES];
+    const int file =
+        qn_print(path, sizeof path, "%s/dev/cpu/%d/cpuid", root, processor) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (file < 0)
+        return false;
+    const ssize_t n_features = pread(file, kind->features, sizeof kind->features, FEATURES_LEAF),
+                  n_kind = pread(file, kind->kind, sizeof kind->kind, KIND_LEAF);
+    close(file);
+    return n_features == (ssize_t)sizeof kind->features && n_kind == (ssize_t)sizeof kind->kind;
+}
+
+#if QN_X86 && defined(__linux__)
+static void cpuid_here(core_kind *kind)
+{
+    uint32_t *f = kind->features, *k = kind->kind;
+    *kind = (core_kind){ 0 };
+    __get_cpuid_count(FEATURES_LEAF, 0, &f[0], &f[1], &f[2], &f[3]);
+    __get_cpuid_count(KIND_LEAF, 0, &k[0], &k[1], &k[2], &k[3]);
+}
+
+/* A thread that goes from processor to processor, so that the caller stays where it may run. */
+static void *visit_processors(void *topology)
+{
+    qn_topology *t = topology;
+    for (size_t i = 0; i < t->n; i++) {
+        cpu_set_t mask;
+        core_kind kind;
+        CPU_ZERO(&mask);
+        if (t->at[i].id < CPU_SETSIZE)
+            CPU_SET(t->at[i].id, &mask);
+        if (sched_setaffinity(0, sizeof mask, &mask))
+            return NULL;
+        cpuid_here(&kind);
+        t->at[i].speed = speed_of_kind(&kind);
+    }
+    return NULL;
+}
+#endif
+
+/* Sets the speeds by cpuid; 0 where it does not tell. */
+static void read_kinds(const char *root, qn_topology *t)
+{
+    bool is_known = true;
+    for (size_t i = 0; i < t->n; i++)
+        t->at[i].speed = 0;
+#if QN_X86 && defined(__linux__)
+    core_kind here;
+    pthread_t thread;
+    cpuid_here(&here);
+    if (!*root && !speed_of_kind(&here))
+        return;
+#endif
+    for (size_t i = 0; i < t->n && is_known; i++) {
+        core_kind kind;
+        is_known = read_kind(root, t->at[i].id, &kind);
+        t->at[i].speed = is_known ? speed_of_kind(&kind) : 0;
+    }
+#if QN_X86 && defined(__linux__)
+    if (!is_known && !*root && !pthread_create(&thread, NULL, visit_processors, t))
+        pthread_join(thread, NULL);
+#endif
+}
+
+static bool has_speeds(const qn_topology *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (!(t->at[i].speed > 0))
+            return false;
+    return true;
+}
+
+/* Returns whether any list has a processor. */
+static bool read_kind_lists(const char *root, qn_topology *t)
+{
+    bool is_any = false;
+    set kind;
+    for (size_t k = 0; k < sizeof intel_kinds / sizeof *intel_kinds; k++) {
+        const bool is_listed = read_list(root, intel_kinds[k].path, kind);
+        for (size_t i = 0; i < t->n; i++)
+            if (k == 0 || (is_listed && kind[t->at[i].id]))
+                t->at[i].speed = intel_kinds[k].speed;
+        is_any = is_any || is_listed;
+    }
+    return is_any;
+}
+
 static void read_speeds(const char *root, qn_topology *t)
 {
     char path[PATH_BYTES], line[LINE_BYTES];
     float most = 0;
-    set kind;
     for (size_t i = 0; i < t->n; i++) {
         unsigned long capacity = 0;
         const char *at = line;
@@ -169,15 +282,11 @@ static void read_speeds(const char *root, qn_topology *t)
             read_line(root, path, line) && read_number(&at, &capacity) && capacity <= 1 << 20)
             t->at[i].speed = (float)capacity;
     }
-    bool is_known = true;
-    for (size_t i = 0; i < t->n; i++)
-        is_known = is_known && t->at[i].speed > 0;
-    for (size_t k = 0; !is_known && k < sizeof intel_kinds / sizeof *intel_kinds; k++) {
-        const bool is_listed = read_list(root, intel_kinds[k].path, kind);
-        for (size_t i = 0; i < t->n; i++)
-            if (k == 0 || (is_listed && kind[t->at[i].id]))
-                t->at[i].speed = intel_kinds[k].speed;
-    }
+    if (!has_speeds(t) && !read_kind_lists(root, t))
+        read_kinds(root, t);
+    const bool is_known = has_speeds(t);
+    for (size_t i = 0; i < t->n && !is_known; i++)
+        t->at[i].speed = 1;
     for (size_t i = 0; i < t->n; i++)
         most = t->at[i].speed > most ? t->at[i].speed : most;
     for (size_t i = 0; i < t->n; i++)

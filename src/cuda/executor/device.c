@@ -111,12 +111,13 @@ static const qn_device_vtable vtable = {
 };
 
 /* Reads QN_CUDA. QN_CUDA=launches: every operation is a separate launch, for comparison with the persistent decode
- * kernel. */
-static qn_status read_environment(bool *launches_only)
+ * kernel; QN_CUDA=persistent: that kernel, wherever it is possible. */
+static qn_status read_environment(qn_cuda_common *common)
 {
     const char *how = getenv("QN_CUDA");
-    *launches_only = how && !strcmp(how, "launches");
-    if (how && *how && !*launches_only && strcmp(how, "persistent"))
+    common->launches_only = how && !strcmp(how, "launches");
+    common->in_phases = how && !strcmp(how, "persistent");
+    if (how && *how && !common->launches_only && !common->in_phases)
         return qn_fail(QN_ERR_INVALID, "QN_CUDA is '%.32s', expected persistent or launches", how);
     return QN_OK;
 }
@@ -129,8 +130,10 @@ static qn_status describe_device(qn_cuda_common *common)
     common->matmul = (qn_matmul_gpu){ .n_sms = info->n_sms,
                                       .max_shared_bytes = info->max_shared_bytes,
                                       .clusters = info->major >= 9 };
-    common->persistent_gpu =
-        (qn_persistent_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes, .major = info->major };
+    common->persistent_gpu = (qn_persistent_gpu){ .n_sms = info->n_sms,
+                                                  .max_shared_bytes = info->max_shared_bytes,
+                                                  .major = info->major,
+                                                  .cooperative = info->cooperative };
     common->gdn = (qn_gdn_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes };
     common->attention = (qn_attention_gpu){ .head_dim = h->head_dim,
                                             .n_heads = h->n_heads,
@@ -164,7 +167,7 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
                                   .user = params->base.user };
     qn_cuda_common *common = &model->common;
     QN_TRY(check_plan(common->plan));
-    QN_TRY(read_environment(&common->launches_only));
+    QN_TRY(read_environment(common));
     QN_TRY(qn_cuda_open(&open, &common->cuda));
     QN_TRY(describe_device(common));
     QN_TRY(qn_cuda_stream_create(common->cuda, &common->stream));

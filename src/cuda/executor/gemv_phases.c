@@ -65,9 +65,11 @@ static uint64_t persistent_k_tiles(const qn_cuda_weights *weights, const qn_tile
     return k_tiles;
 }
 
-/* Chooses the tile layout of the GEMV phases. All use one: the one that covers most of the model. */
+/* Chooses the tile layout of the GEMV phases. All use one: the one that covers most of the model. Without bits: there
+ * are no phases, because none are possible or launches are faster. */
 static qn_tile_layout choose_tiles(const qn_cuda_weights *weights)
 {
+    const qn_cuda_common *common = weights->common;
     qn_tile_layout best = { 0 };
     uint64_t largest = 0;
     for (size_t i = 0; i < weights->common->plan->n_ops; i++)
@@ -79,6 +81,9 @@ static qn_tile_layout choose_tiles(const qn_cuda_weights *weights)
                 best = *tiles;
             }
         }
+    if (!common->in_phases &&
+        !qn_persistent_gpu_is_faster(&common->persistent_gpu, largest * best.bits * QN_FRAGMENT_BYTES))
+        best = (qn_tile_layout){ 0 };
     return best;
 }
 

@@ -45,6 +45,7 @@ typedef struct qn_cuda_common {
     qn_persistent_gpu persistent_gpu;
     qn_gdn_gpu gdn;
     bool launches_only;    /* do not use the persistent decode kernel */
+    bool in_phases;        /* use it where launches are faster, too */
     bool deterministic;    /* single rows in passes of 2 to same_rows rows, each other piece in a pass of its own */
     uint64_t memory_limit; /* most bytes that memories may take; 0: free memory less a reserve */
 } qn_cuda_common;

@@ -19,9 +19,9 @@
 #define QN_CUDA_KERNELS_ATTEND_CUH
 
 // Whether a block may have 128 KiB of shared memory; qn_attention_gpu_has_large_smem is the same on the host.
-#define LARGE_SMEM (__CUDA_ARCH__ != 860 && __CUDA_ARCH__ != 890 && __CUDA_ARCH__ < 1200)
+#define LARGE_SMEM (QN_CUDA_ARCH != 860 && QN_CUDA_ARCH != 890 && QN_CUDA_ARCH < 1200)
 // Shared memory of a block that is alone on an SM; qn_attention_gpu_shared_limit is the same on the host.
-#define SHARED_LIMIT ((LARGE_SMEM ? __CUDA_ARCH__ < 900 ? 163u : 227u : 99u) << 10)
+#define SHARED_LIMIT ((LARGE_SMEM ? QN_CUDA_ARCH < 900 ? 163u : 227u : 99u) << 10)
 #define DIM QN_HEAD_DIM
 #define CODES (QN_KEY_BITS != 16)
 #define ENTRY_SHIFT (LARGE_SMEM ? 8 : 7)

@@ -20,8 +20,14 @@ typedef unsigned long uint64_t;
 #define QN_INFINITY __int_as_float(0x7f800000)
 #define QN_NAN __int_as_float(0x7fc00000)
 
+// The compute capability of the device whose code this is. nvcc defines it with QN_CUDA_LIMITS of a later capability
+// than that of the device, whose instructions __CUDA_ARCH__ then has (cuda/runtime/limits.h).
+#if !defined(QN_CUDA_ARCH) && defined(__CUDA_ARCH__)
+#define QN_CUDA_ARCH __CUDA_ARCH__
+#endif
+
 // Maximum resident threads an SM: CUDA C++ Programming Guide, technical specifications by compute capability.
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+#if defined(QN_CUDA_ARCH) && (QN_CUDA_ARCH == 860 || QN_CUDA_ARCH == 870 || QN_CUDA_ARCH == 890 || QN_CUDA_ARCH >= 1200)
 #define QN_MAX_THREADS_PER_SM 1536
 #else
 #define QN_MAX_THREADS_PER_SM 2048

@@ -5,6 +5,7 @@
  *   QN_SOURCE(name, "family/file.cu", parameters...)   a source with parameters: head_dim is -DQN_HEAD_DIM=value;
  *                                                      is_bf16 is a flag: -DQN_BF16 if it is 1
  *   QN_VARIANT(name, values...)                        a variant of `name` that is compiled when quern is built
+ *   QN_VARIANT_ON("sm_80 sm_86", name, values...)      the same, for these architectures alone: others do not select it
  *
  * Other variants of a source with parameters are compiled when they are first needed. The declarations:
  *
@@ -13,7 +14,8 @@
  *   name_of(name_variant)     the qn_gpu_variant; QN_GPU_VARIANT(name, values...) calls it, and the compiler counts the
  *                             values
  *
- * QN_VARIANT is empty unless the includer defines it. The list ends with #undef of the three macros. */
+ * QN_VARIANT is empty unless the includer defines it, QN_VARIANT_ON is QN_VARIANT. The list ends with #undef of the
+ * macros. */
 #ifndef QN_CUDA_KERNELS_VARIANTS_H
 #define QN_CUDA_KERNELS_VARIANTS_H
 
@@ -43,3 +45,6 @@
 #ifndef QN_VARIANT
 #define QN_VARIANT(name, ...)
 #endif
+
+#undef QN_VARIANT_ON
+#define QN_VARIANT_ON(archs, name, ...) QN_VARIANT(name, __VA_ARGS__)

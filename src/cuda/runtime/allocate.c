@@ -10,7 +10,12 @@ qn_status qn_cuda_available_memory(qn_cuda *device, size_t *bytes)
 {
     size_t total;
     QN_TRY(qn_cuda_make_current(device));
-    return QN_CU(device->driver, cuMemGetInfo, bytes, &total);
+    QN_TRY(QN_CU(device->driver, cuMemGetInfo, bytes, &total));
+    if (total > device->memory_limit) {
+        const size_t used = total - *bytes;
+        *bytes = used < device->memory_limit ? (size_t)device->memory_limit - used : 0;
+    }
+    return QN_OK;
 }
 
 qn_status qn_cuda_alloc(qn_cuda *device, size_t count, size_t size, const char *what, qn_cuda_buffer *buffer)

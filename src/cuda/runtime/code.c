@@ -8,17 +8,18 @@
 #include <string.h>
 
 /* Writes the first architecture of the family. Code for sm_90a runs only on compute capability 9.0; code for the others
- * also on later minor versions (CUDA C++ Programming Guide, binary compatibility). */
-void qn_gpu_arch(int major, int minor, char arch[16])
+ * also on later minor versions (CUDA C++ Programming Guide, binary compatibility). 8.6 has 99 KiB of shared memory, 8.0
+ * and 8.7 163 KiB. */
+void qn_gpu_arch(int major, int minor, char arch[QN_GPU_ARCH_MAX])
 {
     if (major == 8)
-        snprintf(arch, 16, minor == 9 ? "sm_89" : "sm_80");
+        snprintf(arch, QN_GPU_ARCH_MAX, minor == 9 ? "sm_89" : minor == 6 ? "sm_86" : "sm_80");
     else if (major == 9)
-        snprintf(arch, 16, "sm_90a");
+        snprintf(arch, QN_GPU_ARCH_MAX, "sm_90a");
     else if (major == 10 || major == 12)
-        snprintf(arch, 16, "sm_%d0", major);
+        snprintf(arch, QN_GPU_ARCH_MAX, "sm_%d0", major);
     else
-        snprintf(arch, 16, "sm_%d%d", major, minor);
+        snprintf(arch, QN_GPU_ARCH_MAX, "sm_%d%d", major, minor);
 }
 
 const qn_gpu_cubin *qn_gpu_code_cubin(const qn_gpu_code *code, const char *source, const char *defines,

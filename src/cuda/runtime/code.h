@@ -46,9 +46,11 @@ static inline size_t qn_gpu_file_bytes(const qn_gpu_file *file)
 /* qn_gpu_code_built_in - Returns the tables of this binary. */
 const qn_gpu_code *qn_gpu_code_built_in(void);
 
+enum { QN_GPU_ARCH_MAX = 32 };
+
 /* qn_gpu_arch - Writes the architecture to compile for ("sm_90a") on a device of this compute capability. Devices that
  * share an instruction set map to the first of their family, so that one cubin serves all of them. */
-void qn_gpu_arch(int major, int minor, char arch[16]);
+void qn_gpu_arch(int major, int minor, char arch[QN_GPU_ARCH_MAX]);
 
 /* qn_gpu_code_cubin - Returns the built-in cubin of this source, definitions and architecture, or NULL. */
 const qn_gpu_cubin *qn_gpu_code_cubin(const qn_gpu_code *code, const char *source, const char *defines,

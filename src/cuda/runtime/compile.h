@@ -11,6 +11,8 @@
 typedef struct qn_gpu_unit {
     const qn_gpu_file *const *files;
     size_t n_files;
+    /* arch: "sm_90a"; "compute_89/sm_90": for sm_90, from the instructions of compute_89; "compute_90/sm_90/1200": with
+     * QN_CUDA_ARCH defined as 1200. The latter two are for nvcc alone. */
     const char *defines, *arch;
 } qn_gpu_unit;
 

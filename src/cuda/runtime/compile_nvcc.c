@@ -287,18 +287,31 @@ static char **environment_with(char *tmpdir)
 }
 
 struct work {
-    char *folder, *tmpdir, *source, *result, *include, *gencode, *defines;
+    char *folder, *tmpdir, *source, *result, *include, *gencode, *card, *defines;
     char **environment;
 };
+
+/* Writes the options for an architecture (qn_gpu_unit). */
+static qn_status target_options(struct work *w, const char *arch)
+{
+    const size_t from = strcspn(arch, "/"), length = arch[from] ? strcspn(arch + from + 1, "/") : 0;
+    const char *code = arch + from + 1;
+    if (!arch[from] ? asprintf(&w->gencode, "-gencode=arch=compute_%s,code=%s", arch + strlen("sm_"), arch) < 0
+                    : asprintf(&w->gencode, "-gencode=arch=%.*s,code=%.*s", (int)from, arch, (int)length, code) < 0)
+        return qn_fail(QN_ERR_MEMORY, "no memory to run nvcc");
+    if (length && code[length] && asprintf(&w->card, "-DQN_CUDA_ARCH=%s", code + length + 1) < 0)
+        return qn_fail(QN_ERR_MEMORY, "no memory to run nvcc");
+    return QN_OK;
+}
 
 static qn_status compile_in(struct work *w, const char *nvcc, unsigned seconds, const qn_gpu_unit *unit, void **cubin,
                             size_t *bytes, char compiler[QN_COMPILER_MAX])
 {
     if (asprintf(&w->tmpdir, "TMPDIR=%s", w->folder) < 0 ||
         asprintf(&w->source, "%s/%s", w->folder, unit->files[0]->name) < 0 ||
-        asprintf(&w->result, "%s/result.cubin", w->folder) < 0 || asprintf(&w->include, "-I%s", w->folder) < 0 ||
-        asprintf(&w->gencode, "-gencode=arch=compute_%s,code=%s", unit->arch + strlen("sm_"), unit->arch) < 0)
+        asprintf(&w->result, "%s/result.cubin", w->folder) < 0 || asprintf(&w->include, "-I%s", w->folder) < 0)
         return qn_fail(QN_ERR_MEMORY, "no memory to run nvcc");
+    QN_TRY(target_options(w, unit->arch));
     w->environment = environment_with(w->tmpdir);
     if (!w->environment)
         return qn_fail(QN_ERR_MEMORY, "no memory for nvcc's environment");
@@ -308,6 +321,8 @@ static qn_status compile_in(struct work *w, const char *nvcc, unsigned seconds, 
     size_t n = 6, n_defines;
     QN_TRY(qn_gpu_options(unit->defines, &w->defines, argv + n, QN_GPU_MAX_DEFINES, &n_defines));
     n += n_defines;
+    if (w->card)
+        argv[n++] = w->card;
     argv[n++] = "-o";
     argv[n++] = w->result;
     argv[n++] = w->source;
@@ -346,6 +361,7 @@ qn_status qn_nvcc_compile(const char *nvcc, unsigned seconds, const qn_gpu_unit 
     free(w.result);
     free(w.include);
     free(w.gencode);
+    free(w.card);
     free(w.defines);
     free(w.environment);
     return status;

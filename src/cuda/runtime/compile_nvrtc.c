@@ -124,6 +124,8 @@ qn_status qn_nvrtc_compile(const char *library, const qn_gpu_unit *unit, void **
     QN_TRY(load(library, &n));
     QN_TRY(check(&n, n.nvrtcVersion(&major, &minor), "nvrtcVersion"));
     snprintf(compiler, QN_COMPILER_MAX, "NVRTC %d.%d", major, minor);
+    if (strchr(unit->arch, '/'))
+        return qn_fail(QN_ERR_UNSUPPORTED, "NVRTC compiles for one architecture, not for %s", unit->arch);
     snprintf(arch, sizeof arch, "--gpu-architecture=%s", unit->arch);
     qn_status status = qn_gpu_options(unit->defines, &defines, options + 3, QN_GPU_MAX_DEFINES, &n_defines);
     if (!status)

@@ -30,7 +30,7 @@ static qn_status attribute(const qn_cuda_driver *driver, qn_cu_device device, in
 /* The driver's handle of a device, and its properties. */
 static qn_status find_device(const qn_cuda_driver *driver, int ordinal, qn_cu_device *device, qn_cuda_info *info)
 {
-    int count, sms, l2, shared;
+    int count, sms, l2, shared, cooperative;
     QN_TRY(qn_cuda_count(driver, &count));
     if (ordinal < 0 || ordinal >= count)
         return qn_fail(QN_ERR_INVALID, "CUDA device %d: there are %d, numbered from 0", ordinal, count);
@@ -45,20 +45,27 @@ static qn_status find_device(const qn_cuda_driver *driver, int ordinal, qn_cu_de
     QN_TRY(attribute(driver, *device, QN_CU_DEVICE_MULTIPROCESSORS, &sms));
     QN_TRY(attribute(driver, *device, QN_CU_DEVICE_L2_BYTES, &l2));
     QN_TRY(attribute(driver, *device, QN_CU_DEVICE_SHARED_OPTIN, &shared));
+    QN_TRY(attribute(driver, *device, QN_CU_DEVICE_COOPERATIVE_LAUNCH, &cooperative));
     QN_TRY(QN_CU(driver, cuDeviceTotalMem, &info->memory_bytes, *device));
     QN_TRY(QN_CU(driver, cuDriverGetVersion, &info->driver_version));
     info->n_sms = (uint32_t)sms;
     info->l2_bytes = (size_t)l2;
     info->max_shared_bytes = (uint32_t)shared;
+    info->cooperative = cooperative != 0;
     return QN_OK;
 }
 
 qn_status qn_cuda_read_info(const qn_cuda_driver *driver, int ordinal, qn_cuda_info *info)
 {
     qn_cu_device device;
+    qn_cuda_limits limits;
+    char arch[QN_GPU_ARCH_MAX];
     if (!driver)
         QN_TRY(qn_cuda_driver_load(&driver));
-    return find_device(driver, ordinal, &device, info);
+    QN_TRY(qn_cuda_limits_read(&limits));
+    QN_TRY(find_device(driver, ordinal, &device, info));
+    qn_cuda_limits_apply(&limits, info, arch);
+    return QN_OK;
 }
 
 static qn_status copy_text(const char *text, char **copy)
@@ -96,12 +103,15 @@ static qn_status copy_tools(qn_cuda *device, const qn_cuda_tools *tools)
 static qn_status open_device(qn_cuda *device, const qn_cuda_params *params)
 {
     static const qn_cuda_tools defaults = { 0 };
+    qn_cuda_limits limits;
     device->driver = params->driver;
     if (!device->driver)
         QN_TRY(qn_cuda_driver_load(&device->driver));
     QN_TRY(qn_cuda_provoke_read(&device->provoke));
+    QN_TRY(qn_cuda_limits_read(&limits));
     QN_TRY(find_device(device->driver, params->ordinal, &device->device, &device->info));
-    qn_gpu_arch(device->info.major, device->info.minor, device->arch);
+    qn_cuda_limits_apply(&limits, &device->info, device->arch);
+    device->memory_limit = limits.memory_bytes;
     QN_TRY(copy_tools(device, params->tools ? params->tools : &defaults));
     device->context = params->context;
     if (!params->context) {

@@ -3,7 +3,9 @@
 #define QN_CUDA_RUNTIME_CONTEXT_H
 
 #include "cuda/runtime/runtime.h"
+#include "cuda/runtime/code.h"
 #include "cuda/runtime/driver.h"
+#include "cuda/runtime/limits.h"
 #include "cuda/runtime/pipeline.h"
 #include "cuda/runtime/provoke.h"
 
@@ -55,7 +57,8 @@ struct qn_cuda {
     qn_cu_context context;
     bool retained; /* the context is the primary one and was retained by qn_cuda_open */
     qn_cuda_info info;
-    char arch[16];
+    char arch[QN_GPU_ARCH_MAX];
+    uint64_t memory_limit; /* of QN_CUDA_LIMITS; UINT64_MAX: none */
     void (*on_log)(void *user, const char *line);
     void *user;
     qn_cuda_provoke provoke;

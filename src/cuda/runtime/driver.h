@@ -31,6 +31,7 @@ enum { /* attributes of a device */
        QN_CU_DEVICE_L2_BYTES = 38,
        QN_CU_DEVICE_MAJOR = 75,
        QN_CU_DEVICE_MINOR = 76,
+       QN_CU_DEVICE_COOPERATIVE_LAUNCH = 95,
        QN_CU_DEVICE_SHARED_OPTIN = 97,
        QN_CU_DEVICE_VIRTUAL_MEMORY = 102 /* whether it supports the section "Virtual Memory Management" */
 };

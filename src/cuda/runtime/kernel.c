@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The most dynamic shared memory without opt-in; the lowest compute capability with PDL. */
+/* The most shared memory of a block, static and dynamic, without opt-in; the lowest compute capability with PDL. */
 enum { DEFAULT_MAX_SHARED = 48 << 10, PDL_SINCE = 9 };
 
 /* ---- From names to functions ---- */
@@ -44,11 +44,12 @@ static qn_status add_kernel(qn_cuda *device, uint64_t hash, qn_pipeline *pipelin
         free(copy);
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a kernel", launch->function);
     }
-    *kernel = (qn_kernel){ .hash = hash,
-                           .variant = launch->variant,
-                           .name = copy,
-                           .pipeline = pipeline,
-                           .max_dynamic_shared = DEFAULT_MAX_SHARED };
+    *kernel = (qn_kernel){
+        .hash = hash,
+        .variant = launch->variant,
+        .name = copy,
+        .pipeline = pipeline,
+    };
     device->kernels[device->n_kernels++] = *out = kernel;
     return QN_OK;
 }
@@ -85,8 +86,10 @@ static qn_status load_function(qn_cuda *device, qn_kernel *kernel)
     const qn_cuda_driver *driver = device->driver;
     qn_cu_function function;
     size_t offset = 0, bytes = 0;
+    int static_shared;
     QN_TRY(qn_pipeline_load(device, kernel->pipeline));
     QN_TRY(QN_CU(driver, cuModuleGetFunction, &function, kernel->pipeline->module, kernel->name));
+    QN_TRY(QN_CU(driver, cuFuncGetAttribute, &static_shared, QN_CU_FUNCTION_SHARED, function));
     if (driver->cuFuncGetParamInfo) {
         QN_TRY(QN_CU(driver, cuFuncGetParamInfo, function, 0, &offset, &bytes));
         kernel->args_bytes = bytes;
@@ -95,6 +98,8 @@ static qn_status load_function(qn_cuda *device, qn_kernel *kernel)
      * would prevent the overlap of launches (PDL). */
     if (device->info.major >= PDL_SINCE)
         QN_TRY(QN_CU(driver, cuFuncSetAttribute, function, QN_CU_FUNCTION_SHARED_CARVEOUT, 100));
+    if (static_shared >= 0 && static_shared < DEFAULT_MAX_SHARED)
+        kernel->max_dynamic_shared = DEFAULT_MAX_SHARED - (uint32_t)static_shared;
     kernel->function = function;
     return QN_OK;
 }

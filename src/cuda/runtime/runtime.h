@@ -28,6 +28,7 @@ typedef struct qn_cuda_info {
     size_t memory_bytes, l2_bytes;
     uint32_t max_shared_bytes; /* the most dynamic shared memory of a block (opt-in limit) */
     int driver_version;        /* 13000 is 13.0 */
+    bool cooperative;          /* whether it has cooperative launches */
 } qn_cuda_info;
 
 typedef struct qn_cuda_params {
@@ -66,7 +67,7 @@ void qn_cuda_abandon(qn_cuda *device);
 const qn_cuda_info *qn_cuda_get_info(const qn_cuda *device);
 
 /* qn_cuda_available_memory - Reads the bytes of device memory that are free now, with the allocations of all processes
- * counted. */
+ * counted, and under QN_CUDA_LIMITS (limits.h) of its memory. */
 qn_status qn_cuda_available_memory(qn_cuda *device, size_t *bytes);
 
 /* ---- Memory: any thread; copies and memsets in a stream by the thread that uses the stream ---- */

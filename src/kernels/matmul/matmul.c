@@ -295,10 +295,16 @@ static void fill_tile_panel(const qn_matmul_kernels *kernels, const qn_matrix *w
         }
 }
 
-/* Multiplies rows on matrix units, by panels. */
-static void matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
-                         size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
-                         size_t out_stride, void *scratch)
+bool qn_matmul_uses_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                          size_t n_tokens)
+{
+    return acts->tiles && kernels->gemm_tiles && n_tokens >= kernels->min_tile_tokens &&
+           qn_tiles_multiply_type(weights->stored.type);
+}
+
+void qn_matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                     size_t token_begin, size_t token_end, size_t row_begin, size_t row_end, bool accumulate,
+                     float *out, size_t out_stride, void *scratch)
 {
     const qn_matrix *stored = &weights->stored;
     const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
@@ -323,8 +329,8 @@ static void matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matri
         } else {
             fill_tile_panel(kernels, stored, row, n_rows, memory, &panel);
         }
-        for (size_t first = 0, n; first < n_tokens; first += n) {
-            n = n_tokens - first < QN_TILE_MAX_TOKENS ? n_tokens - first : QN_TILE_MAX_TOKENS;
+        for (size_t first = token_begin, n; first < token_end; first += n) {
+            n = token_end - first < QN_TILE_MAX_TOKENS ? token_end - first : QN_TILE_MAX_TOKENS;
             kernels->gemm_tiles(&panel, acts, first, n, accumulate, out + row, out_stride, gemm_scratch);
         }
     }
@@ -337,9 +343,8 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *we
     if (!n_tokens)
         return;
     const qn_matrix *stored = &weights->stored;
-    if (acts->tiles && kernels->gemm_tiles && n_tokens >= kernels->min_tile_tokens &&
-        qn_tiles_multiply_type(stored->type)) {
-        matmul_tiles(kernels, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
+    if (qn_matmul_uses_tiles(kernels, weights, acts, n_tokens)) {
+        qn_matmul_tiles(kernels, weights, acts, 0, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
         return;
     }
     const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;

@@ -82,7 +82,7 @@ enum {
  *   QN_ACT_PLAIN         ascending
  *   QN_ACT_F32           no codes: the f32 values            F32, F16, BF16
  *   QN_ACT_LUT           no codes: tables of the sums of all subsets of four values (packed.h); packed Q1_0
- *   QN_ACT_TILES         bf16 codes, scales and sums of 16 tokens (tiles.h); not with factors or half scales */
+ *   QN_ACT_TILES         int8 codes, scales and sums of 16 tokens (tiles.h); not with factors or half scales */
 typedef enum qn_act_layout {
     QN_ACT_INTERLEAVED,
     QN_ACT_1BIT,
@@ -252,6 +252,16 @@ size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);
 void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
                     size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride,
                     void *scratch);
+
+/* qn_matmul_uses_tiles - returns whether qn_matmul_rows multiplies n_tokens tokens on matrix units. */
+bool qn_matmul_uses_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                          size_t n_tokens);
+
+/* qn_matmul_tiles - does a part of such a matmul: qn_matmul_rows of tokens [token_begin, token_end), where token_begin
+ * is a multiple of QN_TILE. */
+void qn_matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                     size_t token_begin, size_t token_end, size_t row_begin, size_t row_end, bool accumulate,
+                     float *out, size_t out_stride, void *scratch);
 
 /* Filled in by the instruction-set files. */
 void qn_matmul_init_avx2(qn_matmul_kernels *kernels);

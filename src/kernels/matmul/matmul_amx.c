@@ -19,9 +19,10 @@ static void tile_begin(tile_state *state)
 {
     struct tile_config config = { .palette = 1 };
     (void)state;
-    for (int tile = 0; tile < 8; tile++) {
-        config.row_bytes[tile] = 64;
-        config.rows[tile] = QN_TILE;
+    for (int tile = 0; tile < 8; tile++) { /* sums; weights, a row each; activations, a quad of values a row */
+        const bool weights = tile == 4, acts = tile > 4;
+        config.row_bytes[tile] = weights ? QN_QUANT_GROUP : 64;
+        config.rows[tile] = acts ? QN_QUANT_GROUP / 4 : QN_TILE;
     }
     __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
 }
@@ -33,55 +34,41 @@ static void tile_end(tile_state *state)
 }
 
 #define TILE_ZERO(state, tile) __asm__ volatile("tilezero %%tmm" #tile::: "memory")
-#define TILE_LOAD(state, tile, from)                                                                                   \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((size_t)64) : "memory")
+#define TILE_LOAD_ROWS(tile, from, bytes)                                                                              \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((size_t)(bytes)) : "memory")
+#define TILE_LOAD_WEIGHTS(state, tile, from) TILE_LOAD_ROWS(tile, from, QN_QUANT_GROUP)
+#define TILE_LOAD_ACTS(state, tile, from) TILE_LOAD_ROWS(tile, from, 64)
 #define TILE_STORE(state, tile, to)                                                                                    \
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"((size_t)64) : "memory")
-#define TILE_MULTIPLY(state, c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
+#define TILE_MULTIPLY(state, c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
 
-/* Codes up to 31: a table of bf16. Larger codes, which have zero point 128: computed. */
+QN_INLINE v16 v16_of_int32(const int32_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_load_si512(p));
+}
+
 struct code_table {
-    __m256i order;
-    __m512i values;
-    bool wide;
+    __m256i order, zero_point;
 };
 
 QN_INLINE struct code_table code_table_of(const qn_tile_panel *panel)
 {
-    uint16_t values[32];
-    for (int code = 0; code < 32; code++)
-        values[code] = (uint16_t)(qn_f32_bits((float)(code - panel->zero_point)) >> 16);
     return (struct code_table){ .order = _mm256_loadu_si256((const __m256i *)panel->order),
-                                .values = _mm512_loadu_si512(values),
-                                .wide = panel->max_code > 31 };
+                                .zero_point = _mm256_set1_epi8((char)panel->zero_point) };
 }
 
-QN_INLINE __m512i bf16_of_int8(__m128i codes)
-{
-    return _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)));
-}
-
-QN_INLINE void expand_codes(const struct code_table *table, const uint8_t *codes, uint16_t *out)
+QN_INLINE void expand_codes(const struct code_table *table, const uint8_t *codes, int8_t *out)
 {
     const __m256i ordered = _mm256_permutexvar_epi8(table->order, _mm256_loadu_si256((const __m256i *)codes));
-    if (!table->wide) {
-        _mm512_storeu_si512(out, _mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(ordered), table->values));
-        return;
-    }
-    const __m256i signed_codes = _mm256_xor_si256(ordered, _mm256_set1_epi8((char)0x80));
-    const __m512i low = bf16_of_int8(_mm256_castsi256_si128(signed_codes)),
-                  high = bf16_of_int8(_mm256_extracti128_si256(signed_codes, 1));
-    _mm256_storeu_si256((__m256i *)out, _mm512_cvtepi32_epi16(_mm512_srli_epi32(low, 16)));
-    _mm256_storeu_si256((__m256i *)(out + 16), _mm512_cvtepi32_epi16(_mm512_srli_epi32(high, 16)));
+    _mm256_store_si256((__m256i *)(void *)out, _mm256_sub_epi8(ordered, table->zero_point));
 }
 
-/* 32 weights of 1 or -1. */
-QN_INLINE void expand_bits(const uint8_t *word, uint16_t *out)
+/* Two rows of 32 weights of 1 or -1. */
+QN_INLINE void expand_bits(const uint8_t *words, int8_t *out)
 {
-    uint32_t bits;
-    memcpy(&bits, word, 4);
-    _mm512_store_si512(
-        out, _mm512_mask_blend_epi16((__mmask32)bits, _mm512_set1_epi16((short)0xbf80), _mm512_set1_epi16(0x3f80)));
+    uint64_t bits;
+    memcpy(&bits, words, 8);
+    _mm512_store_si512(out, _mm512_mask_blend_epi8((__mmask64)bits, _mm512_set1_epi8(-1), _mm512_set1_epi8(1)));
 }
 
 /* Transposes 4 x 4 blocks of floats of each 128-bit lane, then the blocks. */

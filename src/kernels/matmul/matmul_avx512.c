@@ -292,24 +292,18 @@ static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out
     }
 }
 
-/* Writes the 16 pairs of codes of a group to a tile's rows. */
-QN_INLINE void fill_tile(const int8_t *codes, uint16_t (*pairs)[QN_TILE][2], size_t token)
+/* Writes the codes of a group of a token to a tile. */
+QN_INLINE void fill_tile(const int8_t *codes, int8_t (*quads)[QN_TILE][4], size_t token)
 {
-    uint32_t words[QN_TILE];
-    for (int half = 0; half < 2; half++) {
-        const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(codes + 16 * half));
-        const __m512i bits = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
-        _mm256_storeu_si256((__m256i *)(void *)(words + 8 * half), _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
-    }
-    for (size_t pair = 0; pair < QN_TILE; pair++)
-        memcpy(pairs[pair][token], &words[pair], 4);
+    for (size_t quad = 0; quad < QN_QUANT_GROUP / 4; quad++)
+        memcpy(quads[quad][token], codes + 4 * quad, 4);
 }
 
 static void fill_tiles(qn_acts *acts, size_t row, size_t super, const int8_t *codes, const int8_t *codes_lo)
 {
-    const size_t group0 = (row * acts->n_super + super) * QN_SUPER_GROUPS, token = row % QN_TILE;
-    for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
-        const size_t at = qn_act_tile_at(acts, row, super, lane);
+    const size_t group0 = (row * acts->n_super + super) * QN_SUPER_GROUPS, token = row % QN_TILE,
+                 lane_tiles = qn_act_lane_tiles(acts);
+    for (size_t lane = 0, at = qn_act_tile_at(acts, row, super, 0); lane < QN_SUPER_GROUPS; lane++, at += lane_tiles) {
         qn_act_tile *tile = &acts->tiles[at];
         fill_tile(codes + lane * QN_QUANT_GROUP, tile->codes, token);
         tile->scale[token] = acts->scale[group0 + lane];

@@ -9,11 +9,6 @@
 
 enum { TILE_ROWS = 1, TILE_TOKENS = 1 };
 
-static uint16_t bf16_of_code(float code)
-{
-    return (uint16_t)(qn_f32_bits(code) >> 16);
-}
-
 static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *values, size_t n)
 {
     const size_t group0 = (row * acts->n_super + super) * QN_SUPER_GROUPS;
@@ -49,11 +44,10 @@ static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *v
                     acts->codes_lo[layout][at] = (int8_t)code_lo;
             }
             if (acts->tiles)
-                acts->tiles[qn_act_tile_at(acts, row, super, lane)].codes[i / 2][row % QN_TILE][i % 2] =
-                    bf16_of_code(code);
+                acts->tiles[qn_act_tile_at(acts, row, super, lane)].codes[i / 4][row % QN_TILE][i % 4] = (int8_t)code;
             if (acts->tiles_lo)
-                acts->tiles_lo[qn_act_tile_at(acts, row, super, lane)].codes[i / 2][row % QN_TILE][i % 2] =
-                    bf16_of_code(code_lo);
+                acts->tiles_lo[qn_act_tile_at(acts, row, super, lane)].codes[i / 4][row % QN_TILE][i % 4] =
+                    (int8_t)code_lo;
             const int32_t code_hilo = acts->hilo ? (int32_t)code * QN_HILO_BASE + (int32_t)code_lo : (int32_t)code;
             sum += code_hilo;
             sum_upper += i < QN_QUANT_GROUP / 2 ? 0 : code_hilo;

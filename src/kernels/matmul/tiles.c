@@ -5,6 +5,10 @@
 
 #include <string.h>
 
+#define CODES_FIT(ID, weights, bytes, scale, min, codes, zero, max_code)                                               \
+    _Static_assert((zero) <= 128 && (max_code) - (zero) <= 127, #ID ": codes without the zero point exceed int8");
+QN_BLOCK_LAYOUTS(CODES_FIT)
+
 bool qn_tiles_multiply_type(const qn_type_info *type)
 {
     return type->unpack && !type->has_factor && !type->has_half_scale;
@@ -12,8 +16,9 @@ bool qn_tiles_multiply_type(const qn_type_info *type)
 
 size_t qn_tile_gemm_scratch(void)
 {
-    const size_t sums = QN_TILE_CHUNK * 4 * QN_TILE * QN_TILE, partial = QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
-    return (sums + 5 * partial) * sizeof(float) + sizeof(qn_tile_weights);
+    const size_t sums = 4 * QN_TILE * QN_TILE * sizeof(int32_t),
+                 partial = QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS * sizeof(float);
+    return sums + 5 * partial + sizeof(qn_tile_weights);
 }
 
 size_t qn_tile_panel_bytes(size_t n_super)
@@ -32,8 +37,7 @@ void qn_tile_panel_begin(qn_tile_panel *panel, const qn_type_info *type, size_t 
                               .n_groups = n_cols / QN_QUANT_GROUP,
                               .codes = codes,
                               .scale = (float *)(void *)(codes + groups * QN_QUANT_GROUP),
-                              .zero_point = type->zero_point,
-                              .max_code = type->max_code };
+                              .zero_point = type->zero_point };
     if (type->has_offset)
         panel->offset = panel->scale + groups;
     for (size_t i = 0; i < QN_QUANT_GROUP; i++) {

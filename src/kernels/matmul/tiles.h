@@ -1,61 +1,73 @@
 /* GEMM on matrix units that multiply tiles (Intel AMX), and the same in plain C (amx-ref), which checks its logic on
  * every machine.
  *
- * A tile product multiplies 16 weight rows by 16 tokens over one group of 32 values. Codes are bf16 and sums f32: codes
- * are integers of at most 8 bits, and a sum of a group stays below 2^24, so both are exact, and the sums need no
- * conversion before the scaling. That is why bf16 tiles are used and not int8 tiles, which hold 64 values of K: a scale
- * covers 32 values, so both multiply 16*16*32 values in 16 cycles, and the scaling is what takes longest (below).
+ * A tile product multiplies 16 weight rows by 16 tokens over one group of 32 values, of int8 codes with int32 sums. A
+ * tile could hold 64 values of K, but a scale covers 32, and what follows a product is the same for both.
  *
- * Cycles of a core for 16 rows, 16 tokens and one group, measured on a Xeon (family 6, model 207):
+ * Ticks of the TSC (2.1 GHz; 1.2 cycles each) for 16 rows, 16 tokens and one group, measured on a Xeon (family 6, model
+ * 207) with operands in L1 and all threads computing (docs/lab/2026-11-cpu.md):
  *
- *   tile product     16
- *   loading tiles    8 for each KiB; one for each product with 2 x 2 products from two tiles of each operand
- *   storing sums     16, overlaps with products if the sums of an earlier product are stored
- *   scaling          32 f32 instructions (16 times multiply, fused multiply-add). They execute on two ports, but on one
- *                    of them only while tile instructions are in flight (and about 130 cycles after)
+ *   tile product         16
+ *   loading both tiles   18
+ *   storing sums         20
+ *   scaling              18: 16 conversions, multiplications and fused multiply-adds. They execute on two ports, but on
+ *                        one of them only while tile instructions are in flight (and about 130 cycles after)
+ *   product, loads and storing together 63, with scaling of the sums of the step before 80
  *
- * So products and scaling take 32 cycles one after the other, or one during the other: 256 of the 1024
- * multiply-adds per cycle of int8 tiles without scales. int8 tiles would need 48 instructions: a conversion each. The
- * kernel takes two to four times as long, probably for loads and stores that miss L1 (docs/lab/2026-11-cpu.md), so it
- * is used only if QN_CPU names it.
+ * So moving operands and sums to and from the tile registers takes longest: 16384 operations in 80 ticks are 17% of the
+ * int8 rate. bf16 tiles, whose sums need no conversion, have operands twice as large and take 86 ticks.
  *
  * Order of the computation. Partial sum i of an element (matmul.h) has the groups i, i + 16, ... of the row. The kernel
- * computes one partial sum (a lane) of all elements after the other: it unpacks the lane's groups of 64 rows, computes
- * products of several groups, then scales these, with the partial sums of 16 rows by 16 tokens in registers. Lanes come
- * in the order 0 8 4 12 2 10 6 14 1 9 ..., in which the canonical sum of sixteen (kernels/canon.h) needs four
- * intermediate sums. */
+ * computes one partial sum (a lane) of all elements after the other. It unpacks a chunk of the lane's groups of 64
+ * rows. Then, for 16 rows by 16 tokens, it steps through the chunk with the partial sums in vector registers: a step
+ * begins a product, stores the sums of the product before and scales those stored a step earlier, so that no
+ * instruction waits for the one before it. Lanes come in the order 0 8 4 12 2 10 6 14 1 9 ..., in which the canonical
+ * sum of sixteen (kernels/canon.h) needs four intermediate sums. */
 #ifndef QN_KERNELS_MATMUL_TILES_H
 #define QN_KERNELS_MATMUL_TILES_H
 
 #include "kernels/matmul/matmul.h"
 
 enum {
-    QN_TILE = 16,             /* rows, and tokens, of a tile */
-    QN_TILE_PAIR_ROWS = 32,   /* rows of two tiles */
-    QN_TILE_PANEL_ROWS = 64,  /* rows of a panel */
+    QN_TILE = 16,            /* rows, and tokens, of a tile */
+    QN_TILE_PANEL_ROWS = 64, /* rows of a panel */
+    QN_TILE_PANEL_TILES = QN_TILE_PANEL_ROWS / QN_TILE,
     QN_TILE_MAX_TOKENS = 256, /* tokens of a call of the GEMM */
-    QN_TILE_CHUNK = 2         /* groups of a lane that are multiplied before they are scaled; their sums stay in L1 */
+    QN_TILE_MAX_CHUNK = 12    /* groups of a lane that are unpacked at a time: 24 KB of codes */
 };
 
-/* Activations of 16 tokens in a group: codes as bf16, [pair of values][token][2], scales and sums. In
- * qn_acts, tiles are in the order in which the GEMM reads them, which is one stream for a prefetcher: [16 lanes][chunks
- * of QN_TILE_CHUNK super-blocks, the last one may be shorter][blocks of 16 tokens][super-blocks of the chunk]. */
+/* Activations of 16 tokens in a group: int8 codes, [quad of values][token][4], scales and sums. In qn_acts, tiles are
+ * in the order in which the GEMM reads them, which is one stream for a prefetcher: [16 lanes][chunks of
+ * super-blocks][blocks of 16 tokens][super-blocks of the chunk]. */
 typedef struct qn_act_tile {
-    _Alignas(64) uint16_t codes[QN_QUANT_GROUP / 2][QN_TILE][2];
+    _Alignas(64) int8_t codes[QN_QUANT_GROUP / 4][QN_TILE][4];
     float scale[QN_TILE], sum[QN_TILE]; /* sum: of the codes, as in qn_acts */
 } qn_act_tile;
 
 /* The lo codes of the hi/lo split. */
 typedef struct qn_act_tile_lo {
-    _Alignas(64) uint16_t codes[QN_QUANT_GROUP / 2][QN_TILE][2];
+    _Alignas(64) int8_t codes[QN_QUANT_GROUP / 4][QN_TILE][4];
 } qn_act_tile_lo;
+
+/* qn_tile_chunk - returns the number of super-blocks of a chunk: the fewest chunks, nearly equal. */
+static inline size_t qn_tile_chunk(size_t n_super)
+{
+    const size_t n_chunks = (n_super + QN_TILE_MAX_CHUNK - 1) / QN_TILE_MAX_CHUNK;
+    return (n_super + n_chunks - 1) / n_chunks;
+}
+
+/* qn_act_lane_tiles - returns the number of tiles of a lane. */
+static inline size_t qn_act_lane_tiles(const qn_acts *acts)
+{
+    return acts->n_super * ((acts->max_rows + QN_TILE - 1) / QN_TILE);
+}
 
 /* qn_act_tile_at - returns the index of the tile with the token and group `lane` of super-block `super`. */
 static inline size_t qn_act_tile_at(const qn_acts *acts, size_t token, size_t super, size_t lane)
 {
-    const size_t token_tiles = (acts->max_rows + QN_TILE - 1) / QN_TILE, first = super / QN_TILE_CHUNK * QN_TILE_CHUNK,
-                 left = acts->n_super - first, in_chunk = left < QN_TILE_CHUNK ? left : QN_TILE_CHUNK;
-    return (lane * acts->n_super + first) * token_tiles + token / QN_TILE * in_chunk + super - first;
+    const size_t chunk = qn_tile_chunk(acts->n_super), first = super / chunk * chunk, left = acts->n_super - first,
+                 in_chunk = left < chunk ? left : chunk, token_tiles = (acts->max_rows + QN_TILE - 1) / QN_TILE;
+    return lane * qn_act_lane_tiles(acts) + first * token_tiles + token / QN_TILE * in_chunk + super - first;
 }
 
 /* Up to 64 rows of weights for the GEMM: Q1_0 as packed, all other types as codes. Rows up to QN_TILE_PANEL_ROWS that
@@ -66,14 +78,15 @@ typedef struct qn_tile_panel {
     uint8_t *codes;                /* [n_super][16 lanes][64 rows][32], in the order of `order` */
     float *scale, *offset;         /* [n_super][16 lanes][64 rows]; offset is NULL for types without one */
     uint8_t order[QN_QUANT_GROUP]; /* value i of a group is code order[i] */
-    int zero_point, max_code;
+    int zero_point;
 } qn_tile_panel;
 
-/* Groups [first, first + n) of a lane of two tiles of a panel, unpacked. */
+/* Groups [first, first + n) of a lane of a panel, unpacked: codes without the zero point. */
 typedef struct qn_tile_weights {
-    _Alignas(64) uint16_t codes[QN_TILE_CHUNK][QN_TILE_PAIR_ROWS][QN_QUANT_GROUP]; /* bf16 */
-    float scale[QN_TILE_CHUNK][QN_TILE_PAIR_ROWS], offset[QN_TILE_CHUNK][QN_TILE_PAIR_ROWS];
-    size_t lane, first, n, pair;
+    _Alignas(64) int8_t codes[QN_TILE_PANEL_TILES][QN_TILE_MAX_CHUNK][QN_TILE][QN_QUANT_GROUP];
+    float scale[QN_TILE_PANEL_TILES][QN_TILE_MAX_CHUNK][QN_TILE],
+        offset[QN_TILE_PANEL_TILES][QN_TILE_MAX_CHUNK][QN_TILE];
+    size_t lane, first, n;
 } qn_tile_weights;
 
 /* qn_tiles_multiply_type - returns whether the GEMM multiplies weights of this type: quantised types with one scale and

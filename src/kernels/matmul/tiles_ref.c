@@ -13,7 +13,7 @@ typedef struct tile_state {
 
 static void tile_begin(tile_state *state)
 {
-    memset(state, 0xff, sizeof *state); /* NaN, until a tile is loaded */
+    memset(state, 0xa5, sizeof *state); /* until a tile is loaded */
 }
 
 static void tile_end(tile_state *state)
@@ -21,19 +21,22 @@ static void tile_end(tile_state *state)
     (void)state;
 }
 
+enum { HALF_TILE = QN_TILE * QN_QUANT_GROUP };
+
 #define TILE_ZERO(state, tile) memset((state)->tiles[tile], 0, sizeof(state)->tiles[tile])
-#define TILE_LOAD(state, tile, from) memcpy((state)->tiles[tile], from, sizeof(state)->tiles[tile])
+#define TILE_LOAD_WEIGHTS(state, tile, from) memcpy((state)->tiles[tile], from, HALF_TILE)
+#define TILE_LOAD_ACTS(state, tile, from) memcpy((state)->tiles[tile], from, HALF_TILE)
 #define TILE_STORE(state, tile, to) memcpy(to, (state)->tiles[tile], sizeof(state)->tiles[tile])
 #define TILE_MULTIPLY(state, c, a, b) tile_multiply((state)->tiles[c], (state)->tiles[a], (state)->tiles[b])
 
 static void tile_multiply(void *c, const void *a, const void *b)
 {
-    float(*sums)[QN_TILE] = c;
-    const uint16_t(*rows)[QN_QUANT_GROUP] = a, (*pairs)[QN_TILE][2] = b;
+    int32_t(*sums)[QN_TILE] = c;
+    const int8_t(*rows)[QN_QUANT_GROUP] = a, (*quads)[QN_TILE][4] = b;
     for (size_t row = 0; row < QN_TILE; row++)
         for (size_t k = 0; k < QN_QUANT_GROUP; k++)
             for (size_t token = 0; token < QN_TILE; token++)
-                sums[row][token] += qn_bf16_to_f32(rows[row][k]) * qn_bf16_to_f32(pairs[k / 2][token][k % 2]);
+                sums[row][token] += rows[row][k] * quads[k / 4][token][k % 4];
 }
 
 typedef struct v16 {
@@ -57,6 +60,14 @@ static v16 v16_load_f16(const uint16_t *p)
     v16 a;
     for (int i = 0; i < QN_LANES; i++)
         a.x[i] = qn_f16_to_f32(p[i]);
+    return a;
+}
+
+static v16 v16_of_int32(const int32_t *p)
+{
+    v16 a;
+    for (int i = 0; i < QN_LANES; i++)
+        a.x[i] = (float)p[i];
     return a;
 }
 
@@ -99,16 +110,16 @@ static struct code_table code_table_of(const qn_tile_panel *panel)
     return (struct code_table){ panel->order, panel->zero_point };
 }
 
-static void expand_codes(const struct code_table *table, const uint8_t *codes, uint16_t *out)
+static void expand_codes(const struct code_table *table, const uint8_t *codes, int8_t *out)
 {
     for (size_t i = 0; i < QN_QUANT_GROUP; i++)
-        out[i] = (uint16_t)(qn_f32_bits((float)(codes[table->order[i]] - table->zero_point)) >> 16);
+        out[i] = (int8_t)(codes[table->order[i]] - table->zero_point);
 }
 
-static void expand_bits(const uint8_t *word, uint16_t *out)
+static void expand_bits(const uint8_t *words, int8_t *out)
 {
-    for (size_t i = 0; i < QN_QUANT_GROUP; i++)
-        out[i] = word[i / 8] >> i % 8 & 1 ? 0x3f80 : 0xbf80;
+    for (size_t i = 0; i < 2 * QN_QUANT_GROUP; i++)
+        out[i] = words[i / 8] >> i % 8 & 1 ? 1 : -1;
 }
 
 static void tile_transpose(const float *in, float *out)

@@ -94,6 +94,47 @@ TEST(intel_hybrid)
     end_root();
 }
 
+/* What Linux's cpuid driver gives for a processor, as far as it is read: 16 bytes at each leaf's number. */
+static void put_cpuid(int cpu, uint32_t features, uint32_t kind)
+{
+    enum { FEATURES = 7, KIND = 0x1a, REGISTERS = 16 };
+    unsigned char leaves[KIND + REGISTERS] = { 0 };
+    char path[64], full[128];
+    memcpy(leaves + FEATURES + 12, &features, sizeof features); /* EDX */
+    memcpy(leaves + KIND, &kind, sizeof kind);                  /* EAX */
+    snprintf(path, sizeof path, "/dev/cpu/%d/cpuid", cpu);
+    put(path, "");
+    snprintf(full, sizeof full, "%s%s", root, path);
+    write_file(full, leaves, sizeof leaves);
+}
+
+TEST(hybrid_by_cpuid)
+{
+    enum { HYBRID = 1 << 15, OTHERS = 0x7, CORE = 0x40000003, ATOM = 0x20000002 };
+    new_root("0-5", "0-5\n");
+    assert_line("6 cores");
+    for (int cpu = 0; cpu < 6; cpu++)
+        put_cpuid(cpu, HYBRID | OTHERS, cpu < 2 ? CORE : ATOM);
+    assert_line("6 cores, 2 fast and 4 of 0.50 of their speed");
+    assert_true(topology.at[1].speed == 1 && topology.at[2].speed == 0.5f);
+    /* a kind that is not known, a processor that is not hybrid, a file that ends early: all count alike */
+    put_cpuid(5, HYBRID, 0x10000000);
+    assert_line("6 cores");
+    put_cpuid(5, OTHERS, ATOM);
+    assert_line("6 cores");
+    put("/dev/cpu/5/cpuid", "short");
+    assert_line("6 cores");
+    /* lists and capacities count more */
+    put_cpuid(5, HYBRID, ATOM);
+    put("/sys/devices/cpu_core/cpus", "0-3\n");
+    put("/sys/devices/cpu_atom/cpus", "4-5\n");
+    assert_line("6 cores, 4 fast and 2 of 0.50 of their speed");
+    for (int cpu = 0; cpu < 6; cpu++)
+        put_cpu(cpu, "cpu_capacity", cpu < 5 ? "1024\n" : "512\n");
+    assert_line("6 cores, 5 fast and 1 of 0.50 of their speed");
+    end_root();
+}
+
 TEST(big_and_little)
 {
     new_root("0-7", "0-7\n");

@@ -266,7 +266,7 @@ TEST(test_launch)
     assert_int_equal(fake.carveouts_set, 1);
     qn_launch other = launch;
     other.pdl = true;
-    other.shared_bytes = 48 << 10;
+    other.shared_bytes = (48 << 10) - FAKE_STATIC_SHARED;
     assert_ok(qn_cuda_launch(device, NULL, &other, args));
     assert_true(fake.last_pdl);
     assert_false(fake.last_cooperative);
@@ -282,11 +282,14 @@ TEST(test_launch)
     assert_ok(qn_cuda_launch(device, NULL, &other, args));
     assert_int_equal(fake.last_cluster, 0);
     assert_int_equal(fake.loads, 1);
-    assert_int_equal(fake.shared_set, 0); /* 48 KiB need no opt-in */
+    assert_int_equal(fake.shared_set, 0); /* 48 KiB with the static memory need no opt-in */
+    other.shared_bytes++;
+    assert_ok(qn_cuda_launch(device, NULL, &other, args));
+    assert_int_equal(fake.shared_set, 1);
     for (int i = 0; i < 2; i++) {
         other.shared_bytes = 100 << 10;
         assert_ok(qn_cuda_launch(device, NULL, &other, args));
-        assert_int_equal(fake.shared_set, 1);
+        assert_int_equal(fake.shared_set, 2);
         assert_int_equal(fake.last_shared, 100 << 10);
     }
     other.shared_bytes = 228 << 10;
@@ -335,16 +338,65 @@ TEST(test_older)
     fake_expect_empty();
 }
 
+/* Within the limits of another card: properties, and what kernels are compiled for. */
+TEST(test_limits)
+{
+    static const struct {
+        const char *limits, *arch;
+        int major, minor;
+        uint32_t n_sms, shared_bytes;
+    } cards[] = { { "8.9,sms=128,shared=99,memory=24", "compute_89/sm_90", 8, 9, 128, 99 << 10 },
+                  { "8.0", "compute_80/sm_90", 8, 0, 132, 227 << 10 },
+                  { "9.0,shared=163,sms=4096", NULL, 0, 0, 0, 0 },
+                  { "9.0,shared=163,sms=1000", "compute_90/sm_90", 9, 0, 132, 163 << 10 },
+                  { "12.0,sms=36", "compute_90/sm_90/1200", 12, 0, 36, 227 << 10 } };
+    static const char *const wrong[] = { "8",         "7.5",        "8.9,",        "8.9,sms",    "8.9,sms=0",
+                                         "8.9 sms=1", "8.9,sms=-1", "8.9,cores=2", "8.9,sms=1x", "sms=1" };
+    const qn_cuda_driver *driver = fake_driver();
+    qn_cuda_info info;
+    for (size_t i = 0; i < COUNT(cards); i++) {
+        label("%s", cards[i].limits);
+        setenv("QN_CUDA_LIMITS", cards[i].limits, 1);
+        if (!cards[i].arch) {
+            assert_int_equal(qn_cuda_read_info(driver, 0, &info), QN_ERR_INVALID);
+            continue;
+        }
+        qn_cuda *device = open_with(driver);
+        assert_string_equal(qn_cuda_arch(device), cards[i].arch);
+        assert_ok(qn_cuda_read_info(driver, 0, &info));
+        assert_int_equal(info.major, cards[i].major);
+        assert_int_equal(info.minor, cards[i].minor);
+        assert_int_equal(info.n_sms, cards[i].n_sms);
+        assert_int_equal(info.max_shared_bytes, cards[i].shared_bytes);
+        assert_int_equal(qn_cuda_get_info(device)->n_sms, cards[i].n_sms);
+        qn_cuda_close(device);
+    }
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        label("%s", wrong[i]);
+        setenv("QN_CUDA_LIMITS", wrong[i], 1);
+        assert_int_equal(qn_cuda_read_info(driver, 0, &info), QN_ERR_INVALID);
+        assert_non_null(strstr(qn_error_text(), "expected a compute capability"));
+    }
+    setenv("QN_CUDA_LIMITS", "9.0,memory=3", 1);
+    qn_cuda *device = open_with(driver);
+    size_t bytes;
+    assert_ok(qn_cuda_available_memory(device, &bytes));
+    assert_true(bytes == (size_t)2 << 30); /* of 80, 1 is used */
+    qn_cuda_close(device);
+    unsetenv("QN_CUDA_LIMITS");
+    fake_expect_empty();
+}
+
 TEST(test_archs)
 {
     static const struct {
         int major, minor;
         const char *arch;
-    } known[] = { { 8, 0, "sm_80" },   { 8, 6, "sm_80" },   { 8, 7, "sm_80" },   { 8, 9, "sm_89" },
+    } known[] = { { 8, 0, "sm_80" },   { 8, 6, "sm_86" },   { 8, 7, "sm_80" },   { 8, 9, "sm_89" },
                   { 9, 0, "sm_90a" },  { 10, 0, "sm_100" }, { 10, 3, "sm_100" }, { 11, 0, "sm_110" },
                   { 12, 0, "sm_120" }, { 12, 1, "sm_120" } };
     for (size_t i = 0; i < COUNT(known); i++) {
-        char arch[16];
+        char arch[QN_GPU_ARCH_MAX];
         qn_gpu_arch(known[i].major, known[i].minor, arch);
         assert_string_equal(arch, known[i].arch);
     }

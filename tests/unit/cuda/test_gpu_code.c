@@ -41,7 +41,7 @@ TEST(test_carried)
 /* An embedded source, compiled for every architecture by nvcc and NVRTC. */
 TEST(test_real_compilers)
 {
-    static const char *const archs[] = { "sm_80", "sm_89", "sm_90a", "sm_100", "sm_120" };
+    static const char *const archs[] = { "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120" };
     const qn_gpu_code *code = qn_gpu_code_built_in();
     const qn_gpu_file *list[QN_GPU_MAX_FILES];
     qn_gpu_unit unit = { .files = list, .defines = "" };

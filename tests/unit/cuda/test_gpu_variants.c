@@ -177,7 +177,11 @@ static void matmuls(void)
     static const size_t tokens[] = { 1, 2, 8, 16, 17, 32, 33, 65, 96, 128, 130, 512, 4096 },
                         n_tiles[] = { 256, 512, 1024, 1536 };
     const qn_matmul_gpu gpu = { .n_sms = N_SMS, .max_shared_bytes = MAX_SHARED, .clusters = true };
-    const qn_persistent_gpu persistent = { .n_sms = N_SMS, .max_shared_bytes = MAX_SHARED, .major = 9 };
+    static const qn_persistent_gpu persistent[] = { { N_SMS, MAX_SHARED, 9, true },
+                                                    { 108, 163 << 10, 8, true },
+                                                    { 128, 99 << 10, 8, true },
+                                                    { 148, MAX_SHARED, 10, true },
+                                                    { 170, 99 << 10, 12, true } };
     qn_matmul_launch matmul;
     qn_launch launch;
     size_t n_types;
@@ -208,8 +212,9 @@ static void matmuls(void)
                 }
             }
         for (uint32_t n_rows = 1; n_rows <= 2; n_rows++)
-            if (qn_persistent_gpu_supports(&persistent, &matrix.tiles, n_rows))
-                selects(qn_persistent_gpu_launch(&persistent, &matrix.tiles, n_rows, &launch), &launch);
+            for (size_t i = 0; i < COUNT(persistent); i++)
+                if (qn_persistent_gpu_supports(&persistent[i], &matrix.tiles, n_rows))
+                    selects(qn_persistent_gpu_launch(&persistent[i], &matrix.tiles, n_rows, &launch), &launch);
         selects(qn_matmul_gpu_pack(&matrix, 0, 64, 16, 0, &matmul), &matmul.launch);
         qn_matmul_embed_args args;
         selects(qn_matmul_gpu_embed(&matrix, 0, 0, 0, 0, 1, 0, &launch, &args), &launch);

@@ -5,7 +5,13 @@
 
 #include "cuda/kernels/persistent/persistent.h"
 
-static const qn_persistent_gpu h200 = { 132, 227 << 10, 9 };
+static const qn_persistent_gpu h200 = { 132, 227 << 10, 9, true };
+
+/* A100, RTX 3060, 4060, 4090, 5060 Ti, 5090, B200, and the limits of the cards that are supported. */
+static const qn_persistent_gpu cards[] = {
+    { 108, 163 << 10, 8, true }, { 28, 99 << 10, 8, true },   { 24, 99 << 10, 8, true },    { 128, 99 << 10, 8, true },
+    { 36, 99 << 10, 12, true },  { 170, 99 << 10, 12, true }, { 148, 227 << 10, 10, true }, { 20, 99 << 10, 8, true },
+};
 
 static qn_tile_layout tiles_of(qn_type type)
 {
@@ -52,19 +58,23 @@ TEST(partitions)
                                          { 32, 16384 } };
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0 };
     static const uint32_t rotations[] = { 0, 32, 256, 1024 }, n_sms[] = { 120, 132, 144 };
-    for (size_t d = 0; d < 3; d++)
+    for (size_t d = 0; d < 3 + COUNT(cards); d++)
         for (size_t t = 0; t < 3; t++)
             for (size_t r = 0; r < 4; r++)
                 for (size_t i = 0; i < COUNT(sizes); i++) {
-                    label("%u SMs, type %d, rotation %u, %u rows, %u columns", (unsigned)n_sms[d], (int)types[t],
-                          (unsigned)rotations[r], (unsigned)sizes[i][0], (unsigned)sizes[i][1]);
-                    const qn_persistent_gpu gpu = { n_sms[d], 227 << 10, 9 };
+                    const qn_persistent_gpu gpu =
+                        d < 3 ? (qn_persistent_gpu){ n_sms[d], 227 << 10, 9, true } : cards[d - 3];
+                    label("%u SMs, %u bytes, type %d, rotation %u, %u rows, %u columns", (unsigned)gpu.n_sms,
+                          (unsigned)gpu.max_shared_bytes, (int)types[t], (unsigned)rotations[r], (unsigned)sizes[i][0],
+                          (unsigned)sizes[i][1]);
                     const qn_tile_layout tiles = tiles_of(types[t]);
                     qn_persistent_gemv p = gemv_of(sizes[i][0], sizes[i][1], rotations[r]);
                     if (rotations[r] && sizes[i][1] % rotations[r])
                         continue;
                     assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, 1, &p));
                     expect_complete(&gpu, &p, 1);
+                    if (!qn_persistent_gpu_supports(&gpu, &tiles, 2))
+                        continue;
                     assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, 2, &p));
                     expect_complete(&gpu, &p, 2);
                     expect_scratch(&tiles, &p);
@@ -120,9 +130,17 @@ TEST(devices)
     qn_launch launch;
     assert_true(qn_persistent_gpu_supports(&h200, &one, 1) && qn_persistent_gpu_supports(&h200, &two, 1));
     assert_false(qn_persistent_gpu_supports(&h200, &bytes, 1));
-    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 108, 166912, 8 }, &one, 1));
-    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 128, 99 << 10, 8 }, &one, 1));
-    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 148, 227 << 10, 10 }, &one, 1));
+    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 46, 64 << 10, 8, true }, &one, 1));
+    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 132, 227 << 10, 9, false }, &one, 1));
+    for (size_t i = 0; i < COUNT(cards); i++) {
+        assert_ok(qn_persistent_gpu_launch(&cards[i], &two, 1, &launch));
+        assert_true(launch.grid[0] == cards[i].n_sms && launch.shared_bytes <= cards[i].max_shared_bytes);
+        assert_int_equal(launch.variant.values[5], cards[i].major < 10); /* binary MMA */
+        assert_int_equal(qn_persistent_gpu_code_max(&cards[i], &two, 1), cards[i].major < 10 ? 16383 : QN_HILO_MAX);
+    }
+    assert_true(qn_persistent_gpu_is_faster(&h200, 1) && qn_persistent_gpu_is_faster(&cards[3], 1));
+    assert_true(qn_persistent_gpu_is_faster(&cards[5], 900000000) &&
+                !qn_persistent_gpu_is_faster(&cards[5], 200000000));
     assert_int_equal(qn_persistent_gpu_launch(&h200, &bytes, 1, &launch), QN_ERR_UNSUPPORTED);
     assert_ok(qn_persistent_gpu_launch(&h200, &one, 1, &launch));
     assert_int_equal(launch.grid[0], h200.n_sms);

@@ -718,3 +718,48 @@ TEST(q8_0_meets_values_of_four_bits)
     }
     assert_true(found < 0.5 * plain);
 }
+
+static double q8_0_error(const float *x, float d)
+{
+    double sum = 0;
+    for (size_t j = 0; j < 32; j++) {
+        const double code = nearbyint((double)x[j] / (double)d);
+        sum += fabs(code) <= 127 ? pow((double)x[j] - (double)d * code, 2) : INFINITY;
+    }
+    return sum;
+}
+
+/* No fraction of a block's own step has a smaller error than the one that is stored: the search ends early at errors
+ * that are no better. Errors are summed in float32 there. */
+TEST(q8_0_has_the_best_fraction)
+{
+    size_t n_fractions = 0;
+    for (uint32_t draw = 0; draw < 600; draw++) {
+        float x[32], step = INFINITY, largest = 0;
+        uint8_t block[34];
+        uint16_t stored;
+        label("draw %u", draw);
+        for (uint32_t j = 0; j < 32; j++) {
+            const uint32_t code = (j * 7 + draw * j + j * j) % (draw % 3 ? 16 : 3);
+            x[j] =
+                (0.01f + 0.0001f * (float)draw) * ((float)code - (draw % 3 ? 7.3f : 1.0f)) + 1e-5f * (float)(draw % 2);
+            largest = fabsf(x[j]) > largest ? fabsf(x[j]) : largest;
+        }
+        for (size_t i = 0; i < 32; i++)
+            for (size_t j = 0; j < 32; j++)
+                if (x[i] > x[j] && x[i] - x[j] < step && x[i] - x[j] > 2e-3f * largest)
+                    step = x[i] - x[j];
+        qn_type_find(QN_TYPE_Q8_0)->from_float(x, 1, block);
+        memcpy(&stored, block, 2);
+        const double found = q8_0_error(x, qn_f16_to_f32(stored));
+        for (int divisor = 1; divisor <= 24; divisor++) {
+            const float d = qn_f16_to_f32(qn_f32_to_f16(step / (float)divisor));
+            if (d * 127.5f > largest)
+                assert_true(found <= 1.0001 * q8_0_error(x, d) + 1e-12);
+        }
+        const uint16_t plain = qn_f32_to_f16(largest / 127);
+        assert_true(found <= 1.0001 * q8_0_error(x, qn_f16_to_f32(plain)) + 1e-12);
+        n_fractions += stored != plain;
+    }
+    assert_true(n_fractions > 300);
+}

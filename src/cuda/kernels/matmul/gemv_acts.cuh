@@ -16,8 +16,10 @@
 
 #include "cuda/kernels/matmul/gemv.cuh"
 
-// From sm_100 on, binary mma is emulated: about 100 instructions.
-#define BINARY_MMA (QN_BITS == 1 && __CUDA_ARCH__ < 1000)
+// From sm_100 on, binary mma is emulated: about 100 instructions. The persistent decode kernel chooses by itself.
+#ifndef BINARY_MMA
+#define BINARY_MMA (QN_BITS == 1 && QN_CUDA_ARCH < 1000)
+#endif
 #if BINARY_MMA
 #include "cuda/kernels/matmul/bit_planes.cuh"
 #endif

@@ -1,20 +1,30 @@
 // Kernels that measure a GPU's limits: read bandwidth, MMA throughput from registers, launch cost.
 #include "cuda/kernels/peak/peak.h"
 
-// Each thread has four loads of 16 bytes in flight; adjacent threads load adjacent addresses.
-extern "C" __global__ void __launch_bounds__(QN_PEAK_THREADS) qn_peak_read_all(const __grid_constant__ qn_peak_read_args a)
+// Loads of 16 bytes that a thread has in flight; adjacent threads load adjacent addresses.
+enum { LOADS = 8 };
+
+// Volatile: the compiler would use the first loads before it issues the last ones, to save registers.
+QN_DEVICE uint4 load_once(const uint4 *from)
+{
+    uint4 v;
+    asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
+    return v;
+}
+
+extern "C" __global__ void __launch_bounds__(QN_PEAK_THREADS, 1) qn_peak_read_all(const __grid_constant__ qn_peak_read_args a)
 {
     const uint4 *from = (const uint4 *)a.from;
     const uint64_t n_threads = (uint64_t)gridDim.x * QN_PEAK_THREADS;
     uint64_t at = (uint64_t)blockIdx.x * QN_PEAK_THREADS + threadIdx.x;
     uint32_t sum = 0;
-    for (; at + 3 * n_threads < a.n_uint4; at += 4 * n_threads) {
-        uint4 v[4];
+    for (; at + (LOADS - 1) * n_threads < a.n_uint4; at += LOADS * n_threads) {
+        uint4 v[LOADS];
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            v[i] = __ldcs(from + at + i * n_threads);
+        for (int i = 0; i < LOADS; i++)
+            v[i] = load_once(from + at + i * n_threads);
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < LOADS; i++)
             sum ^= v[i].x ^ v[i].y ^ v[i].z ^ v[i].w;
     }
     for (; at < a.n_uint4; at += n_threads) {
@@ -23,6 +33,25 @@ extern "C" __global__ void __launch_bounds__(QN_PEAK_THREADS) qn_peak_read_all(c
     }
     if (sum == QN_FULL_MASK)
         *a.out = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(QN_PEAK_THREADS, 1) qn_peak_copy_all(const __grid_constant__ qn_peak_copy_args a)
+{
+    const uint4 *from = (const uint4 *)a.from;
+    uint4 *to = (uint4 *)a.to;
+    const uint64_t n_threads = (uint64_t)gridDim.x * QN_PEAK_THREADS;
+    uint64_t at = (uint64_t)blockIdx.x * QN_PEAK_THREADS + threadIdx.x;
+    for (; at + (LOADS - 1) * n_threads < a.n_uint4; at += LOADS * n_threads) {
+        uint4 v[LOADS];
+#pragma unroll
+        for (int i = 0; i < LOADS; i++)
+            v[i] = load_once(from + at + i * n_threads);
+#pragma unroll
+        for (int i = 0; i < LOADS; i++)
+            __stcs(to + at + i * n_threads, v[i]);
+    }
+    for (; at < a.n_uint4; at += n_threads)
+        __stcs(to + at, __ldcs(from + at));
 }
 
 QN_DEVICE void mma_int8(const qn_peak_mma_args &args)

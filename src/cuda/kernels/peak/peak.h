@@ -5,7 +5,8 @@
 
 #include "cuda/kernels/launch.h"
 
-enum { QN_PEAK_THREADS = 512 };
+/* Grids are one block an SM, so that their number is the number of SMs, also under limits (cuda/runtime/limits.h). */
+enum { QN_PEAK_THREADS = 1024 };
 
 /* qn_peak_read_all - Reads n_uint4 times 16 bytes. *out is written only if the exclusive or of a thread's data is all
  * ones: the compiler cannot drop the loads, and there are practically no stores. */
@@ -14,6 +15,13 @@ typedef struct qn_peak_read_args {
     QN_GPU_PTR(const uint8_t) from;
     uint64_t n_uint4;
 } qn_peak_read_args;
+
+/* qn_peak_copy_all - Copies n_uint4 times 16 bytes. */
+typedef struct qn_peak_copy_args {
+    QN_GPU_PTR(uint8_t) to;
+    QN_GPU_PTR(const uint8_t) from;
+    uint64_t n_uint4;
+} qn_peak_copy_args;
 
 /* qn_peak_mma - Runs n_steps steps of QN_PEAK_MMAS independent MMAs in each warp, all in registers. *out is written
  * only for a result that cannot occur, so that the compiler keeps the MMAs. */
@@ -42,6 +50,11 @@ typedef struct qn_peak_read {
     qn_peak_read_args args;
 } qn_peak_read;
 
+typedef struct qn_peak_copy {
+    qn_launch launch;
+    qn_peak_copy_args args;
+} qn_peak_copy;
+
 typedef struct qn_peak_mma {
     qn_launch launch;
     qn_peak_mma_args args;
@@ -51,6 +64,9 @@ typedef struct qn_peak_mma {
 /* qn_peak_read_plan - Plans a read of `bytes` bytes at `from`. out is the address of one uint32. QN_ERR_INVALID unless
  * bytes and from are multiples of 16. */
 qn_status qn_peak_read_plan(uint64_t out, uint64_t from, size_t bytes, uint32_t n_sms, qn_peak_read *plan);
+
+/* qn_peak_copy_plan - Plans a copy of `bytes` bytes. QN_ERR_INVALID as for qn_peak_read_plan. */
+qn_status qn_peak_copy_plan(uint64_t to, uint64_t from, size_t bytes, uint32_t n_sms, qn_peak_copy *plan);
 
 /* qn_peak_mma_plan - Plans n_steps steps of MMAs, of bf16 or int8. out is the address of one uint32. */
 void qn_peak_mma_plan(uint64_t out, bool bf16, uint32_t n_steps, uint32_t n_sms, qn_peak_mma *plan);

@@ -6,92 +6,152 @@
 
 enum kernel { KERNEL_persistent, KERNEL_persistent_rows };
 
-static const struct {
+/* Values of a variant, in the order of variants.def. */
+enum { BITS, SCALES, STAGES, GEMV_WARPS, COLUMNS_FIRST, BIT_PLANES, N_VALUES };
+
+/* Values that the kernel of several rows has not are zeros. */
+static const struct variant {
     enum kernel kernel;
-    uint32_t bits, scales, stages;
+    uint32_t values[N_VALUES];
 } variants[] = {
 #define QN_PLAIN(name, file)
 #define QN_SOURCE(name, file, ...)
-#define QN_VARIANT(name, ...) { KERNEL_##name, __VA_ARGS__ },
+#define QN_VARIANT(name, ...) { KERNEL_##name, { __VA_ARGS__ } },
 #include "cuda/kernels/persistent/variants.def"
 };
 
-enum { N_VARIANTS = sizeof variants / sizeof *variants, WARPS = QN_PERSISTENT_THREADS / 32, GEMV_WARPS = WARPS - 1 };
+enum { N_VARIANTS = sizeof variants / sizeof *variants, WARPS = QN_PERSISTENT_THREADS / 32 };
 
-static uint32_t shared_bytes(size_t variant)
+static uint32_t gemv_warps(const struct variant *variant)
 {
-    const uint32_t bits = variants[variant].bits,
-                   tile = bits * QN_FRAGMENT_BYTES + variants[variant].scales * 2 * QN_TILE_ROWS;
-    const uint32_t ring = variants[variant].stages * QN_PERSISTENT_STEP_TILES(bits) * tile;
-    return QN_PERSISTENT_CONTROL_BYTES + (variants[variant].kernel == KERNEL_persistent
-                                              ? QN_PERSISTENT_SCRATCH_BYTES + WARPS * ring
-                                              : QN_PERSISTENT_ROWS_SCRATCH_BYTES + GEMV_WARPS * ring);
+    return variant->kernel == KERNEL_persistent ? variant->values[GEMV_WARPS] : WARPS - 1;
 }
 
-/* Returns the index of the variant of the kernel for a tile layout and number of rows. Binary MMA is native to the
- * tensor cores of compute capability 8.x and 9.x, of which only 9.0 has enough shared memory. Later devices emulate it,
- * which is slower than separate launches with int8 MMA. Several rows use int8 MMA, but need the plan of one row too.
- * Returns N_VARIANTS if there is no variant. */
-static size_t variant_of(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows)
+static uint32_t shared_bytes(const struct variant *variant)
+{
+    const uint32_t bits = variant->values[BITS],
+                   tile = bits * QN_FRAGMENT_BYTES + variant->values[SCALES] * 2 * QN_TILE_ROWS;
+    const uint32_t ring = variant->values[STAGES] * QN_PERSISTENT_STEP_TILES(bits) * tile;
+    return QN_PERSISTENT_CONTROL_BYTES + gemv_warps(variant) * ring +
+           (variant->kernel == KERNEL_persistent ? QN_PERSISTENT_SCRATCH_BYTES : QN_PERSISTENT_ROWS_SCRATCH_BYTES);
+}
+
+/* Whether the device's tensor cores have binary MMA. Compute capability 10.0 and later emulate it: in nvcc's machine
+ * code it is BMMA up to 9.0, and a call of a function from 10.0 on. */
+static bool has_binary_mma(const qn_persistent_gpu *gpu)
+{
+    return gpu->major <= 9;
+}
+
+/* Returns the first variant of the kernel for a tile layout and number of rows that fits the device; NULL if there is
+ * none. Several rows use int8 MMA, but need the plan of one row too. */
+static const struct variant *variant_of(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows)
 {
     const enum kernel kernel = n_rows > 1 ? KERNEL_persistent_rows : KERNEL_persistent;
-    size_t i = 0;
-    while (i < N_VARIANTS && (variants[i].kernel != kernel || variants[i].bits != tiles->bits ||
-                              variants[i].scales != tiles->n_scales || shared_bytes(i) > gpu->max_shared_bytes))
-        i++;
-    return gpu->major == 9 && !tiles->has_offset && n_rows <= QN_PERSISTENT_MAX_ROWS ? i : N_VARIANTS;
+    if (!gpu->cooperative || tiles->has_offset || n_rows > QN_PERSISTENT_MAX_ROWS)
+        return NULL;
+    for (const struct variant *v = variants; v < variants + N_VARIANTS; v++)
+        if (v->kernel == kernel && v->values[BITS] == tiles->bits && v->values[SCALES] == tiles->n_scales &&
+            (!v->values[BIT_PLANES] || has_binary_mma(gpu)) && shared_bytes(v) <= gpu->max_shared_bytes)
+            return v;
+    return NULL;
 }
 
 bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows)
 {
-    return variant_of(gpu, tiles, n_rows) < N_VARIANTS;
+    return variant_of(gpu, tiles, n_rows) != NULL;
+}
+
+/* Measured on an H200 within the limits of an RTX 5090, Q1_0, tok/s in phases and in launches: 1.7B (0.2 GB of codes in
+ * phases) 1270 and 1398, 8B (0.9 GB) 824 and 698. The small model reads few weights, and launches with PDL overlap.
+ * With binary MMA phases take no longer: as a 4090 1398 and 1111, as an H200 1445 and 1496. */
+bool qn_persistent_gpu_is_faster(const qn_persistent_gpu *gpu, uint64_t weight_bytes)
+{
+    enum { ENOUGH = 400 << 20 };
+    return has_binary_mma(gpu) || weight_bytes >= ENOUGH;
+}
+
+uint32_t qn_persistent_gpu_code_max(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows)
+{
+    const struct variant *variant = variant_of(gpu, tiles, n_rows);
+    return !variant || !variant->values[BIT_PLANES] ? QN_HILO_MAX : tiles->bits == 1 ? 32767 : 16383;
 }
 
 /* ---- Partition of a GEMV ---- */
 
-/* Returns the bytes of scratch that a block of the GEMV needs in shared memory (gemv_phase of persistent.cu). */
-static uint64_t scratch_bytes(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
-                              uint32_t block_tiles)
+/* A GEMV to be divided: for which variant, of which tiles. */
+struct division {
+    const struct variant *variant;
+    const qn_tile_layout *tiles;
+    const qn_persistent_gemv *gemv;
+};
+
+/* The groups of row tiles of a block, a step each. */
+static uint64_t groups_of(const struct division *d, uint32_t block_tiles)
 {
-    const uint64_t acts_f32 = (uint64_t)slice_k_tiles * QN_TILE_COLS * sizeof(float), f16_scratch = WARPS * 64;
-    const uint64_t acc_bytes = (uint64_t)slice_k_tiles * block_tiles * QN_TILE_ROWS * sizeof(float);
-    return (uint64_t)slice_k_tiles * QN_PERSISTENT_K_TILE_BYTES(tiles->n_scales) +
-           (p->n_f16_tiles ? acts_f32 + f16_scratch : 0) + (p->rotation && acts_f32 > acc_bytes ? acts_f32 : acc_bytes);
+    return (block_tiles + QN_PERSISTENT_STEP_TILES(d->tiles->bits) - 1) / QN_PERSISTENT_STEP_TILES(d->tiles->bits);
 }
 
-static uint64_t groups_of(const qn_tile_layout *tiles, uint32_t block_tiles)
+/* The segments of a block: one for each group, and one more where a warp ends within a group. */
+static uint64_t segments_of(const struct division *d, uint32_t block_tiles)
 {
-    return (block_tiles + QN_PERSISTENT_STEP_TILES(tiles->bits) - 1) / QN_PERSISTENT_STEP_TILES(tiles->bits);
+    return groups_of(d, block_tiles) + gemv_warps(d->variant) - 1;
+}
+
+/* The steps of the busiest warp. */
+static uint64_t most_steps(const struct division *d, uint32_t slice_k_tiles, uint32_t block_tiles)
+{
+    return (slice_k_tiles * groups_of(d, block_tiles) + gemv_warps(d->variant) - 1) / gemv_warps(d->variant);
+}
+
+/* Returns the bytes of scratch that a block of the GEMV needs in shared memory (gemv_phase of persistent.cu). */
+static uint64_t scratch_bytes(const struct division *d, uint32_t slice_k_tiles, uint32_t block_tiles)
+{
+    const uint64_t acts_f32 = (uint64_t)slice_k_tiles * QN_TILE_COLS * sizeof(float), f16_scratch = WARPS * 64,
+                   tile = QN_TILE_ROWS * sizeof(float);
+    const uint64_t sums = d->variant->values[COLUMNS_FIRST]
+                              ? segments_of(d, block_tiles) * QN_PERSISTENT_STEP_TILES(d->tiles->bits) * tile
+                              : (uint64_t)slice_k_tiles * block_tiles * tile;
+    const uint64_t k_tile = d->variant->values[BIT_PLANES] ? QN_PERSISTENT_K_TILE_BYTES(d->tiles->n_scales)
+                                                           : QN_PERSISTENT_K_TILE_INT8_BYTES(d->tiles->n_scales);
+    return slice_k_tiles * k_tile + (d->gemv->n_f16_tiles ? acts_f32 + f16_scratch : 0) +
+           (d->gemv->rotation && acts_f32 > sums ? acts_f32 : sums);
 }
 
 /* Returns the bytes of scratch of a GEMV of several rows (gemv_shared_of of persistent_rows.cu). */
-static uint64_t rows_scratch_bytes(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
-                                   uint32_t block_tiles)
+static uint64_t rows_scratch_bytes(const struct division *d, uint32_t slice_k_tiles, uint32_t block_tiles)
 {
     const uint64_t k_tile_bytes = 2 * (QN_ACTS_HILO_BYTES + QN_PERSISTENT_MAX_ROWS * sizeof(float));
-    const uint64_t row_bytes = (QN_PERSISTENT_STEP_TILES(tiles->bits) * QN_TILE_ROWS + 4) * sizeof(float);
-    return slice_k_tiles * k_tile_bytes + (p->n_f16_tiles ? QN_PERSISTENT_MAX_ROWS * WARPS * 64 : 0) +
-           (groups_of(tiles, block_tiles) + GEMV_WARPS - 1) * QN_PERSISTENT_MAX_ROWS * row_bytes;
+    const uint64_t row_bytes = (QN_PERSISTENT_STEP_TILES(d->tiles->bits) * QN_TILE_ROWS + 4) * sizeof(float);
+    return slice_k_tiles * k_tile_bytes + (d->gemv->n_f16_tiles ? QN_PERSISTENT_MAX_ROWS * WARPS * 64 : 0) +
+           segments_of(d, block_tiles) * QN_PERSISTENT_MAX_ROWS * row_bytes;
 }
 
-/* Estimates the cycles of a GEMV of one row: the weights of the block with the most tiles, its prologue (a round is
- * 2048 columns: four a thread), and the reduction of its partials by later phases. */
-static uint64_t cost_of(const qn_tile_layout *tiles, uint32_t slice_k_tiles, uint32_t n_slices, uint32_t block_tiles)
+/* Estimates the cycles of a GEMV of one row: the weights of the block with the most tiles, at the rate of an H200's
+ * memory; with columns first not less than the steps of the busiest warp, which take 24 cycles of an SM a bit and tile
+ * with bit planes and twice that with int8; its prologue (a round is 2048 columns: four a thread), and the reduction of
+ * its partials by later phases. */
+static uint64_t cost_of(const struct division *d, uint32_t slice_k_tiles, uint32_t n_slices, uint32_t block_tiles)
 {
-    const uint64_t rounds = ((uint64_t)slice_k_tiles * QN_TILE_COLS + 2047) / 2048;
-    return (uint64_t)slice_k_tiles * block_tiles * (tiles->bits * 30) + rounds * 600 + (uint64_t)n_slices * 60;
+    const uint64_t rounds = ((uint64_t)slice_k_tiles * QN_TILE_COLS + 2047) / 2048, bits = d->tiles->bits;
+    uint64_t weights = (uint64_t)slice_k_tiles * block_tiles * (bits * 30);
+    if (d->variant->values[COLUMNS_FIRST]) {
+        const uint64_t step = QN_PERSISTENT_STEP_TILES(bits) * bits * (d->variant->values[BIT_PLANES] ? 24 : 48),
+                       all = most_steps(d, slice_k_tiles, block_tiles) * gemv_warps(d->variant) * step;
+        weights = all > weights ? all : weights;
+    }
+    return weights + rounds * 600 + (uint64_t)n_slices * 60;
 }
 
 /* Estimates the cycles of a GEMV of several rows: the steps of the busiest warp, with 15 warps on four issue ports and
  * 120 instructions a bit and tile; the copy of the slice's activations, 32 bytes a cycle; writing and reading the
  * partials of all blocks, 512 bytes a tile and slice, at 3100 bytes a cycle of L2; their reduction by later phases, 60
  * cycles a slice. */
-static uint64_t rows_cost_of(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
-                             uint32_t n_slices, uint32_t block_tiles)
+static uint64_t rows_cost_of(const struct division *d, uint32_t slice_k_tiles, uint32_t n_slices, uint32_t block_tiles)
 {
-    const uint64_t steps = (slice_k_tiles * groups_of(tiles, block_tiles) + GEMV_WARPS - 1) / GEMV_WARPS;
-    return steps * QN_PERSISTENT_STEP_TILES(tiles->bits) * tiles->bits * 450 + (uint64_t)slice_k_tiles * 130 +
-           (uint64_t)p->n_tiles * n_slices / 3 + (uint64_t)n_slices * 60;
+    const uint64_t steps = most_steps(d, slice_k_tiles, block_tiles), bits = d->tiles->bits;
+    return steps * QN_PERSISTENT_STEP_TILES(bits) * bits * 450 + (uint64_t)slice_k_tiles * 130 +
+           (uint64_t)d->gemv->n_tiles * n_slices / 3 + (uint64_t)n_slices * 60;
 }
 
 /* Whether a slice can have this number of K tiles. */
@@ -105,22 +165,32 @@ static bool is_slice(const qn_persistent_gpu *gpu, const qn_persistent_gemv *p, 
 }
 
 /* The cost of a partition; UINT64_MAX if its scratch does not fit. */
-static uint64_t partition_cost(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t n_rows,
-                               uint32_t k_tiles, uint32_t slices, uint32_t block_tiles)
+static uint64_t partition_cost(const struct division *d, uint32_t k_tiles, uint32_t slices, uint32_t block_tiles)
 {
-    if (n_rows > 1)
-        return rows_scratch_bytes(tiles, p, k_tiles, block_tiles) <= QN_PERSISTENT_ROWS_SCRATCH_BYTES
-                   ? rows_cost_of(tiles, p, k_tiles, slices, block_tiles)
+    if (d->variant->kernel == KERNEL_persistent_rows)
+        return rows_scratch_bytes(d, k_tiles, block_tiles) <= QN_PERSISTENT_ROWS_SCRATCH_BYTES
+                   ? rows_cost_of(d, k_tiles, slices, block_tiles)
                    : UINT64_MAX;
-    return scratch_bytes(tiles, p, k_tiles, block_tiles) <= QN_PERSISTENT_SCRATCH_BYTES
-               ? cost_of(tiles, k_tiles, slices, block_tiles)
+    return scratch_bytes(d, k_tiles, block_tiles) <= QN_PERSISTENT_SCRATCH_BYTES
+               ? cost_of(d, k_tiles, slices, block_tiles)
                : UINT64_MAX;
+}
+
+static qn_status refuse(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows)
+{
+    return qn_fail(QN_ERR_UNSUPPORTED,
+                   "persistent decode kernel: %u rows, weights of %u bits on a device of compute capability %d with %u "
+                   "bytes of shared memory",
+                   n_rows, tiles->bits, gpu->major, gpu->max_shared_bytes);
 }
 
 qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows,
                                       qn_persistent_gemv *p)
 {
     const uint32_t r = p->rotation;
+    const struct division d = { variant_of(gpu, tiles, n_rows), tiles, p };
+    if (!d.variant)
+        return refuse(gpu, tiles, n_rows);
     if (r && (r < 32 || r > 1024 || (r & (r - 1)) || p->n_cols % r))
         return qn_fail(QN_ERR_UNSUPPORTED, "persistent decode kernel: a GEMV of %u columns, rotated in blocks of %u",
                        p->n_cols, r);
@@ -136,7 +206,7 @@ qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_til
         if (blocks > p->n_tiles)
             blocks = p->n_tiles;
         const uint32_t block_tiles = (p->n_tiles + blocks - 1) / blocks;
-        const uint64_t cost = partition_cost(tiles, p, n_rows, k_tiles, slices, block_tiles);
+        const uint64_t cost = partition_cost(&d, k_tiles, slices, block_tiles);
         if (cost >= best)
             continue;
         best = cost;
@@ -147,8 +217,8 @@ qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_til
     return best < UINT64_MAX
                ? QN_OK
                : qn_fail(QN_ERR_UNSUPPORTED,
-                         "persistent decode kernel: a GEMV of %u tiles and %u columns: its accumulators do not "
-                         "fit in shared memory",
+                         "persistent decode kernel: a GEMV of %u tiles and %u columns: its sums do not fit in shared "
+                         "memory",
                          p->n_tiles, p->n_cols);
 }
 
@@ -167,19 +237,17 @@ uint32_t qn_persistent_gpu_splits(const qn_persistent_gpu *gpu, size_t head_dim,
 qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows,
                                    qn_launch *out)
 {
-    const size_t i = variant_of(gpu, tiles, n_rows);
-    if (i == N_VARIANTS)
-        return qn_fail(
-            QN_ERR_UNSUPPORTED,
-            "persistent decode kernel: %u rows, weights of %u bits on a device with %u bytes of shared memory", n_rows,
-            tiles->bits, gpu->max_shared_bytes);
-    const uint32_t bits = variants[i].bits, scales = variants[i].scales, stages = variants[i].stages;
-    *out = (qn_launch){ .variant = n_rows > 1 ? QN_GPU_VARIANT(persistent_rows, bits, scales, stages)
-                                              : QN_GPU_VARIANT(persistent, bits, scales, stages),
+    const struct variant *variant = variant_of(gpu, tiles, n_rows);
+    if (!variant)
+        return refuse(gpu, tiles, n_rows);
+    const uint32_t *v = variant->values;
+    *out = (qn_launch){ .variant = n_rows > 1 ? QN_GPU_VARIANT(persistent_rows, v[BITS], v[SCALES], v[STAGES])
+                                              : QN_GPU_VARIANT(persistent, v[BITS], v[SCALES], v[STAGES], v[GEMV_WARPS],
+                                                               v[COLUMNS_FIRST], v[BIT_PLANES]),
                         .function = n_rows > 1 ? "qn_persistent_decode_rows" : "qn_persistent_decode",
                         .grid = { gpu->n_sms, 1, 1 },
                         .block = { QN_PERSISTENT_THREADS, 1, 1 },
-                        .shared_bytes = shared_bytes(i),
+                        .shared_bytes = shared_bytes(variant),
                         .args_bytes = sizeof(qn_persistent_args),
                         .pdl = true,
                         .cooperative = true };

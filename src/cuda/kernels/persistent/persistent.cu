@@ -2,8 +2,8 @@
 // Read the head comment of persistent.h first: it describes phases, split-K GEMVs, the hand-over of partial sums and
 // memory ordering. Here are the loop over phases (at the end of the file), the GEMV and store phases.
 // persistent_stream.cuh has the weight pipeline, work descriptors and the grid barrier; persistent_prologue.cuh,
-// persistent_delta.cuh and persistent_attention.cuh prologues and the other phases; plane_acts.cuh the activations and
-// matmul/bit_planes.cuh the inner product of the GEMV.
+// persistent_delta.cuh and persistent_attention.cuh prologues and the other phases; plane_acts.cuh and byte_acts.cuh the
+// activations and the inner product of the GEMV, by binary MMA and by int8 MMA. persistent.h lists the configurations.
 //
 // A GEMV phase, in one block:
 //
@@ -11,13 +11,14 @@
 //      earlier phases in ascending order; norm, SwiGLU, gate or combine; Hadamard transform; quantise to bit planes in
 //      shared memory. __syncthreads().
 //   2. Prefetch the next phase's inputs other than weights and partials into L2 (prefetch_next).
-//   3. GEMV (all warps but the barrier warp): each warp multiplies its range of the block's (K tile, row tile) pairs.
-//      The weights come from its ring buffer, the sums of each pair go to shared memory. __syncthreads().
+//   3. GEMV (GEMV warps): each warp multiplies its range of the block's (K tile, row tile) pairs. The weights come from
+//      its ring buffer, the sums go to shared memory: of each pair, or with COLUMNS_FIRST of each segment, a warp's part
+//      of the K tiles of a group of STEP_TILES row tiles. __syncthreads().
 //   4. Reduction over the slice's K tiles, in ascending order: the block's partial sums, to global memory
-//      (reduce_k_tiles).
+//      (reduce_k_tiles, reduce_segments).
 //   5. __syncthreads(), arrival at the grid barrier (end_phase), wait, __syncthreads().
 //
-// Shared memory: persistent_stream.cuh. The ring buffer of the barrier warp is unused.
+// Shared memory: persistent_stream.cuh.
 //
 // Registers. Spills are costly beyond their number: the acquire at a grid barrier invalidates L1, so that each spilled
 // value costs a round trip to L2 in the next phase.
@@ -25,20 +26,24 @@
 
 #include "cuda/kernels/persistent/persistent_prologue.cuh"
 #include "cuda/kernels/persistent/persistent_stream.cuh"
+#if QN_BIT_PLANES
 #include "cuda/kernels/persistent/plane_acts.cuh"
+#else
+#include "cuda/kernels/persistent/byte_acts.cuh"
+#endif
 
 // Layout of a GEMV phase's scratch in shared memory.
 struct gemv_shared {
-    uint8_t *acts;   // activations of the slice as bit planes
+    uint8_t *acts;   // quantised activations of the slice
     // with fp16 rows: activations in f32, neither rotated nor quantised, then F16_SCRATCH floats; else null
     float *acts_f32;
-    // The same memory twice. acc: sums, [k_tiles][tiles][16]; rotated: before that, the Hadamard transform's exchange
-    // between warps.
+    // The same memory twice. acc: sums, [k_tiles][tiles][16], or segments; rotated: before that, the Hadamard transform's
+    // exchange between warps.
     float *acc, *rotated;
 };
 
-// The prologue of a GEMV: activations of `count` columns from `first` on, the block's slice (full K tiles), as bit
-// planes in m.acts. Where `rotation` exceeds the WARP_COLS columns of a warp, warps exchange values through m.rotated,
+// The prologue of a GEMV: activations of `count` columns from `first` on, the block's slice (full K tiles), quantised in
+// m.acts. Where `rotation` exceeds the WARP_COLS columns of a warp, warps exchange values through m.rotated,
 // in a second pass. store_x: the sum of squares of each warp's columns goes to control.sumsq.
 QN_DEVICE void make_activations(persistent_control &control, const qn_persistent_gemv &s, const gemv_shared &m, uint32_t first,
                                 uint32_t count, bool store_x, uint32_t warp, uint32_t lane)
@@ -69,7 +74,7 @@ QN_DEVICE void make_activations(persistent_control &control, const qn_persistent
             } else {
                 x = hadamard_over_groups(m.rotated + at / rotation * rotation, at % rotation / WARP_COLS, rotation, 4 * lane);
             }
-            quantize_bit_planes(m.acts, at, scale_4(x, normal), lane);
+            quantize_acts(m.acts, at, scale_4(x, normal), lane);
         }
         if (rotation <= WARP_COLS)
             break;
@@ -118,17 +123,91 @@ QN_DEVICE void prefetch_next(const qn_persistent_args &a, const persistent_contr
 
 // ---- GEMV phase ----
 
-// One step: `count` tiles at shared address `step` times the activations of a K tile, sums to `to` [count][16]. Two
+// Adds the products of one step, `count` tiles at shared address `step` times the activations of a K tile, to acc. Two
 // tiles at a time: with an odd count the last tile is stale data, whose sums are not stored.
-QN_DEVICE void gemv_step(float *to, uint32_t step, uint32_t count, const bit_plane_acts &x, uint32_t lane)
+QN_DEVICE void gemv_step(float (&acc)[STEP_TILES][2], uint32_t step, uint32_t count, const gemv_acts &x, uint32_t lane)
 {
     const uint32_t codes = step + 16 * lane, scales = step + STEP_TILES * CODE_BYTES + lane / 4 * 4;
-    float acc[STEP_TILES][2] = {};
 #pragma unroll
     for (int m = 0; m < STEP_TILES; m += 2)
         if (m < count)
-            bit_plane_mma<2>(acc + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x, lane);
-    reduce_store_n1<STEP_TILES>(to, acc, count, lane);
+            acts_mma<2>(acc + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x, lane);
+}
+
+#if COLUMNS_FIRST
+
+enum { SEGMENT_FLOATS = STEP_TILES * QN_TILE_ROWS };
+
+// The warp's range. Its segment of the group of tiles that begins at tile t is at index t / STEP_TILES + warp: both
+// ascend.
+QN_DEVICE void multiply_range(const work_descriptor &work, const persistent_control &control, const gemv_shared &m,
+                              weight_stream &stream, uint32_t warp, uint32_t lane)
+{
+    tile_range at = work.warp_ranges[warp];
+    float acc[STEP_TILES][2] = {};
+#pragma unroll 1
+    while (at.remaining) {
+        const uint32_t count = work.tiles - at.tile;
+        gemv_acts x;
+        load_acts(x, qn_shared_address(m.acts) + at.k_tile * K_TILE_ACTS_BYTES, lane);
+        gemv_step(acc, wait_for_step(stream), count, x, lane);
+        release_step(stream, control, warp, lane);
+        at.k_tile++;
+        at.remaining--;
+        if (at.k_tile == work.k_tiles || !at.remaining) {
+            reduce_store_n1<STEP_TILES>(m.acc + (at.tile / STEP_TILES + warp) * SEGMENT_FLOATS, acc, count, lane);
+#pragma unroll
+            for (int i = 0; i < STEP_TILES; i++)
+                acc[i][0] = acc[i][1] = 0;
+            at.k_tile = 0;
+            at.tile += STEP_TILES;
+        }
+    }
+}
+
+// Adds the segments of each group of tiles, in ascending order of K, and stores the block's partial sums to out.
+QN_DEVICE void reduce_segments(float *out, const float *segments, const work_descriptor &work)
+{
+    enum { GROUP_QUADS = SEGMENT_FLOATS / 4 };
+    const uint32_t k_tiles = work.k_tiles, quads = work.tiles * (QN_TILE_ROWS / 4), all = block_steps(k_tiles, work.tiles);
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < quads; i += QN_PERSISTENT_THREADS) {
+        const uint32_t group = i / GROUP_QUADS, last = warp_of_step(all, (group + 1) * k_tiles - 1);
+        float4 sum = {};
+#pragma unroll 1
+        for (uint32_t warp = warp_of_step(all, group * k_tiles); warp <= last; warp++)
+            if (work.warp_ranges[warp].remaining)
+                sum = add_4(sum, *(const float4 *)(segments + (group + warp) * SEGMENT_FLOATS + i % GROUP_QUADS * 4));
+        __stcg((float4 *)(out + 4 * i), sum);
+    }
+}
+
+#else
+
+// The warp's range: the sums of each (K tile, row tile) pair.
+QN_DEVICE void multiply_range(const work_descriptor &work, const persistent_control &control, const gemv_shared &m,
+                              weight_stream &stream, uint32_t warp, uint32_t lane)
+{
+    const uint32_t tiles = work.tiles;
+    tile_range at = work.warp_ranges[warp];
+    float *to = m.acc + (at.k_tile * tiles + at.tile) * QN_TILE_ROWS;
+    gemv_acts x;
+    while (at.remaining) {
+        load_acts(x, qn_shared_address(m.acts) + at.k_tile * K_TILE_ACTS_BYTES, lane);
+        uint32_t remaining = min(at.remaining, tiles - at.tile);
+        at.remaining -= remaining;
+        at.k_tile++;
+        at.tile = 0;
+        while (remaining) {
+            const uint32_t count = remaining < STEP_TILES ? remaining : STEP_TILES;
+            float acc[STEP_TILES][2] = {};
+            gemv_step(acc, wait_for_step(stream), count, x, lane);
+            reduce_store_n1<STEP_TILES>(to, acc, count, lane);
+            release_step(stream, control, warp, lane);
+            to += count * QN_TILE_ROWS;
+            remaining -= count;
+        }
+    }
 }
 
 QN_DEVICE float4 load_shared_4_if(uint32_t address, bool pred)
@@ -168,12 +247,14 @@ QN_DEVICE void reduce_k_tiles(float *out, const float *acc, uint32_t k_tiles, ui
     }
 }
 
+#endif
+
 // Phase i, a GEMV: see the head comment. gemv_index counts the GEMVs of the launch.
 QN_DEVICE void gemv_phase(const qn_persistent_args &a, uint32_t i, persistent_control &control, const qn_persistent_gemv &s,
                           uint8_t *scratch, weight_stream &stream, uint32_t gemv_index, uint32_t warp, uint32_t lane)
 {
     const work_descriptor &work = control.descriptors[gemv_index % MAX_DESCRIPTORS];
-    const uint32_t k_tiles = work.k_tiles, tiles = work.tiles;
+    const uint32_t k_tiles = work.k_tiles;
     if (k_tiles == 0)
         return;
     const bool store_x = s.prologue == QN_PROLOGUE_RMS_NORM && work.block_in_slice == 0;
@@ -195,29 +276,17 @@ QN_DEVICE void gemv_phase(const qn_persistent_args &a, uint32_t i, persistent_co
     if (m.acts_f32)
         f16_rows_gemv(s, m.acts_f32, work.slice, work.block_in_slice, f16_rows, m.acts_f32 + s.slice_k_tiles * QN_TILE_COLS);
 
-    tile_range at = work.warp_ranges[warp];
-    float *to = m.acc + (at.k_tile * tiles + at.tile) * QN_TILE_ROWS;
-    bit_plane_acts x;
-    while (at.remaining) {
-        load_bit_plane_acts(x, qn_shared_address(m.acts) + at.k_tile * K_TILE_ACTS_BYTES, lane);
-        uint32_t remaining = min(at.remaining, tiles - at.tile);
-        at.remaining -= remaining;
-        at.k_tile++;
-        at.tile = 0;
-        while (remaining) {
-            const uint32_t count = remaining < STEP_TILES ? remaining : STEP_TILES;
-            gemv_step(to, wait_for_step(stream), count, x, lane);
-            release_step(stream, control, warp, lane);
-            to += count * QN_TILE_ROWS;
-            remaining -= count;
-        }
-    }
+    multiply_range(work, control, m, stream, warp, lane);
     float *out = s.out + ((uint64_t)work.slice * s.n_tiles + work.first_tile) * QN_TILE_ROWS;
     __syncthreads();
     if (m.acts_f32 && threadIdx.x >= QN_PERSISTENT_THREADS - QN_TILE_ROWS)
         f16_rows_finish(s, m.acts_f32 + s.slice_k_tiles * QN_TILE_COLS, work.slice, work.block_in_slice,
                         QN_PERSISTENT_THREADS - 1 - threadIdx.x);
-    reduce_k_tiles(out, m.acc, k_tiles, tiles * QN_TILE_ROWS);
+#if COLUMNS_FIRST
+    reduce_segments(out, m.acc, work);
+#else
+    reduce_k_tiles(out, m.acc, k_tiles, work.tiles * QN_TILE_ROWS);
+#endif
 }
 
 // ---- Delta phase ----

@@ -65,7 +65,19 @@
  * __restrict__), which the memory consistency model does not cover.
  *
  * Determinism. The order of every sum depends on shapes and on the number of blocks only, never on timing: the same
- * bits from run to run. */
+ * bits from run to run.
+ *
+ * Configurations. The kernel of one row is compiled for what a device has (variants.def); the launch takes the first
+ * variant that fits.
+ *
+ *   stages, gemv_warps   of the weight ring: what remains of shared memory. 99 KiB (compute capability 8.6, 8.9, 12.0)
+ *                        are control, scratch and 2 stages of 14 warps
+ *   columns_first        the order of a warp's steps. 0: row tiles first, with the sums of each pair of K tile and row
+ *                        tile in shared memory, which takes at least 78 SMs for a large matrix. 1: K tiles first, with
+ *                        sums in registers and a segment for each group of row tiles: any number of SMs
+ *   bit_planes           1: activations as bit planes, by binary MMA, where tensor cores have it (8.x and 9.0);
+ *                        0: as hi/lo int8, by int8 MMA; also with columns first and 4 weight scales a K tile, whose
+ *                        planes take 2 KB of scratch a K tile, half of them zeros */
 #ifndef QN_CUDA_KERNELS_PERSISTENT_PERSISTENT_H
 #define QN_CUDA_KERNELS_PERSISTENT_PERSISTENT_H
 
@@ -95,8 +107,10 @@ enum {
 /* The most weight tiles of a stage of a ring buffer. */
 #define QN_PERSISTENT_STEP_TILES(bits) (4 / (bits))
 
-/* Bytes of the activations of a K tile, as bit planes (plane_acts.cuh), for n_scales weight scales a row and K tile. */
+/* Bytes of the activations of a K tile: as bit planes (plane_acts.cuh), for n_scales weight scales a row and K tile; as
+ * hi/lo int8 (byte_acts.cuh). */
 #define QN_PERSISTENT_K_TILE_BYTES(n_scales) (520 * (n_scales))
+#define QN_PERSISTENT_K_TILE_INT8_BYTES(n_scales) (512 + 8 * (n_scales))
 
 /* Several rows: the number of sums of squares of an RMS norm over n_cols columns, one for each 128 columns. At most
  * QN_PERSISTENT_MAX_SLICES. */
@@ -249,7 +263,8 @@ typedef struct qn_persistent_phase {
 
 /* Arguments of the kernel qn_persistent_decode, which executes the phases in order, and of that of several rows. It is
  * launched cooperatively, one block of QN_PERSISTENT_THREADS threads on each SM, and is compiled for given values of
- * QN_BITS and QN_SCALES (of the weight tiles of all GEMVs) and QN_STAGES (slots of the cp.async ring of each warp). */
+ * QN_BITS and QN_SCALES (of the weight tiles of all GEMVs), QN_STAGES (slots of the cp.async ring of each warp) and the
+ * rest of a configuration. */
 typedef struct qn_persistent_args {
     QN_GPU_PTR(const qn_persistent_phase) phases; /* [n_phases] */
     QN_GPU_PTR(uint32_t) barrier;                 /* arrival counter: 0 before and after each launch */
@@ -279,7 +294,8 @@ typedef struct qn_persistent_args {
 /* The properties of the device that launches depend on (fields of qn_cuda_info). */
 typedef struct qn_persistent_gpu {
     uint32_t n_sms, max_shared_bytes;
-    int major; /* of the compute capability */
+    int major;        /* of the compute capability */
+    bool cooperative; /* cooperative launches */
 } qn_persistent_gpu;
 
 /* In the functions below, n_rows is the number of rows of a launch, up to QN_PERSISTENT_MAX_ROWS. Their results are the
@@ -288,12 +304,21 @@ typedef struct qn_persistent_gpu {
 /* qn_persistent_gpu_supports - Returns whether the kernel supports weight tiles of this layout on this device. */
 bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows);
 
+/* qn_persistent_gpu_is_faster - Returns whether a step of one row in phases is faster than in launches.
+ *
+ *   weight_bytes   codes of the GEMVs in phases */
+bool qn_persistent_gpu_is_faster(const qn_persistent_gpu *gpu, uint64_t weight_bytes);
+
+/* qn_persistent_gpu_code_max - Returns the integer that the largest magnitude of 128 activations becomes. */
+uint32_t qn_persistent_gpu_code_max(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows);
+
 /* qn_persistent_gpu_partition - Partitions a GEMV over blocks: sets slice_k_tiles, n_slices and slice_blocks of *gemv.
  *
  *   gemv   n_tiles, n_k_tiles, n_cols, rotation and n_f16_tiles are set
  *
- * QN_ERR_UNSUPPORTED if no partition fits: a rotation that is not a power of two from 32 to 1024 or does not divide
- * n_cols, no tiles, n_cols not a multiple of 32, accumulators that do not fit in shared memory. */
+ * QN_ERR_UNSUPPORTED if qn_persistent_gpu_supports is false, or no partition fits: a rotation that is not a power of
+ * two from 32 to 1024 or does not divide n_cols, no tiles, n_cols not a multiple of 32, sums that do not fit in shared
+ * memory. */
 qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows,
                                       qn_persistent_gemv *gemv);
 

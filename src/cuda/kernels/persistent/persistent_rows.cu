@@ -242,12 +242,6 @@ QN_DEVICE void store_segment(float *segment, float (&sums)[STEP_TILES][4], uint3
         }
 }
 
-// The warp of a block that has a step.
-QN_DEVICE uint32_t warp_of_step(uint32_t all, uint32_t step)
-{
-    return ((step + 1) * GEMV_WARPS + all - 1) / all - 1;
-}
-
 // Adds the segments of each group of tiles, in ascending order of K, and stores the block's partial sums to out,
 // row_stride apart for each row. The segment of a group and a warp is at their sum: both ascend.
 QN_DEVICE void reduce_segments(float *out, uint64_t row_stride, const float *segments, const work_descriptor &work,

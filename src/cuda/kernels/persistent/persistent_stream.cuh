@@ -1,6 +1,7 @@
 // The weight pipeline of the persistent decode kernel, and the other code shared by both of its kernels (persistent.cu:
 // one row; persistent_rows.cu: up to 8): ring buffers, work descriptors, control data of a block, the launch around the
-// phases, the grid barrier. Defines: QN_BITS, QN_SCALES, QN_STAGES; KERNEL_ROWS, the most rows of a launch.
+// phases, the grid barrier. Defines: QN_BITS, QN_SCALES, QN_STAGES; KERNEL_ROWS, the most rows of a launch; of one row
+// QN_GEMV_WARPS and QN_COLUMNS_FIRST (persistent.h).
 //
 // Weight pipeline. Every warp but the barrier warp has a ring buffer of QN_STAGES stages in shared memory of its own; a
 // stage holds one step, up to STEP_TILES weight tiles of a K tile. The warp issues the cp.async of a step as soon as a
@@ -27,11 +28,18 @@
 #include "cuda/kernels/persistent/persistent_attention.cuh"
 #include "cuda/kernels/persistent/persistent_delta.cuh"
 
+// Whether a warp's steps go over the K tiles of a group of row tiles first, so that its sums stay in registers.
+#define COLUMNS_FIRST (KERNEL_ROWS > 1 || QN_COLUMNS_FIRST)
+
 enum {
     WARPS = QN_PERSISTENT_THREADS / QN_WARP_SIZE,
     SCHEDULER_WARP = 1,       /* computes work descriptors */
     BARRIER_WARP = WARPS - 1, /* arrives and waits at grid barriers; issues no cp.async */
+#ifdef QN_GEMV_WARPS
+    GEMV_WARPS = QN_GEMV_WARPS,
+#else
     GEMV_WARPS = WARPS - 1,
+#endif
     PREFETCH_DISTANCE = 16,   /* phases ahead, of which the struct is prefetched into L2 */
     MAX_DESCRIPTORS = 8,      /* window of work descriptors, in GEMVs */
     STEP_TILES = QN_PERSISTENT_STEP_TILES(QN_BITS),
@@ -41,9 +49,8 @@ enum {
     PHASE_WORDS = sizeof(qn_persistent_phase) / 4
 };
 
-// A part of a block's (K tile, row tile) pairs, from (k_tile, tile) on. One row: `remaining` pairs, row tile fastest.
-// Several rows: `remaining` steps, K tile fastest, so that a warp's sums over K tiles stay in registers; tile is a
-// multiple of STEP_TILES.
+// A part of a block's (K tile, row tile) pairs, from (k_tile, tile) on: `remaining` pairs, row tile fastest; or with
+// COLUMNS_FIRST `remaining` steps, K tile fastest, and tile is a multiple of STEP_TILES.
 struct tile_range {
     uint32_t k_tile, tile, remaining;
 };
@@ -83,8 +90,8 @@ static_assert(sizeof(qn_persistent_phase) % 16 == 0, "cp.async.bulk.prefetch nee
 // up to STEP_TILES consecutive row tiles of one K tile.
 struct weight_stream {
     const uint8_t *codes, *scales;
-#if KERNEL_ROWS == 1
-    uint32_t k_stride_tiles, tiles; // several rows: no registers for them
+#if !COLUMNS_FIRST
+    uint32_t k_stride_tiles, tiles;
 #endif
     tile_range at;             // not yet issued
     uint32_t gemv;             // of `at`
@@ -97,7 +104,7 @@ QN_DEVICE void begin_gemv(weight_stream &s, const persistent_control &control, u
 {
     const work_descriptor &work = control.descriptors[s.gemv % MAX_DESCRIPTORS];
     s.at = work.warp_ranges[warp];
-#if KERNEL_ROWS == 1
+#if !COLUMNS_FIRST
     s.k_stride_tiles = work.k_stride_tiles;
     s.tiles = work.tiles;
 #endif
@@ -106,7 +113,7 @@ QN_DEVICE void begin_gemv(weight_stream &s, const persistent_control &control, u
     s.scales = work.scales + tile * SCALE_BYTES + 16 * lane;
 }
 
-#if KERNEL_ROWS > 1
+#if COLUMNS_FIRST
 
 // Tiles of the next step, and the stream past them.
 
@@ -215,7 +222,7 @@ QN_DEVICE uint32_t load_descriptor_word(const qn_persistent_args &a, uint32_t in
     return lane < DESCRIPTOR_WORDS ? words[lane] : lane == NEXT_GEMV_LANE ? a.phases[index].next_gemv : 0;
 }
 
-#if KERNEL_ROWS > 1
+#if COLUMNS_FIRST
 
 // The steps of a block. Warp w has steps [first_step(w), first_step(w + 1)).
 QN_DEVICE uint32_t block_steps(uint32_t k_tiles, uint32_t tiles)
@@ -226,6 +233,12 @@ QN_DEVICE uint32_t block_steps(uint32_t k_tiles, uint32_t tiles)
 QN_DEVICE uint32_t first_step(uint32_t all, uint32_t warp)
 {
     return all * warp / GEMV_WARPS;
+}
+
+// The warp of a block that has a step.
+QN_DEVICE uint32_t warp_of_step(uint32_t all, uint32_t step)
+{
+    return ((step + 1) * GEMV_WARPS + all - 1) / all - 1;
 }
 
 #endif
@@ -258,7 +271,7 @@ QN_DEVICE void make_work_descriptor(work_descriptor &work, uint32_t word, uint32
         work.next_gemv = w[NEXT_GEMV_LANE];
     }
     if (lane < GEMV_WARPS) {
-#if KERNEL_ROWS > 1
+#if COLUMNS_FIRST
         const uint32_t all = block_steps(k_tiles, tiles), from = first_step(all, lane), to = first_step(all, lane + 1);
         work.warp_ranges[lane] = { k_tiles ? from % k_tiles : 0, k_tiles ? from / k_tiles * STEP_TILES : 0, to - from };
 #else
@@ -266,7 +279,7 @@ QN_DEVICE void make_work_descriptor(work_descriptor &work, uint32_t word, uint32
         work.warp_ranges[lane] = { tiles ? from / tiles : 0, tiles ? from % tiles : 0, to - from };
 #endif
     }
-    if (lane == BARRIER_WARP)
+    if (lane >= GEMV_WARPS && lane < WARPS)
         work.warp_ranges[lane] = { 0, 0, 0 };
 }
 
@@ -337,12 +350,18 @@ QN_DEVICE void grid_barrier_arrive(uint32_t *barrier)
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(barrier) : "memory");
 }
 
+// Ends the launch with an error after MAX_POLLS round trips to L2, about a second: a fault is then no hang, which display
+// drivers answer after 2 s by resetting the device (docs/internals/persistent-decode.md). Polls are counted instead of
+// time, so that the launch may be preempted for as long as others need.
 QN_DEVICE void grid_barrier_wait(const uint32_t *barrier, uint32_t expected)
 {
-    uint32_t arrived;
-    do
+    enum { MAX_POLLS = 1 << 20 };
+    uint32_t arrived, polls = 0;
+    do {
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(barrier) : "memory");
-    while (arrived < expected);
+        if (++polls == MAX_POLLS)
+            __trap();
+    } while (arrived < expected);
 }
 
 // After the last phase: the last block to arrive resets the counter for the next launch.

@@ -13,8 +13,10 @@ enum {
 static_assert(PLANE_WORDS * 4 + QN_SCALES * 8 == K_TILE_ACTS_BYTES,
               "planes of a K tile, then for each weight scale the activation scale and the correction for the zero point");
 
+typedef bit_plane_acts gemv_acts;
+
 // Loads a lane's fragments and scales of a K tile from shared memory.
-QN_DEVICE void load_bit_plane_acts(bit_plane_acts &x, uint32_t shared, uint32_t lane)
+QN_DEVICE void load_acts(gemv_acts &x, uint32_t shared, uint32_t lane)
 {
 #pragma unroll
     for (int q = 0; q < PLANE_FRAGMENTS; q++) {
@@ -23,6 +25,12 @@ QN_DEVICE void load_bit_plane_acts(bit_plane_acts &x, uint32_t shared, uint32_t 
             x.words[q][s] = load_shared_8(shared + ((q * PLANE_MMAS + s) * 32 + lane) * 8);
         load_plane_scales(x, q, shared + PLANE_WORDS * 4, lane);
     }
+}
+
+template <int count>
+QN_DEVICE void acts_mma(float (*acc)[2], uint32_t codes, uint32_t scales, const gemv_acts &x, uint32_t lane)
+{
+    bit_plane_mma<count>(acc, codes, scales, x, lane);
 }
 
 // ---- Quantisation of 128 columns to bit planes ----
@@ -50,7 +58,7 @@ QN_DEVICE uint32_t spread_nibbles(uint32_t w)
 // Quantises 128 columns of a slice from `at` on (a multiple of QN_ACTS_HILO_COLS), four a lane, by a full warp, to the
 // bit planes of acts: K tiles of K_TILE_ACTS_BYTES bytes. An infinity or NaN among them makes the scale NaN, and so
 // every row's sum.
-QN_DEVICE void quantize_bit_planes(uint8_t *acts, uint32_t at, float4 x, uint32_t lane)
+QN_DEVICE void quantize_acts(uint8_t *acts, uint32_t at, float4 x, uint32_t lane)
 {
     const uint32_t lane_amax = max(max(abs_bits(x.x), abs_bits(x.y)), max(abs_bits(x.z), abs_bits(x.w)));
     const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, lane_amax);
