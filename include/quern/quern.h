@@ -976,9 +976,8 @@ typedef struct qn_request_params {
 
     /* Called during submission, by the submitting thread. `bytes` is the memory that the request keeps until it ends,
      * for its prompt, lists, tools and grammar; it excludes memory shared with an earlier request of the same
-     * submission, generated tokens and pages. With drafts the index of the prompt counts, at most 1.5 MB; choices of
-     * one prompt share the charge. Return false to refuse the submission with QN_ERR_BUSY. NULL: not
-     * called. */
+     * submission, generated tokens, pages, and the index for drafts, of at most 1.5 MB while the request runs. Return
+     * false to refuse the submission with QN_ERR_BUSY. NULL: not called. */
     bool (*on_memory)(void *user, size_t bytes);
 
     void *user; /* passed to all callbacks */

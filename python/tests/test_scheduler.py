@@ -262,7 +262,7 @@ def test_drafts_change_no_text(demo: pyquern.Model, monkeypatch: pytest.MonkeyPa
         for seed in (1, 2):
             plain = scheduler.submit(PROMPT, max_tokens=40, seed=seed, ignore_eos=True, draft="off").result()
             drafted = [
-                scheduler.submit(PROMPT, max_tokens=40, seed=seed, ignore_eos=True, draft="ngram").result()
+                scheduler.submit(PROMPT, max_tokens=40, seed=seed, ignore_eos=True, draft="ngram", cache_scope="me").result()
                 for _ in range(2)
             ]
             assert [answer.text for answer in drafted] == [plain.text] * 2

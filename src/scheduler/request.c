@@ -173,10 +173,7 @@ static size_t count_bytes(const qn_request *r, const qn_request *before)
     const qn_grammar *grammar = r->constraint.grammar;
     const size_t pooled = r->pooled ? r->pooled->n_embd * (sizeof(double) + sizeof(float)) : 0;
     size_t bytes = sizeof *r + PARTS + qn_sampler_breaker_bytes(r->sampler) + pooled;
-    const bool is_new = !before || before->prompt != r->prompt;
-    if (r->drafts.proposes && (is_new || !before->drafts.proposes)) /* once for choices: few of them run at a time */
-        bytes += qn_ngram_bytes(r->n_prompt);
-    if (is_new)
+    if (!before || before->prompt != r->prompt)
         bytes += qn_input_prompt_bytes(r->prompt);
     if (!before || before->lists != r->lists)
         bytes += qn_input_lists_bytes(r->lists);

@@ -167,47 +167,6 @@ TEST(strangers_answers_are_not_drafted)
     }
 }
 
-static size_t charged[4], n_charged;
-
-static bool charge(void *user, size_t n_bytes)
-{
-    (void)user;
-    charged[n_charged++] = n_bytes;
-    return true;
-}
-
-/* The index of a long prompt is charged up to its limit, and once for choices of one prompt. */
-TEST(indices_are_charged)
-{
-    enum { N = 300000 };
-    static qn_token many[N];
-    static struct answer a;
-    size_t of_index[2];
-    force(NULL);
-    for (size_t k = 0; k < 2; k++) {
-        const size_t n = k ? N : 70000;
-        for (int draft = 0; draft < 2; draft++) {
-            qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N + 8, .no_thread = true));
-            qn_request_params params[2] = { prompt_of(many, n, 1, &a), prompt_of(many, n, 1, &a) };
-            uint64_t ids[2];
-            for (int i = 0; i < 2; i++) {
-                params[i].on_memory = charge;
-                params[i].draft = draft ? QN_DRAFT_NGRAM : QN_DRAFT_OFF;
-            }
-            n_charged = draft * 2u;
-            assert_ok(qn_scheduler_submit_all(s, params, 2, ids, NULL));
-            for (int i = 0; i < 2; i++)
-                qn_scheduler_cancel(s, ids[i]);
-            qn_scheduler_wait(s);
-            qn_scheduler_free(s);
-        }
-        of_index[k] = charged[2] - charged[0];
-        assert_int_equal(charged[3], charged[1]);
-    }
-    assert_int_equal(of_index[0], of_index[1]);
-    assert_int_equal(of_index[0], qn_ngram_bytes(N));
-}
-
 TEST(sessions_answer_the_same)
 {
     static struct answer fast, slow;
