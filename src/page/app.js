@@ -115,12 +115,17 @@ async function run(work) {
     sidebar.select(conversation.id);
     const finished = new Promise((resolve) =>
         conversation.addEventListener("finish", ({ detail }) => resolve(detail), { once: true }));
+    const key = api.getKey();
     work(conversation);
     const message = await finished;
     if (server.model?.n_ctx === undefined && message.content)
         server.check(); // it knows more of a model that it has loaded
-    if (message.error_kind === "key")
-        ask_again = () => current === conversation && actions.regenerate(message);
+    if (message.error_kind === "key") {
+        const again = () => current === conversation && actions.regenerate(message);
+        if (api.getKey() !== key) // it was entered while the server refused the one before
+            return void again();
+        ask_again = again;
+    }
     // A cut connection says little: the server may still be running.
     if (message.error_kind === "cut" || message.error_kind === "gone")
         server.check();

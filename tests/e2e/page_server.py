@@ -92,6 +92,8 @@ class Handler(BaseHTTPRequestHandler):
         key = self.server.page.key
         if key is None or self.headers["Authorization"] == f"Bearer {key}":
             return True
+        if self.command == "POST":
+            time.sleep(self.server.page.slow_refusal)
         self.refuse(401, "wrong key", "invalid_api_key")
         return False
 
@@ -279,6 +281,7 @@ class PageServer:
                 file["gzip_etag"] = f'"{file["gzip_etag"]}"'
             self.files[file["path"]] = file
         self.key, self.is_loading, self.models, self.speed = None, False, ["quern-demo"], 0
+        self.slow_refusal = 0  # seconds that an answer of 401 to a POST takes
         self.n_ctx, self.reasoning, self.counts_tokens = 8192, {"is_optional": True, "efforts": ["low", "medium", "xhigh"], "default_effort": "medium"}, False
         self.log, self.lock, self.port = [], threading.Lock(), 0
 

@@ -685,6 +685,23 @@ def key(page):
     server.key = None
 
 
+def late_refusal(page):
+    """The right key is entered while the server has yet to refuse the question with the wrong one."""
+    server.key = "sesame <2>"
+    page.new()
+    page.send("hello late key")
+    page.wait("the question for a key", lambda: page.count("#key[open]"))
+    server.slow_refusal = 2
+    page.press("wrong", Keys.ENTER)
+    page.wait("another question", lambda: page.count("#key[open] .wrong"))
+    page.press(Keys.CONTROL, "a")
+    page.press(server.key, Keys.ENTER)
+    page.wait("the answer", lambda: page.is_idle() and page.text(page.last(".markdown")) == "You said: hello late key")
+    check(not page.count("#key[open]"), "the right key is asked for again")
+    page.js("sessionStorage.clear()")
+    server.key, server.slow_refusal = None, 0
+
+
 def models(page):
     server.models = ["a/first", "b<b>"]
     page.open()
@@ -762,7 +779,7 @@ def names(page):
 
 
 TESTS = [files, first_paint, streaming, markdown, live, *page_test_formulas.TESTS, endless_texts, thinking, thinking_button,
-         full_context, failures, editing, branches, reload, folded, toasts, centred, xss, imports, early, searching, exports, settings, gone, key, models, phone, names, long, any_imports]
+         full_context, failures, editing, branches, reload, folded, toasts, centred, xss, imports, early, searching, exports, settings, gone, key, late_refusal, models, phone, names, long, any_imports]
 
 
 def main():
@@ -787,7 +804,7 @@ def main():
                 failed += 1
                 print(f"FAILED: {test.__name__}: {type(error).__name__}: {str(error)[:1500]}", flush=True)
                 page.console()
-                server.key, server.is_loading, server.models = None, False, ["quern-demo"]
+                server.key, server.slow_refusal, server.is_loading, server.models = None, 0, False, ["quern-demo"]
                 if server.is_closing:
                     server.start()
                 page.open()
