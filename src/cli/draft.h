@@ -15,7 +15,8 @@ int qn_check_draft(const qn_args *args);
 enum { QN_DRAFT_TEXT = 96 };
 const char *qn_draft_text(size_t n_generated, size_t n_jumped, size_t n_drafted, size_t n_accepted, char *buffer);
 
-/* qn_tokens_per_step - returns how many tokens a step gave on average, of which n_accepted needed no step. */
+/* qn_tokens_per_step - returns the average number of tokens that a step gave, if n_accepted of them needed no step of
+ * their own. */
 double qn_tokens_per_step(size_t n_generated, size_t n_accepted);
 
 #endif

@@ -19,7 +19,7 @@ enum { QN_DRAFT_TOKENS = 15 };
 enum { QN_DRAFT_CLASSES = 8 };
 
 /* Tokens that may follow a text. The proposal is deterministic: a drafter that draws its tokens from a distribution has
- * to return that too, for the rejection rule (engine/spec/rejection.h). */
+ * to return that too, for the rejection rule of speculative sampling. */
 typedef struct qn_proposal {
     size_t n;
     qn_token tokens[QN_DRAFT_TOKENS];
