@@ -301,6 +301,21 @@ static void void_pieces(qn_scheduled *next)
         next->pieces[i].is_void = next->pieces[i].request->is_over;
 }
 
+/* Counts what a step did, before its tokens are emitted: who has an answer finds it counted. */
+static void count(qn_scheduler *s, const qn_scheduled *step)
+{
+    pthread_mutex_lock(&s->lock);
+    qn_scheduler_counters *c = &s->counters;
+    c->generated_tokens += s->n_generated;
+    c->drafted_tokens += s->n_drafted;
+    c->accepted_tokens += s->n_accepted;
+    c->steps += step->step.n_rows > 0;
+    c->rows += step->step.n_rows;
+    c->ahead_steps += step->is_ahead;
+    pthread_mutex_unlock(&s->lock);
+    s->n_generated = s->n_drafted = s->n_accepted = 0;
+}
+
 static void complete(qn_scheduler *s, qn_scheduled *step, qn_scheduled *next)
 {
     size_t logit_row = 0;
@@ -312,6 +327,7 @@ static void complete(qn_scheduler *s, qn_scheduled *step, qn_scheduled *next)
     }
     if (next)
         void_pieces(next);
+    count(s, step);
 }
 
 /* Fails the requests of a failed step, with this error text: each ends when none of its rows are in flight. */
@@ -323,7 +339,8 @@ static void fail(const qn_scheduled *step, qn_status status, const char *text)
     }
 }
 
-static void count(qn_scheduler *s, const qn_scheduled *scheduled, double seconds, double idle_seconds)
+/* Counts what a step took, and the memory that is held after it. */
+static void count_costs(qn_scheduler *s, const qn_scheduled *scheduled, double seconds, double idle_seconds)
 {
     const qn_step *step = &scheduled->step;
     const qn_pool_usage usage = qn_pool_get_usage(qn_pool_of(s->cache->pages ? s->cache->pages : s->cache->states));
@@ -335,18 +352,11 @@ static void count(qn_scheduler *s, const qn_scheduled *scheduled, double seconds
     c->prefix_tokens = counts.pages * QN_PAGE;
     c->prefix_states = counts.states;
     c->prefix_host_bytes = counts.host_bytes;
-    c->generated_tokens += s->n_generated;
-    c->drafted_tokens += s->n_drafted;
-    c->accepted_tokens += s->n_accepted;
-    c->steps += step->n_rows > 0;
-    c->rows += step->n_rows;
-    c->ahead_steps += scheduled->is_ahead;
     c->idle_seconds += idle_seconds;
     qn_places_update(s);
     c->step_seconds += step->n_rows ? seconds : 0;
     c->longest_step_seconds = step->n_rows && seconds > c->longest_step_seconds ? seconds : c->longest_step_seconds;
     pthread_mutex_unlock(&s->lock);
-    s->n_generated = s->n_drafted = s->n_accepted = 0;
 }
 
 /* ---- A step ---- */
@@ -363,7 +373,7 @@ static void measure(qn_scheduler *s, const qn_scheduled *step)
         qn_step_times_add(&s->times, step->n_decoding, n_others, computed);
     if (!n_prompt)
         qn_row_costs_add(&s->drafting.costs, step->step.n_rows, computed);
-    count(s, step, seconds, idle);
+    count_costs(s, step, seconds, idle);
 }
 
 static void enter_flight(qn_scheduled *step, bool is_ahead)

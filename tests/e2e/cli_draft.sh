@@ -49,11 +49,7 @@ END
 printf 'metrics: first-key\nother: second-key\n' >"$work/keys"
 chmod 600 "$work/keys"
 for scope in key all; do
-    QN_DRAFT=ngram "$QN_BIN/quern" serve -m "$demo" --port 0 --api-key-file "$work/keys" --prefix-cache-scope $scope \
-        --no-ui >"$work/serve.out" 2>"$work/serve.err" &
-    server=$!
-    for ((i = 0; i < 600; i++)); do grep -q '^ready' "$work/serve.out" && break; sleep 0.1; done
-    url=$(sed -n 's/^listening on //p' "$work/serve.out")
+    QN_DRAFT=ngram starts "$work/serve.out" "$work/serve.err" -m "$demo" --api-key-file "$work/keys" --prefix-cache-scope $scope --no-ui
     python3 - "$url" $scope <<'END' || fail "serve: drafts with the scope $scope"
 import json, re, sys, urllib.request
 
@@ -86,7 +82,6 @@ assert found["second-key"] == 0, found
 assert (found["first-key"] > 0) == (scope == "key"), found
 assert int(counted[1]) == n_accepted > 0, (counted[1], n_accepted)
 END
-    kill -TERM $server
-    wait $server || fail "serve: status $?"
+    stops "serve --prefix-cache-scope $scope"
 done
 finish

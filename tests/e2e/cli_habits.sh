@@ -29,16 +29,9 @@ says() {
 # serves ARGS... - the server must become ready, and end when it is told to.
 serves() {
     n_lines=$((n_lines + 1))
-    : >"$work/out"
-    "$QN_BIN/quern" serve "$@" --port 0 >"$work/out" 2>"$work/err" </dev/null &
-    local server=$!
-    for _ in {1..300}; do
-        ! grep -q '^ready' "$work/out" && kill -0 $server 2>/dev/null || break
-        sleep 0.1
-    done
-    grep -q '^ready' "$work/out" || fail "quern serve $*: not ready"
-    kill $server 2>/dev/null
-    wait $server || fail "quern serve $*: status $?"
+    starts "$work/out" "$work/err" "$@"
+    [ "$url" ] || fail "quern serve $*: not ready"
+    stops "quern serve $*"
 }
 
 # ---- ollama ----
@@ -210,18 +203,11 @@ if command -v script >/dev/null; then
     exec 8>&-
     wait $terminal || fail "serve on a terminal: Ctrl-C: status $?"
 fi
-: >"$work/out"
-"$QN_BIN/quern" serve -m "$parrot" --port 0 --log-format text >"$work/out" 2>"$work/err" </dev/null &
-server2=$!
-for _ in {1..300}; do
-    ! grep -q '^ready' "$work/out" || break
-    sleep 0.1
-done
+starts "$work/out" "$work/err" -m "$parrot" --log-format text
 ! grep -q 'chat page' "$work/out" || fail "serve: a greeting in a pipe"
 python3 -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1] + "/health").read()' \
-    "$(sed -n 's/^listening on //p' "$work/out")"
-kill $server2
-wait $server2
+    "$url"
+stops "serve --log-format text"
 grep -q 'GET /health 200' "$work/err" || fail "--log-format text"
 says "--log-format: 'xml' is not one of text, json" serve -m "$parrot" --log-format xml
 finish

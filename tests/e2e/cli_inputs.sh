@@ -203,21 +203,14 @@ refuses 2 'alias: the name is empty' "${serve[@]}" -m "$demo" --alias ""
 refuses 2 'host: the name is empty' "${serve[@]}" -m "$demo" --host ""
 refuses 2 'parallel: 9 requests, at most 8' "${serve[@]}" -m "$demo" --parallel 9 --batch 8
 mkdir "$work/empty"
-started() { for ((i = 0; i < 600; i++)); do grep -q '^ready' "$1" 2>/dev/null && return; sleep 0.1; done; }
-"$QN_BIN/quern" "${serve[@]}" --models-dir "$work/empty" --cors-origin '*' --cors-origin null --cors-origin http://localhost:3000 \
-    --cors-origin 'http://[::1]:3000' --cors-origin chrome-extension://abc --allowed-host box.example --allowed-host ::1 >"$work/out.1" 2>"$work/err.1" &
-server=$!
-started "$work/out.1"
-kill -TERM $server
-wait $server || fail "serve --models-dir: status $?"
+starts "$work/out.1" "$work/err.1" --models-dir "$work/empty" --cors-origin '*' --cors-origin null --cors-origin http://localhost:3000 \
+    --cors-origin 'http://[::1]:3000' --cors-origin chrome-extension://abc --allowed-host box.example --allowed-host ::1
+stops "serve --models-dir"
 grep -q '^listening' "$work/out.1" || fail "serve --models-dir: an empty folder is refused"
 grep -q 'empty: has no GGUF files yet' "$work/err.1" || fail "serve --models-dir: an empty folder without a word"
 printf '%sfirst: sk-marked\n' "$mark" >"$work/keys"
 chmod 600 "$work/keys"
-"$QN_BIN/quern" "${serve[@]}" -m "$demo" --api-key-file "$work/keys" >"$work/out.2" 2>"$work/err.2" &
-server=$!
-started "$work/out.2"
-url=$(sed -n 's/^listening on //p' "$work/out.2")
+starts "$work/out.2" "$work/err.2" -m "$demo" --api-key-file "$work/keys"
 python3 - "$url" <<'PY' || fail "serve: a key after a byte order mark, and a body with one"
 import json, sys, urllib.request
 
@@ -226,6 +219,5 @@ request = urllib.request.Request(sys.argv[1] + "/v1/completions", body, {"Author
 with urllib.request.urlopen(request, timeout=60) as answer:
     sys.exit(json.load(answer)["object"] != "text_completion")
 PY
-kill -TERM $server
-wait $server || fail "serve: status $?"
+stops "serve --api-key-file"
 finish

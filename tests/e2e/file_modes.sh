@@ -46,15 +46,8 @@ if command -v openssl >/dev/null && "$QN_BIN/quern" version | grep -q microhttpd
     openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
     for mode in 644 600; do
         chmod $mode "$work/key.pem"
-        rm -f "$work/out"
-        "$QN_BIN/quern" serve -m "$parrot" --port 0 --tls-cert "$work/cert.pem" --tls-key "$work/key.pem" >"$work/out" 2>"$work/err" &
-        server=$!
-        for _ in {1..300}; do
-            ! grep -qs '^ready' "$work/out" && kill -0 $server 2>/dev/null || break
-            sleep 0.1
-        done
-        kill $server
-        wait $server || fail "quern serve with TLS"
+        starts "$work/out" "$work/err" -m "$parrot" --tls-cert "$work/cert.pem" --tls-key "$work/key.pem"
+        stops "quern serve with TLS"
         notes=$(grep -c 'key.pem: all users can read this private key (mode 644' "$work/err")
         [ "$notes" -eq $((mode == 644)) ] || fail "a key of mode $mode: $notes notes"
     done
@@ -62,19 +55,11 @@ fi
 
 # A key on the command line stands in the list of processes no longer than it takes to read it.
 if "$QN_BIN/quern" version | grep -q microhttpd; then
-    rm -f "$work/out" # of the server before
-    "$QN_BIN/quern" serve -m "$parrot" --port 0 --api-key 'me: hidden-1' --api-key=hidden-2 >"$work/out" 2>"$work/err" &
-    server=$!
-    for _ in {1..300}; do
-        ! grep -qs '^ready' "$work/out" && kill -0 $server 2>/dev/null || break
-        sleep 0.1
-    done
+    starts "$work/out" "$work/err" -m "$parrot" --api-key 'me: hidden-1' --api-key=hidden-2
     ! tr '\0' ' ' <"/proc/$server/cmdline" | grep -q hidden || fail "keys in /proc/PID/cmdline: $(tr '\0' ' ' <"/proc/$server/cmdline")"
-    url=$(grep -o 'http://[^ ]*' "$work/out" "$work/err" | head -n 1 | sed 's/^.*http/http/')
     for key in hidden-1 hidden-2; do
         [ "$(curl -s -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $key" "$url/v1/models")" = 200 ] || fail "the key $key"
     done
-    kill $server
-    wait $server || fail "quern serve with keys"
+    stops "quern serve with keys"
 fi
 finish

@@ -48,6 +48,28 @@ gives() {
     [ "$(cat "$work/out"; echo x)" = "${expected}x" ] || fail "quern $*: expected '$expected'"
 }
 
+# starts OUT ERR ARGS... - quern serve on a free port; its process in $server and, if it became ready, its address in $url. The files of a
+# server before are removed first: they say "ready" too.
+starts() {
+    local out=$1 err=$2
+    shift 2
+    rm -f "$out" "$err"
+    "$QN_BIN/quern" serve "$@" --port 0 >"$out" 2>"$err" </dev/null &
+    server=$!
+    for _ in {1..600}; do
+        ! grep -qs '^ready' "$out" && kill -0 $server 2>/dev/null || break
+        sleep 0.1
+    done
+    url=
+    ! grep -qs '^ready' "$out" || url=$(sed -n 's/^listening on //p' "$out")
+}
+
+# stops TEXT - ends the server of `starts`, which must succeed.
+stops() {
+    kill -TERM $server 2>/dev/null
+    wait $server || fail "$1: status $?"
+}
+
 finish() {
     [ $failures -eq 0 ] || exit 1
     exit 0
