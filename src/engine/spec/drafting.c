@@ -9,10 +9,11 @@
 enum { CHECKED_DRAFTS = 200 };
 static const double LEAST_ACCEPTED = 0.05;
 
-qn_status qn_drafting_create(double row_cost, qn_drafting **out)
+qn_status qn_drafting_create(double row_cost, double pass_cost, qn_drafting **out)
 {
     QN_TRY(qn_alloc(out, 1, sizeof **out, "drafts"));
-    (*out)->costs.first = row_cost;
+    (*out)->costs.first = (*out)->passes.first = row_cost;
+    (*out)->passes.unit = pass_cost;
     const int error = pthread_mutex_init(&(*out)->lock, NULL);
     if (!error)
         return QN_OK;
@@ -33,21 +34,22 @@ void qn_drafting_load(qn_drafting *model, qn_drafting *to)
     *to = (qn_drafting){ 0 };
     pthread_mutex_lock(&model->lock);
     to->costs = model->costs;
+    to->passes = model->passes;
     to->n_drafts = model->n_drafts;
     to->n_drafted = model->n_drafted;
     to->n_accepted = model->n_accepted;
     to->has_warned = model->has_warned;
     pthread_mutex_unlock(&model->lock);
     to->n_loaded = to->costs.n_steps;
+    to->n_loaded_passes = to->passes.n_steps;
 }
 
 /* Replaces the times that the copy has measured. Steps of both are steps of the model. */
-static void add_costs(const qn_drafting *from, qn_row_costs *to)
+static void add_costs(const qn_row_costs *c, uint64_t n_loaded, qn_row_costs *to)
 {
-    const qn_row_costs *c = &from->costs;
-    to->n_steps += c->n_steps - from->n_loaded;
+    to->n_steps += c->n_steps - n_loaded;
     for (size_t n = 1; n <= QN_COST_ROWS; n++)
-        if (c->of[n].step > from->n_loaded) {
+        if (c->of[n].step > n_loaded) {
             to->of[n] = c->of[n];
             to->of[n].step = to->n_steps - (c->n_steps - c->of[n].step);
         }
@@ -56,7 +58,8 @@ static void add_costs(const qn_drafting *from, qn_row_costs *to)
 void qn_drafting_store(const qn_drafting *from, qn_drafting *model)
 {
     pthread_mutex_lock(&model->lock);
-    add_costs(from, &model->costs);
+    add_costs(&from->costs, from->n_loaded, &model->costs);
+    add_costs(&from->passes, from->n_loaded_passes, &model->passes);
     if (from->was_checked)
         model->n_drafts = model->n_drafted = model->n_accepted = 0;
     model->n_drafts += from->added_drafts;

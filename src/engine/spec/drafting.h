@@ -16,17 +16,18 @@
 
 typedef struct qn_drafting {
     pthread_mutex_t lock; /* of the model's; not used in a copy */
-    qn_row_costs costs;
+    qn_row_costs costs, passes;                           /* passes: of the draft head */
     uint64_t n_drafts, n_drafted, n_accepted;             /* since the model was loaded, or were last checked */
     uint64_t added_drafts, added_drafted, added_accepted; /* of these, not yet in the model's */
-    uint64_t n_loaded;                                    /* costs.n_steps of the model when they were copied */
+    uint64_t n_loaded, n_loaded_passes;                   /* n_steps of the model's tables when they were copied */
     bool was_checked;                                     /* the counts began anew in the copy */
     bool has_warned;
 } qn_drafting;
 
-/* qn_drafting_create - creates a model's data. row_cost: time of one more row before it was measured. Free with
+/* qn_drafting_create - creates a model's data. row_cost: time of one more row before it was measured. pass_cost: time of
+ * a pass of the draft head before it was measured, relative to a step of one row; 0 without one. Free with
  * qn_drafting_free; NULL is allowed. */
-qn_status qn_drafting_create(double row_cost, qn_drafting **out);
+qn_status qn_drafting_create(double row_cost, double pass_cost, qn_drafting **out);
 void qn_drafting_free(qn_drafting *drafting);
 
 /* qn_drafting_load - copies the model's data. qn_drafting_store - once, adds what the copy

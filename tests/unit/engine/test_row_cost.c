@@ -19,7 +19,7 @@ static double run(qn_row_costs *costs, double (*cost)(size_t n), float chance, s
         chances[i] = chance;
     for (size_t i = 0; i < steps; i++) {
         qn_row_offer offer = { .chances = chances, .n = MOST };
-        const size_t n = qn_row_costs_choose(costs, 1, &offer, 1, MOST);
+        const size_t n = qn_row_costs_choose(costs, NULL, 1, &offer, 1, MOST);
         const double time = cost(1 + n);
         assert_int_equal(offer.chosen, n);
         qn_row_costs_add(costs, 1 + n, time);
@@ -134,7 +134,7 @@ TEST(slow_first_times_are_forgiven)
                 chances[i] = 0.7f;
             for (size_t step = 0; step < 100; step++) {
                 qn_row_offer offer = { .chances = chances, .n = MOST };
-                const size_t n = qn_row_costs_choose(&costs, 1, &offer, 1, MOST);
+                const size_t n = qn_row_costs_choose(&costs, NULL, 1, &offer, 1, MOST);
                 const bool is_slow = slow < 40 ? step == slow : !costs.of[1 + n].step;
                 qn_row_costs_add(&costs, 1 + n, machines[m](1 + n) * (is_slow ? 6 : 1));
             }
@@ -174,7 +174,7 @@ TEST(neighbours_are_not_slowed)
             qn_row_costs costs = { .first = 0.5 };
             size_t alone = 0, drafted = 0;
             for (size_t step = 0; step < 600; step++) {
-                drafted = qn_row_costs_choose(&costs, n, offers, n, 64);
+                drafted = qn_row_costs_choose(&costs, NULL, n, offers, n, 64);
                 const double ratio = machines[m](n + drafted) / machines[m](n);
                 label("machine %zu, %zu sequences, step %zu: %zu rows, %g", m, n, step, drafted, ratio);
                 assert_true(n == 1 || step < 300 || ratio < QN_COST_SLOWER * 1.01);
@@ -184,7 +184,7 @@ TEST(neighbours_are_not_slowed)
             assert_true(n > 1 || m == 3 || alone > 4);
             for (size_t i = 1; i < n; i++) /* if all repeat, all gain */
                 offers[i] = offers[0];
-            assert_true(n == 1 || m != 1 || qn_row_costs_choose(&costs, n, offers, n, 64) > drafted);
+            assert_true(n == 1 || m != 1 || qn_row_costs_choose(&costs, NULL, n, offers, n, 64) > drafted);
         }
 }
 
@@ -204,7 +204,7 @@ TEST(sequences_share_rows)
                 chances[i][k] = i % 2 ? 0.5f : 0.9f;
             offers[i] = (qn_row_offer){ .chances = chances[i], .n = i == 2 ? 1 : MOST };
         }
-        const size_t drafted = qn_row_costs_choose(&costs, n, offers, n, 64);
+        const size_t drafted = qn_row_costs_choose(&costs, NULL, n, offers, n, 64);
         label("%zu sequences: %zu rows", n, drafted);
         size_t sum = 0;
         for (size_t i = 0; i < n; i++)
@@ -214,8 +214,8 @@ TEST(sequences_share_rows)
         assert_true(n < 4 || (offers[0].chosen > offers[1].chosen && offers[2].chosen == 1));
         last = drafted / n;
     }
-    assert_int_equal(qn_row_costs_choose(&costs, 1, offers, 1, 2), 2);
-    assert_int_equal(qn_row_costs_choose(&costs, 1, offers, 1, 0), 0);
+    assert_int_equal(qn_row_costs_choose(&costs, NULL, 1, offers, 1, 2), 2);
+    assert_int_equal(qn_row_costs_choose(&costs, NULL, 1, offers, 1, 0), 0);
     assert_int_equal(offers[0].chosen, 0);
 }
 
@@ -248,7 +248,7 @@ static void count_any(void *user, const char *line)
 TEST(low_acceptance_is_told_once)
 {
     qn_drafting *model, copy = { 0 };
-    assert_ok(qn_drafting_create(0.5, &model));
+    assert_ok(qn_drafting_create(0.5, 0, &model));
     qn_drafting_load(model, &copy);
     for (int i = 0; i < 1000; i++)
         assert_false(qn_drafting_count(&copy, 4, i % 2)); /* 12% */
@@ -276,7 +276,7 @@ TEST(copies_are_merged)
     qn_drafting *model, copies[2], later;
     size_t n_told = 0;
     n_lines = 0;
-    assert_ok(qn_drafting_create(0.5, &model));
+    assert_ok(qn_drafting_create(0.5, 0, &model));
     for (int i = 0; i < 2; i++)
         qn_drafting_load(model, &copies[i]);
     for (int i = 0; i < 2; i++) {
