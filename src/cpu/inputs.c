@@ -80,8 +80,7 @@ static void pair_rows(const qn_executor *ex, const qn_op *op, const qn_cpu_range
         embed_row(ex, &op->pair.table, &op->pair.inverse, &ex->step->rows[row],
                   qn_buffer_row(ex, op->pair.embedding, row));
         pair_hidden(ex, op, row, qn_buffer_row(ex, op->pair.hidden, row));
-        if (ex->step->is_draft)
-            compute_angles(ex, row);
+        compute_angles(ex, row);
     }
 }
 
