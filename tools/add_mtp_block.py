@@ -77,6 +77,7 @@ def main():
     parser.add_argument("--likely", metavar="FIRST-LAST")
     a = parser.parse_args()
     keys, tensors = ggufio.read(a.model)
+    keys = {name: np.array(v, "i4") if isinstance(v, list) and v and type(v[0]) is int else v for name, v in keys.items()}
     likely = [int(i) for i in a.likely.split("-")] if a.likely else None
     ggufio.write(a.out, *add(keys, list(tensors.values()), a.type, a.seed, likely))
 

@@ -219,6 +219,33 @@ TEST(sequences_share_rows)
     assert_int_equal(offers[0].chosen, 0);
 }
 
+/* Tokens that take a pass are drafted only if they are worth the time of the passes, too; a pass that another sequence
+ * takes anyway costs little more. */
+TEST(passes_are_counted)
+{
+    const float chances[3] = { 0.8f, 0.8f, 0.8f };
+    qn_row_offer offers[4];
+    for (int is_measured = 0; is_measured < 2; is_measured++)
+        for (size_t tenths = 0; tenths <= 12; tenths++) {
+            qn_row_costs costs = { .first = 0.2 }, passes = { .first = 0.1, .unit = 0.1 * (double)tenths };
+            for (size_t i = 0; i < 64; i++)
+                qn_row_costs_add(&costs, 1 + i % 8, 0.010 + 0.002 * (double)(i % 8));
+            for (size_t i = 0; is_measured && i < 64; i++)
+                qn_row_costs_add(&passes, 1 + i % 4, 0.001 * (double)tenths * (1 + 0.1 * (double)(i % 4)) + 1e-9);
+            for (size_t i = 0; i < 4; i++)
+                offers[i] = (qn_row_offer){ .chances = chances, .n = 3, .is_passed = true };
+            const size_t alone = qn_row_costs_choose(&costs, &passes, 1, offers, 1, 64);
+            label("%d measured, a pass of %zu tenths of a step: %zu", is_measured, tenths, alone);
+            /* 1.8, 2.44, 2.95 tokens in 1.2, 1.4, 1.6 steps and their passes. */
+            assert_int_equal(alone, tenths <= 2 ? 3 : tenths <= 5 ? alone : 0);
+            assert_true(tenths != 5 || alone <= 2);
+            offers[0].is_passed = false;
+            assert_int_equal(qn_row_costs_choose(&costs, &passes, 1, offers, 1, 64), 3);
+            offers[0].is_passed = true;
+            assert_true(qn_row_costs_choose(&costs, &passes, 4, offers, 4, 64) >= (tenths <= 2 ? 4 : 0));
+        }
+}
+
 /* Nothing is divided by zero, or read outside of the table. */
 TEST(any_number_of_rows_has_a_cost)
 {
