@@ -36,6 +36,7 @@ void qn_drafting_load(qn_drafting *model, qn_drafting *to)
     to->costs = model->costs;
     to->passes = model->passes;
     to->n_drafts = model->n_drafts;
+    to->n_of_head = model->n_of_head;
     to->n_drafted = model->n_drafted;
     to->n_accepted = model->n_accepted;
     to->has_warned = model->has_warned;
@@ -61,17 +62,20 @@ void qn_drafting_store(const qn_drafting *from, qn_drafting *model)
     add_costs(&from->costs, from->n_loaded, &model->costs);
     add_costs(&from->passes, from->n_loaded_passes, &model->passes);
     if (from->was_checked)
-        model->n_drafts = model->n_drafted = model->n_accepted = 0;
+        model->n_drafts = model->n_of_head = model->n_drafted = model->n_accepted = 0;
     model->n_drafts += from->added_drafts;
+    model->n_of_head += from->added_of_head;
     model->n_drafted += from->added_drafted;
     model->n_accepted += from->added_accepted;
     model->has_warned = model->has_warned || from->has_warned;
     pthread_mutex_unlock(&model->lock);
 }
 
-bool qn_drafting_count(qn_drafting *d, size_t n, size_t n_accepted)
+bool qn_drafting_count(qn_drafting *d, bool is_of_head, size_t n, size_t n_accepted)
 {
     d->n_drafts++;
+    d->n_of_head += is_of_head;
+    d->added_of_head += is_of_head;
     d->n_drafted += n;
     d->n_accepted += n_accepted;
     d->added_drafts++;
@@ -81,8 +85,8 @@ bool qn_drafting_count(qn_drafting *d, size_t n, size_t n_accepted)
         return false;
     const bool is_low = (double)d->n_accepted < LEAST_ACCEPTED * (double)d->n_drafted;
     if (!is_low) {
-        d->n_drafts = d->n_drafted = d->n_accepted = 0;
-        d->added_drafts = d->added_drafted = d->added_accepted = 0;
+        d->n_drafts = d->n_of_head = d->n_drafted = d->n_accepted = 0;
+        d->added_drafts = d->added_of_head = d->added_drafted = d->added_accepted = 0;
         d->was_checked = true;
     }
     return is_low;
@@ -90,7 +94,10 @@ bool qn_drafting_count(qn_drafting *d, size_t n, size_t n_accepted)
 
 void qn_drafting_log(qn_drafting *d, qn_drafting *model, qn_log_fn on_log, void *user)
 {
-    char line[160];
+    char line[192];
+    const char *reason = 2 * d->n_of_head > d->n_drafts
+                             ? "the model's block for multi-token prediction seems to be another model's"
+                             : "the text repeats little, or the drafter does not fit the model";
     pthread_mutex_lock(&model->lock);
     const bool was_told = model->has_warned;
     model->has_warned = d->has_warned = true;
@@ -99,8 +106,7 @@ void qn_drafting_log(qn_drafting *d, qn_drafting *model, qn_log_fn on_log, void 
         return;
     (void)qn_print(
         line, sizeof line,
-        "drafts: only %llu of %llu drafted tokens were accepted: the text repeats little, or the drafter does "
-        "not fit the model",
-        (unsigned long long)d->n_accepted, (unsigned long long)d->n_drafted);
+        "drafts: only %llu of %llu drafted tokens were accepted: %s", (unsigned long long)d->n_accepted,
+        (unsigned long long)d->n_drafted, reason);
     on_log(user, line);
 }

@@ -308,6 +308,31 @@ TEST(chains_that_do_not_pay_end)
     assert_true(a.result.n_drafted < a.n_tokens);
 }
 
+static size_t n_lines;
+
+static void count_line(void *user, const char *line)
+{
+    n_lines += user == &n_lines && strstr(line, "tokens were accepted: the model's block for multi-token prediction");
+}
+
+TEST(a_block_of_another_model_is_told_once)
+{
+    static struct answer a;
+    force("mtp");
+    n_lines = 0;
+    qn_scheduler *s = create_scheduler(
+        model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true, .on_log = count_line, .user = &n_lines));
+    for (unsigned i = 0; i < 4; i++) {
+        qn_request_params params = request_of(0, &a);
+        params.bias = NULL;
+        params.n_bias = 0;
+        params.max_tokens = MAX_ANSWER;
+        submit_and_wait(s, &params);
+    }
+    qn_scheduler_free(s);
+    assert_int_equal(n_lines, 1);
+}
+
 TEST(the_drafter_that_expects_more_is_used)
 {
     qn_drafts d = { .proposes = true, .has_head = true, .head = { .most = 4 } };
