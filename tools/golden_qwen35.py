@@ -16,7 +16,7 @@ N_CTX = 512
 TAPS = 4
 
 # Three and two value heads a key head, so that tiled and grouped order differ; keys wider and narrower than values; partial rope;
-# attention every third or fourth layer, or where a list says; a block of multi-token prediction, which is to be ignored.
+# attention every third or fourth layer, or where a list says; a block of multi-token prediction.
 PLAIN = dict(recurrent=[1, 1, 1, 0], mtp=0, hidden=48, ff=80, heads=4, kv=2, head_dim=32, n_rot=16, n_k=2, n_v=4, head_k=32,
              head_v=48, tied=False, base=1e7, eps=1e-6, interval=4)
 MTP = dict(recurrent=[1, 0, 1], mtp=1, hidden=48, ff=64, heads=2, kv=1, head_dim=48, n_rot=24, n_k=2, n_v=6, head_k=48,
@@ -24,6 +24,11 @@ MTP = dict(recurrent=[1, 0, 1], mtp=1, hidden=48, ff=64, heads=2, kv=1, head_dim
 ROTATED = dict(recurrent=[1, 1, 0], mtp=0, hidden=64, ff=64, heads=2, kv=2, head_dim=64, n_rot=16, n_k=2, n_v=6, head_k=32,
                head_v=32, tied=True, base=1e6, eps=1e-6, interval=3,
                rotation=dict(block=32, signs=np.dtype("i4"), grouped=True))
+# Blocks of multi-token prediction beside rotated weights: one that is not rotated, as that of another file, and one that is, with
+# tables of its own and without a norm of its own. Their trunks are as those that transformers has checked.
+MTP_GRAFTED = dict(ROTATED, mtp=1, float64=True)
+MTP_OWN = dict(MTP_GRAFTED, own=True, tied=False, recurrent=[1, 0], interval=2,
+               rotation=dict(ROTATED["rotation"], block=64, mtp=True))
 # YaRN over a part of a head.
 YARN = dict(recurrent=[1, 0], mtp=0, hidden=48, ff=64, heads=2, kv=1, head_dim=48, n_rot=24, n_k=2, n_v=2, head_k=32, head_v=16,
             tied=True, base=1e4, eps=1e-6, interval=2,
@@ -42,6 +47,8 @@ MODELS = {
     "qwen35.f16": (PLAIN, "f16"),
     "qwen35-mtp.bf16": (MTP, "bf16"),
     "qwen35-rotated.f16": (ROTATED, "f16"),
+    "qwen35-mtp-grafted.f16": (MTP_GRAFTED, "f16"),
+    "qwen35-mtp-own.f16": (MTP_OWN, "f16"),
     "qwen35-yarn.f16": (YARN, "f16"),
     "qwen35.q1_0": (LOW, "q1_0"),
     "qwen35.q2_0": (LOW_TIED, "q2_0"),
@@ -102,15 +109,20 @@ def tensor_shapes(shape):
             yield name, layer and layer + hf_name, dims
         if layer is None:
             yield block + "nextn.eh_proj.weight", None, (e, 2 * e)
-            for norm in ("enorm", "hnorm", "shared_head_norm"):
+            for norm in ("enorm", "hnorm") if shape.get("own") else ("enorm", "hnorm", "shared_head_norm"):
                 yield f"{block}nextn.{norm}.weight", None, (e,)
+            for table in ("embed_tokens", "shared_head_head") if shape.get("own") else ():
+                yield f"{block}nextn.{table}.weight", None, (n_vocab, e)
 
 
 def rotation_keys(shape, rng):
-    """Every matrix is rotated but the gates of the recurrence; the embedding is, too."""
+    """Every matrix is rotated but the gates of the recurrence; the embedding is, too. The block of multi-token prediction is if
+    `mtp` says so, but for its own embedding."""
     r = shape["rotation"]
-    names = {name: dims[1] for name, _, dims in tensor_shapes(shape)
-             if len(dims) == 2 and not any(plain in name for plain in ("token_embd", "conv1d", "ssm_alpha", "ssm_beta"))}
+    plain = ["token_embd", "conv1d", "ssm_alpha", "ssm_beta", "embed_tokens"]
+    if not r.get("mtp"):
+        plain.append(f"blk.{len(shape['recurrent'])}.")
+    names = {name: dims[1] for name, _, dims in tensor_shapes(shape) if len(dims) == 2 and not any(p in name for p in plain)}
     widths = sorted({*names.values(), shape["hidden"]})
     keys = {
         "version": 2 if shape["tied"] else 1,

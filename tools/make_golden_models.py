@@ -4,7 +4,9 @@
 usage: make_golden_models.py OUT_FOLDER          all of them, and a table of what was made
        make_golden_models.py OUT_FOLDER NAME...  only these
 
-For NAME it writes NAME.gguf, NAME.ids (token ids, one a line) and NAME.logits.f32 (raw little-endian f32 [n_ids, n_vocab]).
+For NAME it writes NAME.gguf, NAME.ids (token ids, one a line) and NAME.logits.f32 (raw little-endian f32 [n_ids, n_vocab]). With a
+block of multi-token prediction also NAME.drafts.f32 [lengths, N_DRAFTED, n_vocab]: logits of chains of tokens by reference_logits.py,
+after so many ids as DRAFT_LENGTHS has, and one.
 
 Plain types (f32, f16, bf16): weights are drawn, rounded to the type, and given both to the file and, in float32, to Hugging Face
 transformers, whose logits with eager attention are the golden ones; tools/reference_logits.py must agree with them, or nothing is
@@ -29,6 +31,9 @@ N_VOCAB = 320
 N_IDS_QWEN35 = 203
 N_VOCAB_QWEN35 = 72
 N_CTX = 256
+# Contexts before chains of the block of multi-token prediction: the first row that has one, ends of pages, the open page.
+DRAFT_LENGTHS = 1, 2, 63, 64, 130, 198
+N_DRAFTED = 4
 # Scaled positions: the context of the training is left far behind.
 N_IDS_SCALED = 160
 N_VOCAB_SCALED = 72
@@ -264,7 +269,9 @@ def make(folder, name):
     ggufio.write(path + ".gguf", keys, tensors)
     model = reference_logits.Model(path + ".gguf")
     exact = golden = model.logits(ids)
-    if plain:
+    if shape.get("float64"):
+        note = "float64"
+    elif plain:
         golden = transformers_logits(shape, state, ids)
         difference = reference_logits.relative_error(golden, exact)
         if difference > MAX_DISAGREEMENT:
@@ -277,6 +284,9 @@ def make(folder, name):
     with open(path + ".ids", "w") as f:
         f.writelines(f"{i}\n" for i in ids)
     golden.astype("<f4").tofile(path + ".logits.f32")
+    if shape.get("mtp"):
+        drafts = np.array([model.drafts(ids, length, N_DRAFTED) for length in DRAFT_LENGTHS])
+        drafts.astype("<f4").tofile(path + ".drafts.f32")
     print(f"{name:20} {os.path.getsize(path + '.gguf'):8} bytes, {note}")
 
 

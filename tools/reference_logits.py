@@ -237,7 +237,8 @@ class Model:
         up = self.product(prefix + "ffn_up.weight", x, arithmetic)
         return self.product(prefix + "ffn_down.weight", silu(gate) * up, arithmetic)
 
-    def logits(self, ids, arithmetic=Arithmetic()):
+    def hidden(self, ids, arithmetic=Arithmetic()):
+        """The hidden states after the output norm."""
         x = self.rotation.rows("token_embd.weight", self.weights["token_embd.weight"][ids])
         angles = self.angles(len(ids))
         for layer in range(self.n_layers):
@@ -249,9 +250,40 @@ class Model:
                 x = x + self.attention(prefix, y, angles, arithmetic)
             y = rms_norm(x, self.weights[prefix + self.ffn_norm], self.eps)
             x = x + self.feed_forward(prefix, y, arithmetic)
-        x = rms_norm(x, self.weights["output_norm.weight"], self.eps)
+        return rms_norm(x, self.weights["output_norm.weight"], self.eps)
+
+    def logits(self, ids, arithmetic=Arithmetic()):
         table = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
-        return self.product(table, x, arithmetic)
+        return self.product(table, self.hidden(ids, arithmetic), arithmetic)
+
+    def drafts(self, ids, length, n):
+        """Logits [n] of a chain of the block for multi-token prediction (nextn) after ids[:length + 1], the last of which the
+        model has not evaluated: each token of the chain is the likeliest one of the logits before. Position q of the block has
+        token q and the hidden state of token q - 1, which for tokens of the chain is the block's own."""
+        exact, prefix = Arithmetic(), f"blk.{self.n_layers}."
+
+        def of_block(name, otherwise):
+            return prefix + name if prefix + name in self.weights else otherwise
+
+        output = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
+        output = of_block("nextn.shared_head_head.weight", output)
+        table = of_block("nextn.embed_tokens.weight", "token_embd.weight")
+        head_norm = self.weights[of_block("nextn.shared_head_norm.weight", "output_norm.weight")]
+        tokens, hidden, logits = list(ids[:length + 1]), list(self.hidden(ids[:length])), []
+        angles = self.angles(length + n)
+        for i in range(n):
+            e = self.rotation.rows(table, self.weights[table][tokens[1:]])
+            e = rms_norm(e, self.weights[prefix + "nextn.enorm.weight"], self.eps)
+            h = rms_norm(np.array(hidden), self.weights[prefix + "nextn.hnorm.weight"], self.eps)
+            x = self.product(prefix + "nextn.eh_proj.weight", np.concatenate([e, h], axis=1), exact)
+            y = rms_norm(x, self.weights[prefix + "attn_norm.weight"], self.eps)
+            x = x + self.attention(prefix, y, [a[1:length + i + 1] for a in angles], exact)
+            y = rms_norm(x, self.weights[prefix + self.ffn_norm], self.eps)
+            x = rms_norm(x + self.feed_forward(prefix, y, exact), head_norm, self.eps)
+            logits.append(self.product(output, x[-1], exact))
+            hidden.append(x[-1])
+            tokens.append(int(np.argmax(logits[-1])))
+        return np.array(logits)
 
 
 def relative_error(a, b):

@@ -75,6 +75,23 @@ typedef bool (*qn_progress_fn)(void *user, size_t done, size_t total);
  * call. */
 typedef void (*qn_log_fn)(void *user, const char *line);
 
+/* Where drafted tokens come from (speculative decoding): tokens that may follow the text, which a step evaluates
+ * together with the last one. Only the tokens that one-by-one sampling gives after the same rows are kept: on the CPU
+ * answers are the same, to the bit, in fewer steps (docs/speculation.md). On a GPU, steps of other numbers of rows
+ * round differently. */
+typedef enum qn_draft_kind {
+    QN_DRAFT_AUTO,  /* drafters that are there, where measurements show a gain: on the CPU QN_DRAFT_NGRAM, and
+                       QN_DRAFT_MTP if the model has it */
+    QN_DRAFT_OFF,   /* none */
+    QN_DRAFT_NGRAM, /* tokens that followed the end of the text earlier: in the prompt and the answer, and in answers of
+                       a scheduler's earlier requests of the same scope, if that is not "" (strangers may share it) and
+                       the scheduler keeps prefixes */
+    QN_DRAFT_MTP,   /* the model's own block for multi-token prediction, on the CPU; QN_ERR_UNSUPPORTED, with the reason,
+                       where the model has none that can be used */
+    QN_DRAFT_DFLASH, /* the rest are not supported yet: QN_ERR_UNSUPPORTED */
+    QN_DRAFT_MODEL
+} qn_draft_kind;
+
 typedef struct qn_model_params {
     size_t size;        /* set by QN_MODEL_PARAMS_INIT */
     const char *device; /* "auto" or NULL: the first GPU if it can run the model, else the CPU; "cpu"; "cuda" or
@@ -98,6 +115,10 @@ typedef struct qn_model_params {
      * kernel has to be compiled. NULL: none. */
     qn_log_fn on_log;
     void *user; /* passed to both callbacks; must outlive the model if on_log is set */
+    /* Whether the model is loaded with its block for multi-token prediction, which takes some memory and, in each step,
+     * a little time. QN_DRAFT_AUTO: if it has one that the device can run; a block that cannot be used is named in the
+     * log. QN_DRAFT_MTP: a model that cannot have it is not loaded: QN_ERR_UNSUPPORTED. All others: without it. */
+    qn_draft_kind draft;
 } qn_model_params;
 #define QN_MODEL_PARAMS_INIT QN_INIT(qn_model_params)
 
@@ -841,21 +862,6 @@ typedef enum qn_jump_forward {
     QN_JUMP_FORWARD_ON,
     QN_JUMP_FORWARD_OFF
 } qn_jump_forward;
-
-/* Where drafted tokens come from (speculative decoding): tokens that may follow the text, which a step evaluates
- * together with the last one. Only the tokens that one-by-one sampling gives after the same rows are kept: on the CPU
- * answers are the same, to the bit, in fewer steps (docs/speculation.md). On a GPU, steps of other numbers of rows
- * round differently. */
-typedef enum qn_draft_kind {
-    QN_DRAFT_AUTO,  /* a drafter that is there, where measurements show a gain: on the CPU QN_DRAFT_NGRAM */
-    QN_DRAFT_OFF,   /* none */
-    QN_DRAFT_NGRAM, /* tokens that followed the end of the text earlier: in the prompt and the answer, and in answers of
-                       a scheduler's earlier requests of the same scope, if that is not "" (strangers may share it) and
-                       the scheduler keeps prefixes */
-    QN_DRAFT_MTP,   /* the rest are not supported yet: QN_ERR_UNSUPPORTED */
-    QN_DRAFT_DFLASH,
-    QN_DRAFT_MODEL
-} qn_draft_kind;
 
 /* How far a prompt was evaluated. Later versions add members at the end. */
 typedef struct qn_prompt_progress {

@@ -8,7 +8,7 @@
 qn_saved_layout qn_saved_layout_of(const qn_plan *plan, const qn_kv_format *format)
 {
     qn_saved_layout l = { .is_recurrent = plan->is_recurrent,
-                          .n_layers = plan->n_layers,
+                          .n_layers = qn_plan_saved_layers(plan),
                           .n_heads = plan->heads.n_kv_heads,
                           .head_dim = plan->heads.head_dim,
                           .key_bits = format->key_bits,

@@ -18,7 +18,7 @@ int qn_check_draft(const qn_args *args)
 {
     if (qn_draft_check(qn_find_draft(args)) == QN_OK)
         return QN_EXIT_DONE;
-    qn_cli_error("--draft: %s is not supported yet; auto, off and ngram are", args->draft);
+    qn_cli_error("--draft: %s is not supported yet; auto, off, ngram and mtp are", args->draft);
     return QN_EXIT_USAGE;
 }
 

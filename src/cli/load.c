@@ -1,6 +1,7 @@
 /* From the options of the command line to a model, a session and sampling parameters. */
 #include "cli/cli.h"
 #include "cli/demo_model.h"
+#include "cli/draft.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
 #include "base/append.h"
@@ -88,6 +89,7 @@ static int load(const qn_args *args, bool vocab_only, const char *device, const 
         .on_progress = qn_progress_update,
         .on_log = args->quiet ? NULL : qn_progress_log,
         .user = &progress,
+        .draft = qn_find_draft(args),
     };
     const qn_status loaded = qn_model_load(args->model, &params, model);
     qn_progress_end(&progress);

@@ -251,8 +251,9 @@ const qn_option qn_options[] = {
     CHOICE(GENERATE | SERVE | BATCH, "--draft", NULL, NULL, draft, "KIND", qn_draft_names,
            "tokens that a step evaluates ahead: auto, off, ngram, mtp, dflash or model (default auto)",
            "Only tokens that would have come one by one are kept: the text is the same. ngram drafts what followed the "
-           "same words before. auto is ngram on the CPU, off on a GPU. Tokens are drafted while that is measured to be "
-           "faster. mtp, dflash and model are not supported yet."),
+           "same words before; mtp is the model's block for multi-token prediction, if it has one. auto is both on the "
+           "CPU, off on a GPU. Tokens are drafted while that is measured to be faster. dflash and model are not "
+           "supported yet."),
     CHOICE(BENCH, "--draft", NULL, NULL, draft, "KIND", qn_draft_names,
            "also measure decoding with drafts, as in run: auto, off, ngram, mtp, dflash or model (default off)",
            "The tokens of a benchmark mean nothing; see --accept."),

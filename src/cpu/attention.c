@@ -213,10 +213,16 @@ size_t qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, qn
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     works[0] = (qn_cpu_work){ .run = norm_rope_queries, .count = ex->step->n_rows * h->n_heads };
-    works[1] = (qn_cpu_work){ .run = store_pages,
-                              .count = count_page_rows(ex->step) * h->n_kv_heads,
-                              .spread = QN_SPREAD_SINGLE };
+    (void)qn_executor_k_norm_rope_store(ex, op, &works[1]);
     return 2;
+}
+
+size_t qn_executor_k_norm_rope_store(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
+{
+    works[0] = (qn_cpu_work){ .run = store_pages,
+                              .count = count_page_rows(ex->step) * op->qk_norm_rope_store.shape.n_kv_heads,
+                              .spread = QN_SPREAD_SINGLE };
+    return 1;
 }
 
 /* ---- Splits ---- */
@@ -228,6 +234,7 @@ typedef struct kv_split {
     const qn_kv_view *cache;
     size_t layer, kv;
     bool is_codes;
+    size_t first; /* positions before it are not attended to */
     const void *keys[QN_BLOCK_PAGES], *values[QN_BLOCK_PAGES];
 } kv_split;
 
@@ -245,12 +252,17 @@ static size_t visible_splits(const qn_row *row)
 }
 
 /* Returns a block, as far as `row` sees it. */
-static kv_split block_split(const qn_row *row, size_t layer, size_t kv, size_t block)
+static kv_split block_split(const qn_row *row, const qn_op *op, size_t kv, size_t block)
 {
     const qn_kv_view *cache = cache_of(row);
     const bool is_codes = cache->key_codec != NULL;
     const size_t first = is_codes + block * QN_BLOCK_PAGES, end = row->position / QN_PAGE + !is_codes;
-    kv_split split = { .cache = cache, .layer = layer, .kv = kv, .is_codes = is_codes };
+    const size_t layer = (size_t)op->layer;
+    kv_split split = { .cache = cache,
+                       .layer = layer,
+                       .kv = kv,
+                       .is_codes = is_codes,
+                       .first = block || is_codes ? 0 : op->attention.first };
     for (size_t i = 0; i < QN_BLOCK_PAGES && first + i < end; i++) {
         split.keys[i] = qn_kv_keys(cache, layer, first + i, kv);
         split.values[i] = qn_kv_values(cache, layer, first + i, kv);
@@ -258,24 +270,26 @@ static kv_split block_split(const qn_row *row, size_t layer, size_t kv, size_t b
     return split;
 }
 
-static kv_split page_split(const qn_kv_view *cache, size_t layer, size_t kv, size_t page)
+static kv_split page_split(const qn_kv_view *cache, const qn_op *op, size_t kv, size_t page)
 {
+    const size_t layer = (size_t)op->layer;
     return (kv_split){ .cache = cache,
                        .layer = layer,
                        .kv = kv,
+                       .first = page ? 0 : op->attention.first,
                        .keys = { qn_kv_f16_keys(cache, layer, page, kv) },
                        .values = { qn_kv_f16_values(cache, layer, page, kv) } };
 }
 
-static kv_split split_at(const qn_row *row, size_t layer, size_t kv, size_t index)
+static kv_split split_at(const qn_row *row, const qn_op *op, size_t kv, size_t index)
 {
     if (!cache_of(row)->key_codec)
-        return block_split(row, layer, kv, index);
+        return block_split(row, op, kv, index);
     if (index == 0)
-        return page_split(cache_of(row), layer, kv, 0);
+        return page_split(cache_of(row), op, kv, 0);
     if (index <= code_blocks(row->position))
-        return block_split(row, layer, kv, index - 1);
-    return page_split(cache_of(row), layer, kv, row->position / QN_PAGE);
+        return block_split(row, op, kv, index - 1);
+    return page_split(cache_of(row), op, kv, row->position / QN_PAGE);
 }
 
 /* Returns the number of elements of [first, first + n) that are below `end`. */
@@ -349,7 +363,7 @@ static void attend_one_split(const qn_executor *ex, struct attention_scratch *s,
 {
     const qn_kv_view *cache = p->cache;
     if (!p->is_codes) {
-        qn_attention_block block = { 0 };
+        qn_attention_block block = { .first = p->first };
         for (size_t i = 0; i < QN_BLOCK_PAGES; i++) {
             block.keys[i] = p->keys[i];
             block.values[i] = p->values[i];
@@ -388,7 +402,7 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, const qn_cpu
 {
     const qn_attention_shape *h = &op->attention.shape;
     const qn_cpu_workspace *workspace = &ex->workspace;
-    const size_t group = h->n_heads / h->n_kv_heads, dim = h->head_dim, layer = (size_t)op->layer;
+    const size_t group = h->n_heads / h->n_kv_heads, dim = h->head_dim;
     struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, range->thread), dim);
     const size_t begin = range->begin, end = range->end;
     size_t first_unit = 0;
@@ -399,10 +413,10 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, const qn_cpu
             const size_t index = (unit - first_unit) / h->n_kv_heads, kv = (unit - first_unit) % h->n_kv_heads;
             const size_t entry = (first_unit / h->n_kv_heads + index) * h->n_heads + kv * group;
             const size_t next_kv = (kv + 1) % h->n_kv_heads, next_index = next_kv ? index : index + 1;
-            const kv_split p = split_at(r, layer, kv, index);
+            const kv_split p = split_at(r, op, kv, index);
             /* Prefetch the next split only from block to block: pages are too short. */
             const bool more = unit + 1 < first_unit + n_units;
-            const kv_split next = more ? split_at(r, layer, next_kv, next_index) : p;
+            const kv_split next = more ? split_at(r, op, next_kv, next_index) : p;
             const kv_split *prefetched = next.is_codes == p.is_codes ? &next : &p;
             for (size_t q = 0; q < group; q += QN_QUERY_TILE) {
                 const size_t n = group - q < QN_QUERY_TILE ? group - q : QN_QUERY_TILE;
@@ -447,7 +461,7 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
 {
     const qn_row *rows = &ex->step->rows[t->row], *last = &rows[t->n - 1];
     const qn_kv_view *cache = cache_of(rows);
-    const size_t layer = (size_t)op->layer, page = last->position / QN_PAGE;
+    const size_t page = last->position / QN_PAGE;
     const size_t n_blocks = cache->key_codec ? code_blocks(last->position) : last->position / QN_KEY_BLOCK + 1;
     for (size_t q = 0; q < t->n * t->n_heads; q++)
         load_query(s, cache, q,
@@ -455,17 +469,17 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
                        (t->head + q % t->n_heads) * t->dim,
                    t->dim);
     if (cache->key_codec) {
-        const kv_split first = page_split(cache, layer, t->kv, 0);
+        const kv_split first = page_split(cache, op, t->kv, 0);
         accumulate_split(ex, t, s, &first, NULL, visible_in_page, 0);
     }
     for (size_t block = 0; block < n_blocks; block++) {
-        const kv_split p = block_split(last, layer, t->kv, block);
+        const kv_split p = block_split(last, op, t->kv, block);
         /* A single row is memory-bound and prefetches; a tile of many rows is compute-bound. */
-        const kv_split next = block + 1 < n_blocks ? block_split(last, layer, t->kv, block + 1) : p;
+        const kv_split next = block + 1 < n_blocks ? block_split(last, op, t->kv, block + 1) : p;
         accumulate_split(ex, t, s, &p, t->n == 1 ? &next : NULL, visible_in_block, block);
     }
     for (size_t r = rows->position / QN_PAGE; cache->key_codec && r <= page; r++) {
-        const kv_split p = page_split(cache, layer, t->kv, r);
+        const kv_split p = page_split(cache, op, t->kv, r);
         if (r)
             accumulate_split(ex, t, s, &p, NULL, visible_in_page, r);
     }

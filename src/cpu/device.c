@@ -154,7 +154,8 @@ qn_status qn_cpu_device_create(const qn_device_params *params, qn_device **out)
     *cpu = (qn_cpu_device){ .base = { .vtable = &vtable,
                                       .row_features = QN_ROW_EMBEDDING | QN_ROW_POSITION | QN_ROW_HIDDEN,
                                       .name = "cpu",
-                                      .batch = BATCH },
+                                      .batch = BATCH,
+                                      .drafts = params->plan->head.draft > 0 },
                             .plan = params->plan,
                             .team = params->team };
     qn_kernels_init(&cpu->kernels, params->cpu);

@@ -89,12 +89,14 @@ qn_status qn_executor_reserve(qn_executor *executor, size_t max_rows, size_t max
 
 void qn_executor_run(qn_executor *executor, const qn_step *step)
 {
-    const qn_team_job job = { .n_phases = executor->n_phases,
-                              .kind = step->n_rows,
+    const size_t draft = executor->draft_phase, n_phases = step->is_draft ? executor->n_phases - draft : draft;
+    const qn_team_job job = { .n_phases = n_phases,
+                              .kind = step->is_draft ? SIZE_MAX - step->n_rows : step->n_rows,
                               .pieces = qn_phases_open,
                               .work = qn_phases_work,
                               .context = executor };
     executor->step = step;
+    executor->first_phase = step->is_draft ? draft : 0;
     executor->split_kv = qn_executor_split_kv(executor);
     qn_team_do(executor->team, &job);
     if (executor->profile)

@@ -1,5 +1,7 @@
-/* The inputs of a step on the CPU: embeddings of the rows, and the angles of their positions. */
+/* The inputs of a step on the CPU, of the model and of its draft head: embeddings of the rows, hidden states of the rows
+ * before them, and the angles of their positions. */
 #include "cpu/acts.h"
+#include "cpu/memory.h"
 
 #include <string.h>
 
@@ -24,24 +26,25 @@ static void compute_angles(const qn_executor *ex, size_t row)
                           cosines, sines);
 }
 
-static void embed_token(const qn_executor *ex, const qn_op *op, int32_t token, float *x)
+/* Writes a row's own embedding, or that of its token. */
+static void embed_row(const qn_executor *ex, const qn_matrix *table, const qn_plan_rotation *inverse, const qn_row *row,
+                      float *x)
 {
-    const qn_matrix *table = &op->embed.table;
-    table->type->to_float(table->data + (size_t)token * table->row_bytes, table->n_cols / table->type->block_weights,
-                          x);
-    if (op->embed.inverse.block)
-        qn_hadamard_blocks(ex, &op->embed.inverse, true, x, 0, table->n_cols);
+    if (row->embedding) {
+        memcpy(x, row->embedding, table->n_cols * sizeof *x);
+        return;
+    }
+    table->type->to_float(table->data + (size_t)row->token * table->row_bytes,
+                          table->n_cols / table->type->block_weights, x);
+    if (inverse->block)
+        qn_hadamard_blocks(ex, inverse, true, x, 0, table->n_cols);
 }
 
 static void embed_rows(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
     for (size_t row = range->begin; row < range->end; row++) {
-        const qn_row *r = &ex->step->rows[row];
-        float *x = qn_buffer_row(ex, op->embed.out, row);
-        if (r->embedding)
-            memcpy(x, r->embedding, op->embed.table.n_cols * sizeof *x);
-        else
-            embed_token(ex, op, r->token, x);
+        embed_row(ex, &op->embed.table, &op->embed.inverse, &ex->step->rows[row],
+                  qn_buffer_row(ex, op->embed.out, row));
         compute_angles(ex, row);
     }
 }
@@ -50,6 +53,41 @@ size_t qn_executor_embed(const qn_executor *ex, const qn_op *op, qn_cpu_work *wo
 {
     (void)op;
     works[0] = (qn_cpu_work){ .run = embed_rows, .count = ex->step->n_rows };
+    return 1;
+}
+
+/* Writes the normed hidden state of the row before this one in its sequence. */
+static void pair_hidden(const qn_executor *ex, const qn_op *op, size_t row, float *hidden)
+{
+    const qn_row *r = &ex->step->rows[row];
+    const size_t width = op->pair.table.n_cols;
+    if (!ex->step->is_draft && row && r[-1].memory == r->memory) {
+        qn_rms_norm_row(&ex->kernels->norm, hidden, qn_buffer_row(ex, op->pair.in, row - 1), op->pair.norm, width,
+                        op->pair.eps);
+        return;
+    }
+    const float *kept =
+        r->position ? qn_cpu_hidden_row(qn_cpu_memory_of(r), r->position - 1, ex->step->is_draft) : NULL;
+    if (kept)
+        memcpy(hidden, kept, width * sizeof *hidden);
+    else
+        memset(hidden, 0, width * sizeof *hidden);
+}
+
+static void pair_rows(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
+{
+    for (size_t row = range->begin; row < range->end; row++) {
+        embed_row(ex, &op->pair.table, &op->pair.inverse, &ex->step->rows[row],
+                  qn_buffer_row(ex, op->pair.embedding, row));
+        pair_hidden(ex, op, row, qn_buffer_row(ex, op->pair.hidden, row));
+        compute_angles(ex, row);
+    }
+}
+
+size_t qn_executor_pair(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
+{
+    (void)op;
+    works[0] = (qn_cpu_work){ .run = pair_rows, .count = ex->step->n_rows };
     return 1;
 }
 

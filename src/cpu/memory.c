@@ -66,8 +66,42 @@ void qn_cpu_view(qn_cpu_memory *m, size_t n)
 
 /* ---- The memory ---- */
 
+const float *qn_cpu_hidden_row(const qn_cpu_memory *m, size_t position, bool is_draft)
+{
+    const qn_cpu_hidden *h = m->hidden;
+    const size_t slot = position % QN_CPU_HIDDEN;
+    if (is_draft && h->draft_position == position && position >= m->sequence.length)
+        return h->draft;
+    return h->positions[slot] == position ? h->rows + slot * h->width : NULL;
+}
+
+static qn_status create_hidden(const qn_plan *plan, qn_cpu_hidden **out)
+{
+    qn_cpu_hidden *h;
+    *out = NULL;
+    if (!plan->head.draft)
+        return QN_OK;
+    QN_TRY(qn_alloc(&h, 1, sizeof *h, "session"));
+    h->width = plan->buffers[plan->ops[plan->head.draft].pair.hidden].width;
+    h->draft_position = UINT32_MAX;
+    for (size_t i = 0; i < QN_CPU_HIDDEN; i++)
+        h->positions[i] = UINT32_MAX;
+    const qn_status status = qn_alloc(&h->rows, QN_CPU_HIDDEN + 1, h->width * sizeof *h->rows, "session");
+    if (status != QN_OK) {
+        qn_free(h);
+        return status;
+    }
+    h->draft = h->rows + QN_CPU_HIDDEN * h->width;
+    *out = h;
+    return QN_OK;
+}
+
 static void memory_free(qn_memory *memory)
 {
+    qn_cpu_hidden *hidden = ((qn_cpu_memory *)memory)->hidden;
+    if (hidden)
+        qn_free(hidden->rows);
+    qn_free(hidden);
     qn_sequence_free(memory->sequence);
     qn_free(memory);
 }
@@ -142,6 +176,23 @@ static qn_status memory_serialize(const qn_memory *memory, qn_memory_region_fn o
     return for_each_array(m, on_region, context);
 }
 
+/* Zeroes what the draft head has stored for the rows: files do not have it. Drafts are then worse for a while. */
+static void zero_draft_head(const qn_cpu_memory *m, size_t layer)
+{
+    const qn_sequence *s = &m->sequence;
+    const qn_kv_view kv = kv_view_of(m);
+    for (size_t page = 0; page * QN_PAGE < s->length; page++) {
+        if (s->pages[page] != QN_NO_ITEM)
+            memset(qn_kv_keys(&kv, layer, page, 0), 0, kv.n_heads * (kv.key_bytes + kv.value_bytes));
+        if (!kv.key_codec || s->f16_pages[page] == QN_NO_ITEM)
+            continue;
+        memset(qn_kv_f16_keys(&kv, layer, page, 0), 0,
+               kv.n_heads * 2 * QN_PAGE * kv.key_codec->dim * sizeof(uint16_t));
+        if (!page)
+            memset(qn_kv_key_mean(&kv, layer, 0), 0, kv.n_heads * kv.key_codec->dim * sizeof(float));
+    }
+}
+
 static qn_status memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn on_region,
                                     void *context)
 {
@@ -149,6 +200,8 @@ static qn_status memory_deserialize(qn_memory *memory, const qn_extent *extent, 
     qn_saved_region region;
     QN_TRY(qn_sequence_restore(memory->sequence, extent));
     const qn_kv_view kv = kv_view_of(m);
+    if (m->hidden)
+        zero_draft_head(m, m->format->saved.n_layers);
     for (size_t i = 0; qn_saved_find_region(&m->format->saved, extent, i, &region); i++)
         if (region.bytes)
             QN_TRY(on_region(context, qn_kv_region(&kv, &region), region.bytes));
@@ -302,7 +355,9 @@ qn_status qn_cpu_memory_new(qn_cpu_caches *c, const qn_memory_params *params, qn
     QN_TRY(find_format(c, params->format, &format));
     QN_TRY(qn_alloc(&m, 1, sizeof *m, "session"));
     *m = (qn_cpu_memory){ .base = { .vtable = &vtable, .sequence = &m->sequence }, .format = format };
-    const qn_status status = qn_sequence_create(&format->cache, &m->sequence);
+    qn_status status = create_hidden(c->plan, &m->hidden);
+    if (status == QN_OK)
+        status = qn_sequence_create(&format->cache, &m->sequence);
     if (status != QN_OK) {
         memory_free(&m->base);
         return status;

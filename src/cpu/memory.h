@@ -21,6 +21,18 @@ typedef struct qn_cpu_format {
     struct qn_cpu_format *next;
 } qn_cpu_format;
 
+/* Hidden states that a memory keeps for the draft head: of the last row of a step, and of a draft before it. */
+enum { QN_CPU_HIDDEN = 16 };
+
+/* Normed hidden states of a sequence's last rows, by position modulo QN_CPU_HIDDEN, and the draft head's own of the
+ * draft step before. After the contents of the sequence were replaced by those of another they may be of rows that are
+ * gone: drafts are then worse. */
+typedef struct qn_cpu_hidden {
+    float *rows, *draft; /* [QN_CPU_HIDDEN, width], [width]; NULL without a draft head */
+    size_t width;
+    uint32_t positions[QN_CPU_HIDDEN], draft_position; /* UINT32_MAX: none */
+} qn_cpu_hidden;
+
 /* A session's memory. After qn_memory_vtable.prepare the views are those for the rows of its next step: they point into
  * the pool and into the sequence's tables, until the sequence changes. Used by one thread at a time; during a step all
  * threads of the team read it. */
@@ -30,6 +42,7 @@ typedef struct qn_cpu_memory {
     qn_sequence sequence;
     qn_kv_view kv;
     qn_recurrent_view recurrent; /* without a layout if no layer is recurrent */
+    qn_cpu_hidden *hidden;       /* threads of a step write those of different rows */
 } qn_cpu_memory;
 
 /* qn_cpu_memory_of - returns the memory of a row's session. */
@@ -37,6 +50,10 @@ static inline const qn_cpu_memory *qn_cpu_memory_of(const qn_row *row)
 {
     return (const qn_cpu_memory *)row->memory;
 }
+
+/* qn_cpu_hidden_row - returns the kept hidden state [width] of the row at `position`, of the last draft step's row if
+ * is_draft and it is that one; NULL if there is none. */
+const float *qn_cpu_hidden_row(const qn_cpu_memory *memory, size_t position, bool is_draft);
 
 /* qn_cpu_view - sets the views for appending n reserved rows; n = 0: for the present contents. By the thread that uses
  * the memory. */

@@ -51,7 +51,8 @@ struct qn_executor {
                         layers */
     double own_part; /* of a thread's equal part of the work, how much may be its own: 1, or less if cores differ */
     size_t *phases;  /* [n_phases + 1] the first operation of each phase; then n_ops */
-    size_t n_phases;
+    size_t n_phases, draft_phase; /* draft_phase: the first one of a draft step; n_phases without a draft head */
+    size_t first_phase;           /* of the step */
     /* Of the phase that is open: written by the thread that opens it, read by all that do its pieces. */
     qn_cpu_work *works; /* [n_works] */
     size_t n_works;

@@ -39,6 +39,8 @@ qn_status qn_phases_create(qn_executor *executor)
         if (barriers[i] || i + 1 == plan->n_ops || i + 1 - first == MAX_OPS)
             executor->phases[++executor->n_phases] = first = i + 1;
     qn_free(barriers);
+    while (executor->phases[executor->draft_phase] < qn_plan_step_ops(plan))
+        executor->draft_phase++;
     return QN_OK;
 }
 
@@ -116,6 +118,7 @@ qn_team_pieces qn_phases_open(void *executor, size_t phase, int n_threads)
 {
     qn_executor *ex = executor;
     qn_team_pieces pieces = { 0 };
+    phase += ex->first_phase;
     if (ex->profile)
         qn_cpu_profile_open(ex->profile, phase, (size_t)n_threads);
     ex->n_works = 0;
@@ -176,9 +179,10 @@ static void run_range(const qn_executor *ex, const qn_cpu_work *work, qn_cpu_ran
 /* A thread at the end of its own pieces prefetches the weights that it begins the next phase with. */
 static void prefetch_next_phase(const qn_executor *ex, const qn_team_piece *piece)
 {
-    const qn_op *op = &ex->plan->ops[ex->phases[piece->phase + 1]];
+    const size_t phase = ex->first_phase + piece->phase + 1;
+    const qn_op *op = &ex->plan->ops[ex->phases[phase]];
     qn_cpu_work works[QN_CPU_OP_WORKS];
-    if (piece->phase + 1 == ex->n_phases || !qn_op_matrices_of(op))
+    if (phase == ex->n_phases || phase == ex->draft_phase || !qn_op_matrices_of(op))
         return;
     find_works(ex, op, (size_t)piece->n_threads, works);
     if (works[0].own)

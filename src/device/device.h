@@ -40,9 +40,13 @@ typedef struct qn_row {
     qn_memory *memory; /* the session's */
 } qn_row;
 
-/* One execution of the plan, over rows of one or more memories. The caller has checked tokens, positions, and that the
+/* One execution of the plan, over rows of one or more memories. A draft step runs the operations of the draft head
+ * (plan/plan.h): one row of each memory, at its sequence's length, with the token there; then perhaps in further steps
+ * at the positions after it, each with the token that follows. Positions are reserved (qn_memory_vtable.prepare), and
+ * the caller takes that back: the sequence stays as it is. The caller has checked tokens, positions, and that the
  * device takes what the rows have (device/rows.h). */
 typedef struct qn_step {
+    bool is_draft; /* only on devices with `drafts` */
     const qn_row *rows; /* rows of one memory are contiguous, at consecutive positions */
     size_t n_rows;
     /* Any rows, several of one memory too. The last rows of a memory may be drafted tokens to verify, with logits for
@@ -163,6 +167,7 @@ struct qn_device {
     size_t piece;  /* a sequence's rows in a step end at the next position that is a multiple of this; 0: anywhere */
     char name[32]; /* "cpu", "cuda:0" */
     size_t batch;  /* default number of rows of a step */
+    bool drafts;   /* the plan has a draft head, and the device runs draft steps */
     size_t ahead;  /* limit of sequences in a step that is launched while another is in flight; 0: none */
     double idle_seconds;    /* the device's idle time between the step finished last and the one before; 0: unknown */
     size_t prompt_multiple; /* prompts cut at positions that are multiples of this are evaluated faster; 0: anywhere */

@@ -31,6 +31,7 @@ struct qn_model {
     qn_gguf *file;
     qn_hparams hparams; /* with vocab_only this and the members up to `lock` are zero */
     qn_plan plan;
+    qn_model_head head;
     unsigned cpu;
     qn_team *team;
     qn_device *device;
@@ -159,6 +160,10 @@ qn_status qn_model_calls(const qn_model *model, qn_output_params *output);
  * support tools or its calls cannot be parsed back. */
 qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, size_t most,
                                 qn_token **tokens, size_t *count, qn_output_params *output, qn_output_tools **kept);
+
+/* qn_model_check_draft - QN_OK if answers of the model can be drafted so; errors are those of qn_draft_check, and
+ * QN_ERR_UNSUPPORTED, with the reason, for QN_DRAFT_MTP without a draft head. */
+qn_status qn_model_check_draft(const qn_model *model, qn_draft_kind kind);
 
 /* qn_model_open_device - Creates model->device by params->device, from the model's plan and team. Weights are not yet
  * uploaded. Called once, by qn_model_load. */

@@ -6,6 +6,8 @@
 #include "base/memory.h"
 #include "base/params.h"
 #include "base/process.h"
+#include "device/registry.h"
+#include "engine/spec/drafter.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,15 +33,20 @@ static void log_line(const qn_model_params *params, const char *line)
         params->on_log(params->user, line);
 }
 
+/* Returns an error's text without the file's path, which clients of a server must not learn. */
+static const char *without_path(const qn_model *model, const char *text)
+{
+    const char *path = qn_gguf_path(model->file);
+    const size_t n = strlen(path);
+    return !strncmp(text, path, n) && !strncmp(text + n, ": ", 2) ? text + n + 2 : text;
+}
+
 static qn_status load_tokenizer(qn_model *model, const qn_model_params *params)
 {
     const qn_status status = qn_tokenizer_create(model->file, &model->tokenizer);
     if (status == QN_ERR_UNSUPPORTED && !params->vocab_only) {
-        /* Without the file's path, which clients of a server must not learn. */
-        const char *text = qn_error_text(), *path = qn_gguf_path(model->file);
-        const size_t n = strlen(path);
-        const bool has_path = !strncmp(text, path, n) && !strncmp(text + n, ": ", 2);
-        (void)qn_print(model->no_tokenizer, sizeof model->no_tokenizer, "%s", has_path ? text + n + 2 : text);
+        const char *text = without_path(model, qn_error_text());
+        (void)qn_print(model->no_tokenizer, sizeof model->no_tokenizer, "%s", text);
         return QN_OK;
     }
     if (status != QN_OK)
@@ -120,7 +127,10 @@ static qn_status create_locks(qn_model *model)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a lock", qn_gguf_path(model->file));
     QN_TRY(qn_kept_list_create(&model->kept));
     model->has_lock = true;
-    return qn_drafting_create(model->device->vtable->launch ? QN_GPU_ROW_COST : QN_CPU_ROW_COST, &model->drafting);
+    const double pass_cost =
+        (double)qn_plan_draft_bytes(&model->plan) / (double)qn_plan_weight_bytes(&model->plan);
+    return qn_drafting_create(model->device->vtable->launch ? QN_GPU_ROW_COST : QN_CPU_ROW_COST, pass_cost,
+                              &model->drafting);
 }
 
 /* More threads than processors make each step wait for threads that do not run. */
@@ -139,10 +149,43 @@ static void note_threads(const qn_model_params *params)
     log_line(params, line);
 }
 
+/* Builds the plan, with the draft head if it is wanted and can be used. */
+static qn_status build_plan(qn_model *model, const qn_model_params *params)
+{
+    char line[QN_ERROR_TEXT_MAX + 32];
+    qn_model_head *head = &model->head;
+    qn_device_name name;
+    QN_TRY(qn_draft_check(params->draft));
+    QN_TRY(qn_device_name_parse("device", params->device ? params->device : "auto", &name));
+    const bool is_wanted = params->draft == QN_DRAFT_AUTO || params->draft == QN_DRAFT_MTP,
+               is_cpu = qn_device_is_cpu(&name);
+    if (is_wanted && is_cpu) {
+        QN_TRY(qn_model_build_with_head(model->file, &model->hparams, &model->plan, head));
+        if (head->is_broken && params->draft == QN_DRAFT_AUTO) {
+            (void)qn_print(line, sizeof line, "drafts: without mtp: %s", head->why);
+            log_line(params, line);
+        }
+    } else {
+        QN_TRY(qn_model_build(model->file, &model->hparams, &model->plan));
+        (void)qn_print(head->why, sizeof head->why, "%s",
+                       is_wanted ? "blocks for multi-token prediction run on the CPU only"
+                                 : "the model was loaded without its block for multi-token prediction");
+    }
+    return params->draft == QN_DRAFT_MTP ? qn_model_check_draft(model, QN_DRAFT_MTP) : QN_OK;
+}
+
+qn_status qn_model_check_draft(const qn_model *model, qn_draft_kind kind)
+{
+    QN_TRY(qn_draft_check(kind));
+    if (kind == QN_DRAFT_MTP && !model->head.is_there)
+        return qn_fail(QN_ERR_UNSUPPORTED, "draft: mtp: %s", without_path(model, model->head.why));
+    return QN_OK;
+}
+
 static qn_status load_weights(qn_model *model, const qn_model_params *params)
 {
     note_threads(params);
-    QN_TRY(qn_model_build(model->file, &model->hparams, &model->plan));
+    QN_TRY(build_plan(model, params));
     QN_TRY(qn_cpu_features(&model->cpu));
     const int best = qn_cpu_best_threads() < QN_TEAM_MAX ? qn_cpu_best_threads() : QN_TEAM_MAX;
     QN_TRY(qn_team_create(params->n_threads ? params->n_threads : best, &model->team));

@@ -3,6 +3,7 @@
 
 #include "base/append.h"
 #include "model/keys.h"
+#include "model/nextn.h"
 #include "model/rank.h"
 #include "model/rope.h"
 #include "plan/limits.h"
@@ -42,20 +43,20 @@ static qn_status read_vocabulary(const qn_gguf *file, qn_hparams *h)
 static qn_status read_hparams(const qn_gguf *file, const qn_architecture *architecture, qn_hparams *h)
 {
     const char *a = architecture->name;
-    uint32_t value_dim, n_ignored = 0;
+    uint32_t value_dim, n_predict = 0;
     *h = (qn_hparams){ .architecture = a,
                        .rope = architecture->rope,
                        .qk_norm = architecture->qk_norm,
                        .qkv_bias = architecture->qkv_bias };
     QN_TRY(qn_key_u32(file, a, "block_count", true, &h->n_blocks));
     if (architecture->mtp_blocks)
-        QN_TRY(qn_key_u32(file, a, "nextn_predict_layers", false, &n_ignored));
+        QN_TRY(qn_key_u32(file, a, "nextn_predict_layers", false, &n_predict));
     QN_TRY(qn_key_u32(file, a, "embedding_length", true, &h->n_embd));
     QN_TRY(qn_key_u32(file, a, "context_length", true, &h->n_ctx_train));
     QN_TRY(qn_key_f32(file, a, "attention.layer_norm_rms_epsilon", true, &h->eps));
     QN_TRY(qn_check_range(file, "block_count", h->n_blocks, 1, 4096));
-    QN_TRY(qn_check_range(file, "nextn_predict_layers", n_ignored, 0, h->n_blocks - 1));
-    h->n_layers = h->n_blocks - n_ignored;
+    QN_TRY(qn_check_range(file, "nextn_predict_layers", n_predict, 0, h->n_blocks - 1));
+    h->n_layers = h->n_blocks - n_predict;
     QN_TRY(qn_key_layers_u32(file, a, "feed_forward_length", true, h->n_layers, h->n_blocks, false, &h->n_ff));
     QN_TRY(qn_key_layers_u32(file, a, "attention.head_count", true, h->n_layers, h->n_blocks, architecture->recurrent,
                              &h->n_heads));
@@ -125,8 +126,23 @@ static qn_status reject_unsupported_features(const qn_gguf *file, const char *ar
     return QN_OK;
 }
 
+/* Adds the draft head. Without one the plan is as it was. */
+static void add_head(qn_build *build, qn_model_head *head)
+{
+    const qn_plan before = *build->plan;
+    const bool has_block = build->hparams->n_blocks > build->hparams->n_layers;
+    qn_status status = has_block ? qn_nextn_build(build) : qn_nextn_missing(build);
+    if (status == QN_OK)
+        status = qn_plan_validate(build->plan);
+    *head = (qn_model_head){ .is_there = status == QN_OK, .is_broken = status != QN_OK && has_block };
+    if (status == QN_OK)
+        return;
+    memcpy(head->why, qn_error_text(), strlen(qn_error_text()) + 1);
+    qn_plan_drop_after(build->plan, &before);
+}
+
 static qn_status build_plan(const qn_gguf *file, const qn_architecture *architecture, const qn_hparams *h,
-                            qn_plan *plan)
+                            qn_plan *plan, qn_model_head *head)
 {
     qn_weights weights;
     QN_TRY(qn_weights_open(&weights, file, plan));
@@ -138,6 +154,8 @@ static qn_status build_plan(const qn_gguf *file, const qn_architecture *architec
         status = qn_weights_check_all_used(&weights, h->architecture, h->n_layers, h->n_blocks);
     if (status == QN_OK)
         status = qn_plan_validate(plan);
+    if (status == QN_OK && head)
+        add_head(&build, head);
     if (status != QN_OK)
         qn_plan_free(plan);
     qn_weights_close(&weights);
@@ -154,7 +172,7 @@ static qn_status unknown_architecture(const qn_gguf *file, qn_string name)
                    (int)(name.length < 64 ? name.length : 64), name.data, known);
 }
 
-qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan)
+static qn_status build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan, qn_model_head *head)
 {
     qn_string name;
     *plan = (qn_plan){ 0 };
@@ -165,7 +183,18 @@ qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan
             continue;
         QN_TRY(read_hparams(file, &table[i], hparams));
         QN_TRY(reject_unsupported_features(file, table[i].name, hparams->head_dim));
-        return build_plan(file, &table[i], hparams, plan);
+        return build_plan(file, &table[i], hparams, plan, head);
     }
     return unknown_architecture(file, name);
+}
+
+qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan)
+{
+    return build(file, hparams, plan, NULL);
+}
+
+qn_status qn_model_build_with_head(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan, qn_model_head *head)
+{
+    *head = (qn_model_head){ 0 };
+    return build(file, hparams, plan, head);
 }

@@ -9,8 +9,7 @@ typedef struct qn_architecture {
     qn_rope_type rope;
     bool qk_norm, qkv_bias; /* values for qn_hparams */
     bool recurrent;         /* some layers are recurrent: they have no attention heads */
-    bool mtp_blocks;        /* the file's last blocks may be for multi-token prediction (nextn_predict_layers): they are
-                               ignored */
+    bool mtp_blocks;        /* the file's last blocks may be for multi-token prediction (nextn.h) */
     bool rank_head;         /* files may have a head that ranks documents (rank.h) */
     bool rope_sections;     /* files state the components of positions (rope.dimension_sections), interleaved */
     /* Adds buffers and operations to an empty plan. The caller frees the plan on failure. */

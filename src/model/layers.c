@@ -97,21 +97,28 @@ static qn_status add_buffers(qn_build *build)
     return plan->heads.gated ? qn_plan_buffer_new(plan, 2 * q_width, &build->queries) : QN_OK;
 }
 
-static qn_status add_embedding(qn_build *build)
+qn_status qn_build_embedding(qn_build *build, qn_matrix *table, qn_plan_rotation *inverse)
 {
     const qn_hparams *h = build->hparams;
     const qn_rotation *rotation = &build->weights->rotation;
-    qn_op op = { .kind = QN_OP_EMBED, .layer = -1, .embed.out = build->x };
-    QN_TRY(qn_weights_table(build->weights, "token_embd.weight", h->n_embd, h->n_vocab, &op.embed.table));
-    if (rotation->block && rotation->inverse_embedding) {
-        const float *signs = qn_rotation_signs(rotation, h->n_embd);
-        float *copy = NULL;
-        if (signs) {
-            QN_TRY(qn_plan_alloc_floats(build->plan, h->n_embd, &copy));
-            memcpy(copy, signs, h->n_embd * sizeof *copy);
-        }
-        op.embed.inverse = (qn_plan_rotation){ rotation->block, copy };
+    *inverse = (qn_plan_rotation){ 0, NULL };
+    QN_TRY(qn_weights_table(build->weights, "token_embd.weight", h->n_embd, h->n_vocab, table));
+    if (!rotation->block || !rotation->inverse_embedding)
+        return QN_OK;
+    const float *signs = qn_rotation_signs(rotation, h->n_embd);
+    float *copy = NULL;
+    if (signs) {
+        QN_TRY(qn_plan_alloc_floats(build->plan, h->n_embd, &copy));
+        memcpy(copy, signs, h->n_embd * sizeof *copy);
     }
+    *inverse = (qn_plan_rotation){ rotation->block, copy };
+    return QN_OK;
+}
+
+static qn_status add_embedding(qn_build *build)
+{
+    qn_op op = { .kind = QN_OP_EMBED, .layer = -1, .embed.out = build->x };
+    QN_TRY(qn_build_embedding(build, &op.embed.table, &op.embed.inverse));
     return qn_plan_add(build->plan, &op);
 }
 
@@ -195,7 +202,10 @@ qn_status qn_build_attention(qn_build *build, uint32_t layer)
     QN_TRY(qn_plan_add(
         plan, &(qn_op){ .kind = QN_OP_ATTENTION,
                         .layer = n,
-                        .attention = { .queries = build->q, .out = build->attention, .shape = plan->heads } }));
+                        .attention = { .queries = build->q,
+                                       .out = build->attention,
+                                       .shape = plan->heads,
+                                       .first = build->first_position } }));
     return qn_build_matmuls(
         build,
         &(qn_op){ .kind = QN_OP_ATTENTION_COMBINE,
@@ -223,21 +233,32 @@ qn_status qn_build_feed_forward(qn_build *build, uint32_t layer, const char *nor
         &down, &build->x, 1, true);
 }
 
-qn_status qn_build_head(qn_build *build)
+qn_status qn_build_output(qn_build *build, qn_weight *output)
 {
     const qn_hparams *h = build->hparams;
     qn_weights *w = build->weights;
-    const float *norm;
-    qn_weight output;
-    QN_TRY(qn_weights_vector(w, -1, "output_norm.weight", h->n_embd, false, &norm));
-    if (qn_weights_has(w, -1, "output.weight")) {
-        QN_TRY(qn_weights_matrix(w, -1, "output.weight", h->n_embd, h->n_vocab, &output));
-    } else {
-        QN_TRY(qn_weights_matrix(w, -1, "token_embd.weight", h->n_embd, h->n_vocab, &output));
-        output.rotated = w->rotation.block && w->rotation.tied_output;
-    }
+    if (qn_weights_has(w, -1, "output.weight"))
+        return qn_weights_matrix(w, -1, "output.weight", h->n_embd, h->n_vocab, output);
+    QN_TRY(qn_weights_matrix(w, -1, "token_embd.weight", h->n_embd, h->n_vocab, output));
+    output->rotated = w->rotation.block && w->rotation.tied_output;
+    return QN_OK;
+}
+
+qn_status qn_build_logits(qn_build *build, const float *norm, const qn_weight *output)
+{
     return qn_build_matmuls(
         build,
-        &(qn_op){ .kind = QN_OP_LOGIT_NORM, .layer = -1, .norm = { .in = build->x, .weight = norm, .eps = h->eps } },
-        -1, &output, NULL, 1, false);
+        &(qn_op){ .kind = QN_OP_LOGIT_NORM,
+                  .layer = -1,
+                  .norm = { .in = build->x, .weight = norm, .eps = build->hparams->eps } },
+        -1, output, NULL, 1, false);
+}
+
+qn_status qn_build_head(qn_build *build)
+{
+    const float *norm;
+    qn_weight output;
+    QN_TRY(qn_weights_vector(build->weights, -1, "output_norm.weight", build->hparams->n_embd, false, &norm));
+    QN_TRY(qn_build_output(build, &output));
+    return qn_build_logits(build, norm, &output);
 }

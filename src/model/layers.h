@@ -14,6 +14,7 @@ typedef struct qn_build {
     int x;                           /* the residual stream */
     int queries, q, k, v, attention; /* queries: queries and gates if the attention is gated, else the same as q */
     int gate, up;
+    uint32_t first_position; /* positions before it are not attended to */
 } qn_build;
 
 /* qn_build_begin - sets rope, allocates the shared buffers and adds the embedding.
@@ -31,6 +32,15 @@ qn_status qn_build_feed_forward(qn_build *build, uint32_t layer, const char *nor
 
 /* qn_build_head - adds the output norm and the logits. */
 qn_status qn_build_head(qn_build *build);
+
+/* qn_build_embedding - finds the table of embeddings, and the inverse rotation of its rows. */
+qn_status qn_build_embedding(qn_build *build, qn_matrix *table, qn_plan_rotation *inverse);
+
+/* qn_build_output - finds the matrix of the logits: the output matrix, or the embedding table. */
+qn_status qn_build_output(qn_build *build, qn_weight *output);
+
+/* qn_build_logits - adds a norm of the residual stream and its product with the matrix of the logits. */
+qn_status qn_build_logits(qn_build *build, const float *norm, const qn_weight *output);
 
 /* qn_build_matmuls - adds an operation that writes activations, and the matmul of these with n matrices of the same
  * width.

@@ -11,7 +11,7 @@
 /* The hyperparameters of a model. Constant after qn_model_build. */
 typedef struct qn_hparams {
     const char *architecture; /* name of a table entry; static */
-    uint32_t n_blocks;        /* blocks in the file: n_layers evaluated blocks, then ignored ones */
+    uint32_t n_blocks;        /* blocks in the file: n_layers blocks of the model, then those of nextn.h */
     uint32_t n_vocab, n_layers, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_rot, n_ctx_train;
     float eps, rope_base;
     qn_rope_type rope;
@@ -31,5 +31,14 @@ typedef struct qn_hparams {
  * QN_ERR_UNSUPPORTED: an architecture or a feature is not supported. QN_ERR_FORMAT: a key or tensor is missing, out of
  * range or has the wrong shape. The text names it. */
 qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan);
+
+/* Whether a plan has a draft head (plan/plan.h), and if not, why. */
+typedef struct qn_model_head {
+    bool is_there, is_broken; /* is_broken: the file has a block for it that cannot be used */
+    char why[QN_ERROR_TEXT_MAX];
+} qn_model_head;
+
+/* qn_model_build_with_head - does what qn_model_build does, and adds the draft head if the file has one that fits. */
+qn_status qn_model_build_with_head(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan, qn_model_head *head);
 
 #endif

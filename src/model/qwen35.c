@@ -190,7 +190,8 @@ qn_status qn_qwen35_build(qn_build *build)
     qn_plan *plan = build->plan;
     bool any = false;
     struct delta d;
-    QN_TRY(qn_alloc(&plan->is_recurrent, h->n_layers, sizeof *plan->is_recurrent, "list of layers"));
+    /* The draft head may follow (nextn.h). */
+    QN_TRY(qn_alloc(&plan->is_recurrent, (size_t)h->n_layers + 1, sizeof *plan->is_recurrent, "list of layers"));
     QN_TRY(read_layer_kinds(file, h, plan->is_recurrent));
     QN_TRY(check_attention_heads(file, h, plan->is_recurrent));
     for (uint32_t layer = 0; layer < h->n_layers; layer++)

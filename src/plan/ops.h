@@ -102,15 +102,16 @@ typedef enum qn_op_phase {
     QN_PHASE_OF_DELTA
 } qn_op_phase;
 
-/* What operations use besides their fields: their layer's KV cache and recurrent state, rope's sines and cosines, and
- * the step's logits. */
-enum { QN_USES_KV = 1, QN_USES_STATE = 2, QN_USES_ANGLES = 4, QN_USES_LOGITS = 8 };
+/* What operations use besides their fields: their layer's KV cache and recurrent state, rope's sines and cosines, the
+ * step's logits, and the hidden states that memories keep for the draft head. */
+enum { QN_USES_KV = 1, QN_USES_STATE = 2, QN_USES_ANGLES = 4, QN_USES_LOGITS = 8, QN_USES_HIDDEN = 16 };
 
 enum { QN_READS = 1, QN_WRITES = 2 };
 
 /* The width of an operand, computed from the operation and its plan. */
 typedef enum qn_op_width {
     QN_WIDTH_ACTS,     /* of the activations that the operation writes */
+    QN_WIDTH_HALF,     /* half of that */
     QN_WIDTH_TABLE,    /* of a row of the operation's table */
     QN_WIDTH_INPUT,    /* of the embeddings that rows have: input.width */
     QN_WIDTH_HEADS,    /* all query heads */

@@ -51,6 +51,18 @@ qn_status qn_plan_add(qn_plan *plan, const qn_op *op)
     return QN_OK;
 }
 
+void qn_plan_drop_after(qn_plan *plan, const qn_plan *before)
+{
+    while (plan->n_owned_floats > before->n_owned_floats)
+        qn_free(plan->owned_floats[--plan->n_owned_floats]);
+    plan->n_ops = before->n_ops;
+    plan->n_buffers = before->n_buffers;
+    plan->n_acts = before->n_acts;
+    plan->n_scaled = before->n_scaled;
+    plan->n_layers = before->n_layers;
+    plan->head = before->head;
+}
+
 void qn_plan_free(qn_plan *plan)
 {
     free(plan->ops);
@@ -75,6 +87,7 @@ size_t qn_plan_width(const qn_plan *plan, const qn_op *op, qn_op_width width)
     const qn_recurrent_shape *r = &plan->recurrent;
     switch (width) {
     case QN_WIDTH_ACTS: return plan->acts[qn_op_acts_of(op)->at[0]].width;
+    case QN_WIDTH_HALF: return plan->acts[qn_op_acts_of(op)->at[0]].width / 2;
     case QN_WIDTH_TABLE: return qn_op_table_of(op)->n_cols;
     case QN_WIDTH_INPUT: return op->input.width;
     case QN_WIDTH_HEADS: return h->n_heads * h->head_dim;
@@ -125,7 +138,15 @@ uint64_t qn_plan_op_bytes(const qn_plan *plan, const qn_op *op)
 uint64_t qn_plan_weight_bytes(const qn_plan *plan)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < plan->n_ops; i++)
+    for (size_t i = 0; i < qn_plan_step_ops(plan); i++)
+        bytes += qn_plan_op_bytes(plan, &plan->ops[i]);
+    return bytes;
+}
+
+uint64_t qn_plan_draft_bytes(const qn_plan *plan)
+{
+    uint64_t bytes = 0;
+    for (size_t i = qn_plan_step_ops(plan); i < plan->n_ops; i++)
         bytes += qn_plan_op_bytes(plan, &plan->ops[i]);
     return bytes;
 }

@@ -4,6 +4,14 @@
  * token or embedding of one session at one position; the rows of a session are contiguous, with ascending positions. A
  * plan for tokens begins with EMBED, a plan whose rows are all embeddings with INPUT.
  *
+ * The draft head. A plan may have two more sections of operations, which compute a block that predicts the token after
+ * the next one from a token and the hidden state of the token before it (multi-token prediction). Its attention is the
+ * plan's last layer, whose keys and values are in the same pages as those of the other layers: position q holds what
+ * comes of token q and of the hidden state of token q - 1. So position 0 has nothing and is not attended to. A step of
+ * the model runs the trunk and the pairs: operations that store these keys and values. A draft step runs the rest: its
+ * rows are tokens that follow a sequence, and their logits are proposals for the tokens after them. It stores keys and
+ * values beyond the sequence's end, which the model's next step overwrites.
+ *
  * Buffers hold floats [rows, width]; activations (kernels/matmul/matmul.h) hold the quantised operands of the matmuls.
  * Operations (plan/ops.h) refer to both by index. The device owns their memory. One thread builds a plan; afterwards it
  * is constant, and any thread may read it. */
@@ -50,6 +58,12 @@ typedef struct qn_scaled_matrix {
     uint8_t *loaded; /* of NVFP4_L, owned by the plan; NULL before */
 } qn_scaled_matrix;
 
+/* The sections of a plan with a draft head: the trunk's operations, the pairs from `pairs` on, the draft's from `draft`
+ * on. Zeros: the plan has the trunk alone. */
+typedef struct qn_plan_head {
+    size_t pairs, draft;
+} qn_plan_head;
+
 typedef struct qn_plan_buffer {
     size_t width;
 } qn_plan_buffer;
@@ -61,7 +75,8 @@ typedef struct qn_plan {
     size_t n_buffers, cap_buffers;
     qn_plan_acts *acts;
     size_t n_acts, cap_acts;
-    size_t n_vocab, n_layers;
+    qn_plan_head head;
+    size_t n_vocab, n_layers;     /* n_layers: of the trunk, and one of the draft head */
     qn_attention_shape heads;     /* n_kv_heads, head_dim and n_rot are the same in all layers */
     qn_recurrent_shape recurrent; /* n_v_heads is 0 if no layer is recurrent */
     bool *is_recurrent;           /* [n_layers], or NULL where no layer is */
@@ -104,6 +119,9 @@ qn_status qn_plan_load_scaled(qn_plan *plan, qn_team *team);
 /* qn_plan_add - appends a copy of an operation. Its weights and vectors are not copied: they must outlive the plan. */
 qn_status qn_plan_add(qn_plan *plan, const qn_op *op);
 
+/* qn_plan_drop_after - drops what was added to a plan since `before` was copied from it. */
+void qn_plan_drop_after(qn_plan *plan, const qn_plan *before);
+
 /* qn_plan_free - frees everything that the plan owns; it does not own the weights. No device may use it any more.
  * Accepts a zeroed plan. */
 void qn_plan_free(qn_plan *plan);
@@ -117,14 +135,29 @@ qn_status qn_plan_validate(const qn_plan *plan);
 
 /* qn_plan_find_barriers - sets barriers[i], for each operation i, to whether its threads need a barrier before
  * operation i+1. They do if operation i+1 uses something that operation i, or an earlier one since the last barrier,
- * has written, or writes something that one of these has used. */
+ * has written, or writes something that one of these has used; or if operation i+1 begins the draft's section. */
 void qn_plan_find_barriers(const qn_plan *plan, bool *barriers);
+
+/* Returns the number of operations of a step of the model; the others are those of a draft step. */
+static inline size_t qn_plan_step_ops(const qn_plan *plan)
+{
+    return plan->head.draft ? plan->head.draft : plan->n_ops;
+}
+
+/* Returns the number of layers whose keys and values session files have: not that of the draft head. */
+static inline size_t qn_plan_saved_layers(const qn_plan *plan)
+{
+    return plan->n_layers - (plan->head.draft > 0);
+}
 
 /* qn_plan_op_bytes - returns the bytes of weights that an operation reads in a step of one row. */
 uint64_t qn_plan_op_bytes(const qn_plan *plan, const qn_op *op);
 
-/* qn_plan_weight_bytes - returns the sum of qn_plan_op_bytes over all operations. */
+/* qn_plan_weight_bytes - returns the sum of qn_plan_op_bytes over the operations of a step of the model. */
 uint64_t qn_plan_weight_bytes(const qn_plan *plan);
+
+/* qn_plan_draft_bytes - returns that sum over the operations of a draft step; 0 without a draft head. */
+uint64_t qn_plan_draft_bytes(const qn_plan *plan);
 
 /* qn_plan_position_bytes - returns the bytes of the fp16 keys and values of one position in all attention layers. */
 uint64_t qn_plan_position_bytes(const qn_plan *plan);

@@ -143,9 +143,26 @@ static qn_status check_sequence(const qn_plan *plan)
     return QN_OK;
 }
 
+/* Checks the sections of the draft head: each begins with a pair, and there is no other. */
+static qn_status check_head(const qn_plan *plan)
+{
+    const qn_plan_head *head = &plan->head;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const bool begins = head->draft && (i == head->pairs || i == head->draft);
+        if ((plan->ops[i].kind == QN_OP_PAIR) != begins)
+            return qn_fail(QN_ERR_INVALID, "plan: operation %zu, %s: a section of the draft head begins with a pair", i,
+                           qn_op_desc_of(plan->ops[i].kind)->name);
+    }
+    if (head->pairs > head->draft || (head->draft && head->draft >= plan->n_ops))
+        return qn_fail(QN_ERR_INVALID, "plan: sections of the draft head from %zu and %zu on, of %zu operations",
+                       head->pairs, head->draft, plan->n_ops);
+    return QN_OK;
+}
+
 qn_status qn_plan_validate(const qn_plan *plan)
 {
     bool *written;
+    QN_TRY(check_head(plan));
     QN_TRY(qn_alloc(&written, plan->n_buffers + plan->n_acts, sizeof *written, "plan"));
     qn_status status = QN_OK;
     for (size_t i = 0; i < plan->n_ops && status == QN_OK; i++)
@@ -178,6 +195,7 @@ void qn_plan_find_barriers(const qn_plan *plan, bool *barriers)
         barriers[i] = false;
         for (size_t k = since; k <= i && i + 1 < plan->n_ops && !barriers[i]; k++)
             barriers[i] = conflict(&plan->ops[k], &plan->ops[i + 1]);
+        barriers[i] = barriers[i] || (plan->head.draft && i + 1 == plan->head.draft);
         since = barriers[i] ? i + 1 : since;
     }
 }

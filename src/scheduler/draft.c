@@ -10,6 +10,12 @@
 static const float row_cost = 0.75f;
 static const float first_chance = 0.95f, memory = 0.1f, recovery = 1.0f / 256;
 
+/* Chances of the draft head's tokens by their place in the chain, before they were measured. */
+static const float head_chances[QN_DRAFT_CLASSES] = { 0.7f, 0.65f, 0.6f, 0.55f, 0.5f, 0.5f, 0.5f, 0.5f };
+
+/* Tokens of a chain of the head: later ones are rarely accepted. FORCED_CHAIN: with QN_DRAFT. */
+enum { CHAIN = 8, FORCED_CHAIN = 3 };
+
 qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
 {
     const bool overlaps = o->device->vtable->launch, is_greedy = qn_sample_is_greedy(o->sampling);
@@ -21,14 +27,20 @@ qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
     if (forces && !is_greedy)
         constraint->accepts = NULL;
     const bool checks_first = constraint->accepts && !overlaps && !is_greedy;
-    return (qn_drafts){ .forces = forces,
+    const size_t most = o->most && o->most < QN_DRAFT_TOKENS ? o->most : QN_DRAFT_TOKENS;
+    qn_drafts d = { .forces = forces,
                         .is_lone = o->jump_forward == QN_JUMP_FORWARD_AUTO,
                         .chance = first_chance,
                         .proposes = o->kind != QN_DRAFT_OFF && can && !checks_first,
                         .always = o->always,
-                        .most = o->most && o->most < QN_DRAFT_TOKENS ? o->most : QN_DRAFT_TOKENS,
+                        .most = most,
                         .simulated = o->simulated,
-                        .random = o->sampling->seed };
+                        .random = o->sampling->seed,
+                        .has_drafter = o->kind != QN_DRAFT_MTP,
+                        .has_head = o->device->drafts && (o->kind == QN_DRAFT_MTP || o->kind == QN_DRAFT_AUTO),
+                        .head.most = o->most ? most : o->always ? FORCED_CHAIN : CHAIN };
+    memcpy(d.head.acceptance.chances, head_chances, sizeof head_chances);
+    return d;
 }
 
 void qn_drafts_free(qn_drafts *d)
@@ -107,7 +119,8 @@ static void create_drafter(qn_drafts *d, const qn_draft_input *in)
 {
     if (qn_ngram_create(in->written, in->scope, &d->drafter) == QN_OK)
         memcpy(d->acceptance.chances, d->drafter->vtable->chances, sizeof d->acceptance.chances);
-    d->proposes = d->drafter;
+    d->has_drafter = d->drafter;
+    d->proposes = d->has_drafter || d->has_head;
 }
 
 /* Any tokens, where the drafter has too few: a simulated draft is as long as it may be. */
@@ -121,7 +134,8 @@ void qn_draft_propose(qn_drafts *d, const qn_draft_input *in, size_t most)
 {
     d->proposed_after = 0;
     d->proposal.n = 0;
-    if (d->proposes && !d->drafter)
+    d->is_of_head = false;
+    if (d->proposes && d->has_drafter && !d->drafter)
         create_drafter(d, in);
     if (!d->drafter)
         return;
@@ -136,7 +150,9 @@ void qn_draft_propose(qn_drafts *d, const qn_draft_input *in, size_t most)
 
 size_t qn_draft_take(qn_drafts *d, const qn_draft_input *in, size_t n, uint32_t *masks)
 {
-    memcpy(in->tokens + in->n, d->proposal.tokens, n * sizeof *in->tokens);
+    const qn_proposal *proposal = d->is_of_head ? &d->head.proposal : &d->proposal;
+    n = n < proposal->n ? n : proposal->n;
+    memcpy(in->tokens + in->n, proposal->tokens, n * sizeof *in->tokens);
     return masks ? make_masks(in, n, masks) : n;
 }
 
@@ -144,7 +160,62 @@ void qn_draft_learn(qn_drafts *d, size_t n_before, const qn_token *followed, siz
 {
     if (d->drafter && d->proposed_after == n_before && d->simulated <= 0)
         (void)qn_acceptance_learn(&d->acceptance, &d->proposal, followed, n);
-    d->proposed_after = 0;
+    if (d->has_head && d->head.proposed_after == n_before && d->simulated <= 0)
+        (void)qn_acceptance_learn(&d->head.acceptance, &d->head.proposal, followed, n);
+    d->proposed_after = d->head.proposed_after = 0;
+}
+
+/* ---- The draft head ---- */
+
+static uint8_t class_of_place(size_t i)
+{
+    return (uint8_t)(i < QN_DRAFT_CLASSES ? i : QN_DRAFT_CLASSES - 1);
+}
+
+/* The number of tokens that are expected to be accepted. */
+static double find_expected(const float *chances, size_t n)
+{
+    double chance = 1, expected = 0;
+    for (size_t i = 0; i < n; i++) {
+        chance *= (double)chances[i];
+        expected += chance;
+    }
+    return expected;
+}
+
+size_t qn_draft_offer_head(qn_drafts *d, size_t most)
+{
+    const size_t n = most < d->head.most ? most : d->head.most;
+    if (!d->has_head)
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        d->head.chances[i] = d->simulated > 0 ? d->simulated : d->head.acceptance.chances[class_of_place(i)];
+    const size_t n_proposed = d->proposal.n < most ? d->proposal.n : most;
+    return find_expected(d->head.chances, n) > find_expected(d->chances, n_proposed) ? n : 0;
+}
+
+void qn_draft_begin_chain(qn_drafts *d, size_t n)
+{
+    d->is_of_head = true;
+    d->head.proposal.n = 0;
+    d->head.proposed_after = n;
+}
+
+bool qn_draft_add_to_chain(qn_drafts *d, qn_token token)
+{
+    qn_proposal *p = &d->head.proposal;
+    if (token < 0 || p->n == QN_DRAFT_TOKENS) /* its logits are not finite */
+        return false;
+    p->classes[p->n] = class_of_place(p->n);
+    p->tokens[p->n++] = token;
+    return true;
+}
+
+void qn_draft_skip_chain(qn_drafts *d)
+{
+    float *chances = d->head.acceptance.chances;
+    for (size_t i = 0; i < QN_DRAFT_CLASSES; i++)
+        chances[i] += recovery * (head_chances[i] - chances[i]);
 }
 
 /* ---- Results ---- */

@@ -15,6 +15,16 @@
 #include "engine/spec/ngram.h"
 #include "scheduler/constraint.h"
 
+/* What the model's draft head proposes: a chain of tokens, each of which takes a draft step. So how many there are is
+ * chosen before they are known, by how often tokens at their places were accepted. */
+typedef struct qn_head_draft {
+    size_t most;                    /* tokens of a chain */
+    qn_acceptance acceptance;       /* a token's class is its place in the chain */
+    float chances[QN_DRAFT_TOKENS]; /* of the tokens of the next chain */
+    qn_proposal proposal;
+    size_t proposed_after; /* as in qn_drafts */
+} qn_head_draft;
+
 /* How the tokens of one answer are drafted. Zero: nothing is drafted. */
 typedef struct qn_drafts {
     /* Forced text. */
@@ -28,11 +38,15 @@ typedef struct qn_drafts {
     size_t most;         /* tokens of a draft */
     float simulated;     /* chance with which a drafted token is accepted, whatever is sampled; 0: as it is sampled */
     uint64_t random;     /* state of the generator for `simulated` */
+    bool has_drafter;
     qn_drafter *drafter; /* NULL before its first use */
     qn_acceptance acceptance;
     qn_proposal proposal;
     size_t proposed_after;          /* tokens before the proposal; 0: there is none */
     float chances[QN_DRAFT_TOKENS]; /* of the proposal's tokens */
+    bool has_head;                  /* the model's draft head proposes tokens, too */
+    bool is_of_head;                /* what is drafted next, or was drafted last, are tokens of the head */
+    qn_head_draft head;
 } qn_drafts;
 
 /* What the drafts of a request depend on. */
@@ -99,6 +113,18 @@ void qn_draft_propose(qn_drafts *drafts, const qn_draft_input *input, size_t mos
  *
  * Returns the number of tokens: fewer under a grammar that does not allow them, or whose masks take long. */
 size_t qn_draft_take(qn_drafts *drafts, const qn_draft_input *input, size_t n, uint32_t *masks);
+
+/* qn_draft_offer_head - Has the draft head offer up to `most` tokens, if that is more than what the drafter has proposed
+ * after the same text. Sets head.chances. Returns the number of tokens; 0: the drafter's proposal stands. */
+size_t qn_draft_offer_head(qn_drafts *drafts, size_t most);
+
+/* qn_draft_begin_chain - Makes a chain of the head, still empty, the proposal after n tokens. qn_draft_add_to_chain -
+ * adds its next token; false if the chain ends before it. qn_draft_skip_chain - Notes that the head's offer was not
+ * worth its time: what is expected of it returns to what was expected at first, little by little, so that it is tried
+ * again. */
+void qn_draft_begin_chain(qn_drafts *drafts, size_t n);
+bool qn_draft_add_to_chain(qn_drafts *drafts, qn_token token);
+void qn_draft_skip_chain(qn_drafts *drafts);
 
 /* qn_draft_learn - Updates the chances by the tokens [n] that followed the first n_before tokens. */
 void qn_draft_learn(qn_drafts *drafts, size_t n_before, const qn_token *followed, size_t n);

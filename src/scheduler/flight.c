@@ -191,9 +191,9 @@ static void count_draft(qn_scheduler *s, const qn_piece *piece, size_t n)
     }
     r->result.n_drafted += piece->n_drafted;
     s->n_drafted += piece->n_drafted;
-    if (r->drafts.drafter->vtable->accepted)
+    if (!r->drafts.is_of_head && r->drafts.drafter->vtable->accepted)
         r->drafts.drafter->vtable->accepted(r->drafts.drafter, n);
-    if (qn_drafting_count(&s->drafting, piece->n_drafted, n) && s->params.on_log)
+    if (qn_drafting_count(&s->drafting, r->drafts.is_of_head, piece->n_drafted, n) && s->params.on_log)
         qn_drafting_log(&s->drafting, s->model->drafting, s->params.on_log, s->params.user);
 }
 
@@ -368,7 +368,7 @@ static void measure(qn_scheduler *s, const qn_scheduled *step)
     const double idle = s->last_end > 0 ? step->idle_seconds : 0;
     s->last_end = now;
     const size_t n_others = step->step.n_rows - step->n_decoding, n_prompt = n_others - step->n_drafted;
-    const double computed = seconds - step->lock_seconds;
+    const double computed = seconds - step->lock_seconds - step->pass_seconds;
     if (n_prompt || !step->n_drafted) /* beside prompts, drafted rows cost as much as theirs */
         qn_step_times_add(&s->times, step->n_decoding, n_others, computed);
     if (!n_prompt)

@@ -59,7 +59,7 @@ static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
     if (is_scored && p->reasoning_budget >= 0)
         return qn_fail(QN_ERR_INVALID, "log probabilities of the prompt: they are given with a reasoning budget");
     QN_TRY(qn_request_check_pooling(s, p));
-    QN_TRY(qn_draft_check(p->draft));
+    QN_TRY(qn_model_check_draft(s->model, p->draft));
     if (p->draft_tokens > QN_DRAFT_TOKENS)
         return qn_fail(QN_ERR_INVALID, "draft_tokens: %zu, expected at most %d", p->draft_tokens, QN_DRAFT_TOKENS);
     if (!(p->draft_accept >= 0 && p->draft_accept <= 1))

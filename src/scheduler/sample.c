@@ -175,6 +175,12 @@ size_t qn_request_propose(qn_request *r, size_t most)
     return most < r->drafts.proposal.n ? most : r->drafts.proposal.n;
 }
 
+size_t qn_request_offer_head(qn_request *r, size_t most)
+{
+    most = r->drafts.has_head ? reserve_draft(r, most) : 0;
+    return most ? qn_draft_offer_head(&r->drafts, most) : 0;
+}
+
 bool qn_request_expects_proposal(qn_request *r, const qn_row_costs *costs, size_t n_rows)
 {
     static const float likely = 0.5f;
@@ -187,7 +193,7 @@ bool qn_request_expects_proposal(qn_request *r, const qn_row_costs *costs, size_
     if (d->proposal.n < 2 || d->chances[0] < likely)
         return d->always && d->proposal.n > 1;
     qn_row_offer offer = { .chances = d->chances + 1, .n = d->proposal.n - 1 };
-    return d->always || qn_row_costs_choose(costs, n_rows, &offer, 1, offer.n) > 0;
+    return d->always || qn_row_costs_choose(costs, NULL, n_rows, &offer, 1, offer.n) > 0;
 }
 
 size_t qn_request_take_proposal(qn_request *r, size_t n, uint32_t *masks)

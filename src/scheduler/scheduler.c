@@ -26,7 +26,7 @@ static void fill_params(const qn_model *model, qn_scheduler_params *p)
     p->step_seconds = p->step_seconds > 0 ? p->step_seconds : INFINITY;
 }
 
-static qn_status check_params(const qn_scheduler_params *p)
+static qn_status check_params(const qn_model *model, const qn_scheduler_params *p)
 {
     if (p->n_ctx > QN_MAX_CTX)
         return qn_fail(QN_ERR_INVALID, "context: %u tokens, at most %d are allowed", (unsigned)p->n_ctx, QN_MAX_CTX);
@@ -37,7 +37,7 @@ static qn_status check_params(const qn_scheduler_params *p)
                        (unsigned)p->max_sequences, p->max_rows ? (unsigned)p->max_rows : MAX_ROWS);
     if (!(p->step_seconds >= 0) || isinf(p->step_seconds))
         return qn_fail(QN_ERR_INVALID, "step time: %g seconds, expected 0 or more", p->step_seconds);
-    return qn_draft_check(p->draft);
+    return qn_model_check_draft(model, p->draft);
 }
 
 /* ---- Creation ---- */
@@ -167,7 +167,7 @@ qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params
     QN_TRY(qn_model_enter(model, __func__));
     if (!model->device)
         return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
-    QN_TRY(check_params(&own));
+    QN_TRY(check_params(model, &own));
     return create_with(model, &own, NULL, out);
 }
 

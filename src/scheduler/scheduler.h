@@ -8,6 +8,7 @@
  *   admit.c       chooses the requests to evaluate next, and the requests that give up a place
  *   queue.c       end of sequences
  *   step.c        rows of a step
+ *   pass.c        draft steps, before a step
  *   flight.c      steps on the device, and their tokens
  *   score.c       log probabilities of prompts
  *   embed.c       embeddings of prompts
@@ -277,6 +278,7 @@ typedef struct qn_scheduled {
     size_t n_drafted;    /* drafted rows */
     double start;        /* when composing began */
     double lock_seconds; /* since then, spent waiting for the model's other sessions and schedulers */
+    double pass_seconds; /* since then, spent on draft steps */
     bool is_ahead;       /* launched while another step was in flight */
     double idle_seconds; /* qn_device.idle_seconds before it, read while the model is locked */
 } qn_scheduled;
@@ -521,6 +523,13 @@ size_t qn_scheduler_positions(const qn_scheduler *s, const qn_scheduled *step);
  * requests, which must not change until it has ended. Step thread. */
 void qn_scheduler_fill_rows(const qn_scheduler *s, qn_scheduled *step);
 
+/* ---- pass.c ---- */
+
+/* qn_scheduler_run_passes - Runs the draft steps for a step that is being composed: chains of `chosen` tokens for all
+ * offers that are passed. They become their requests' proposals, with fewer tokens if there is no memory or the device
+ * fails. Step thread, while no step is in flight. */
+void qn_scheduler_run_passes(qn_scheduler *s, qn_scheduled *step);
+
 /* ---- flight.c ---- */
 
 /* qn_scheduler_run_step - Runs one step. Returns false if there was nothing to do. On a device that computes
@@ -603,6 +612,9 @@ size_t qn_request_draft(qn_request *request, size_t n_sequences, size_t most, ui
 /* qn_request_propose - Has the drafter of a request without rows in flight propose up to `most` tokens, with their
  * chances in request->drafts. Returns the number of tokens. Step thread. */
 size_t qn_request_propose(qn_request *request, size_t most);
+
+/* qn_request_offer_head - Does what qn_draft_offer_head does, after qn_request_propose. Step thread. */
+size_t qn_request_offer_head(qn_request *request, size_t most);
 
 /* qn_request_expects_proposal - Returns true if the step of n_rows rows in flight, which samples the request's next
  * token, is likely to sample a proposed one, after which more tokens are worth a draft. Step thread. */

@@ -190,6 +190,19 @@ static void draft(qn_scheduler *s, qn_scheduled *to, qn_piece *piece, size_t n, 
     to->n_drafted += piece->n_drafted;
 }
 
+/* Sets how many tokens of each offer are drafted, at most `most` in all. */
+static void choose_proposals(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size_t most)
+{
+    if (n_rows == to->n_decoding)
+        (void)qn_row_costs_choose(&s->drafting.costs, &s->drafting.passes, n_rows, to->offers, to->n_pieces, most);
+    for (uint32_t i = 0; i < to->n_pieces; i++) {
+        qn_row_offer *offer = &to->offers[i];
+        const size_t n = to->pieces[i].request->drafts.always ? offer->n : offer->chosen;
+        offer->chosen = n < most ? n : most;
+        most -= offer->chosen;
+    }
+}
+
 /* Adds the proposals of drafters, as far as they are worth the time of their rows. Beside prompts that is not known. */
 static void add_proposals(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size_t most)
 {
@@ -199,17 +212,16 @@ static void add_proposals(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size
         if (!takes_draft(piece) || piece->n_drafted)
             continue;
         to->offers[i].n = qn_request_propose(piece->request, QN_DRAFT_TOKENS);
+        const size_t n_head = qn_request_offer_head(piece->request, QN_DRAFT_TOKENS);
+        if (n_head)
+            to->offers[i] =
+                (qn_row_offer){ .chances = piece->request->drafts.head.chances, .n = n_head, .is_passed = true };
     }
-    if (n_rows == to->n_decoding)
-        (void)qn_row_costs_choose(&s->drafting.costs, n_rows, to->offers, to->n_pieces, most);
-    for (uint32_t i = 0; i < to->n_pieces; i++) {
-        qn_piece *piece = &to->pieces[i];
-        const size_t offered = to->offers[i].n < most ? to->offers[i].n : most,
-                     n = piece->request->drafts.always ? offered : to->offers[i].chosen;
-        if (n)
-            draft(s, to, piece, n < most ? n : most, true);
-        most -= piece->is_proposal ? piece->n_drafted : 0;
-    }
+    choose_proposals(s, to, n_rows, most);
+    qn_scheduler_run_passes(s, to);
+    for (uint32_t i = 0; i < to->n_pieces; i++)
+        if (to->offers[i].chosen)
+            draft(s, to, &to->pieces[i], to->offers[i].chosen, true);
 }
 
 /* Adds drafts after the decode rows, while the step has rows left: text that grammars force, then proposals. */
@@ -217,6 +229,7 @@ static void add_drafts(qn_scheduler *s, qn_scheduled *to)
 {
     size_t n_rows = 0;
     to->n_drafted = 0;
+    to->pass_seconds = 0;
     if (s->flight) /* a step launched while another is in flight must be one batch of the device */
         return;
     for (uint32_t i = 0; i < to->n_pieces; i++)

@@ -21,17 +21,41 @@ for temp in 0 0.5; do
 done
 
 for command in run chat serve bench; do
-    for draft in mtp dflash model; do
-        refuses 2 "--draft: $draft is not supported yet; auto, off and ngram are" $command -m "$demo" --draft $draft
+    for draft in dflash model; do
+        refuses 2 "--draft: $draft is not supported yet; auto, off, ngram and mtp are" $command -m "$demo" --draft $draft
     done
 done
-refuses 2 '--draft: mtp is not supported yet' batch -m "$demo" --draft mtp "$work/in" "$work/out2"
+refuses 2 '--draft: dflash is not supported yet' batch -m "$demo" --draft dflash "$work/in" "$work/out2"
 refuses 2 "--draft: 'fast'" run -m "$demo" --draft fast x
 refuses 2 '--accept: needs --draft' bench -m "$demo" --accept 0.5
 refuses 2 '--draft-tokens: needs --draft' bench -m "$demo" --draft-tokens 3
 refuses 2 '--draft: at -n 0 nothing is decoded' bench -m "$demo" --draft ngram -n 0
-QN_DRAFT=mtp refuses 1 'draft: mtp is not supported yet' run -m "$demo" x
+QN_DRAFT=model refuses 1 'draft: model is not supported yet' run -m "$demo" x
 QN_DRAFT=fast refuses 1 "QN_DRAFT: 'fast'" run -m "$demo" x
+
+# A model with a block for multi-token prediction, one without, and one that was loaded without it.
+mtp=$QN_SOURCE_DIR/tests/golden/scheduler-mtp.gguf
+without=$QN_SOURCE_DIR/tests/golden/scheduler.gguf
+for temp in 0 0.5; do
+    for draft in off auto mtp; do
+        quern run -m "$mtp" --temp $temp --seed 5 -n 60 --draft $draft "$text"
+        [ $status -eq 0 ] || fail "--draft $draft with a block"
+        [ $draft != off ] || cp "$work/out" "$work/plain"
+        cmp -s "$work/out" "$work/plain" || fail "--draft $draft, --temp $temp: another text with a block"
+    done
+    QN_DRAFT=mtp quern run -m "$mtp" --temp $temp --seed 5 -n 60 "$text"
+    cmp -s "$work/out" "$work/plain" || fail "QN_DRAFT=mtp, --temp $temp: another text"
+    grep -Eq 'tok/s, [0-9.]+ tokens/step \([0-9]+ of [0-9]+ drafted\); peak' "$work/err" || fail "QN_DRAFT=mtp: no drafts"
+    QN_DRAFT=mtp quern run -m "$without" --temp $temp --seed 5 -n 60 "$text"
+    [ $status -eq 0 ] || fail "QN_DRAFT=mtp without a block"
+    ! grep -q drafted "$work/err" || fail "QN_DRAFT=mtp without a block: drafts"
+done
+for command in run bench; do
+    refuses 1 'draft: mtp: there is no block for multi-token prediction (nextn)' $command -m "$without" --draft mtp
+done
+quern bench -m "$mtp" -p 0 -n 60 -r 2 --draft mtp --accept 1 --draft-tokens 3 --format json
+[ $status -eq 0 ] || fail "bench --draft mtp"
+grep -q '"draft":"mtp"' "$work/out" || fail "bench --draft mtp: $(cat "$work/out")"
 
 # Three drafted tokens, each accepted with a chance of 1: four tokens a step, but for the last ones and where a chunk of 64 ends.
 QN_DRAFT=ngram quern bench -m "$demo" -p 0 -n 60 -r 2 --draft ngram --accept 1 --draft-tokens 3 --format json

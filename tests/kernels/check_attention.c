@@ -83,11 +83,12 @@ static double rounded(const struct problem *p, float x)
     return (double)(p->is_f32 ? x : qn_f16_to_f32(qn_f32_to_f16(x)));
 }
 
-/* Softmax attention of one query over the first n positions, in double, on the contents of the cache. */
-static void attend_float64(const struct problem *p, const float *query, size_t n, double *out)
+/* Softmax attention of one query over the first n positions but the first `left_out`, in double, on the contents of the
+ * cache. */
+static void attend_float64(const struct problem *p, const float *query, size_t left_out, size_t n, double *out)
 {
     double scores[POSITIONS], largest = -INFINITY, total = 0;
-    for (size_t j = 0; j < n; j++) {
+    for (size_t j = left_out; j < n; j++) {
         scores[j] = 0;
         for (size_t d = 0; d < p->head_dim; d++)
             scores[j] += (double)query[d] * rounded(p, p->k[j * p->head_dim + d]);
@@ -95,7 +96,7 @@ static void attend_float64(const struct problem *p, const float *query, size_t n
     }
     for (size_t d = 0; d < p->head_dim; d++)
         out[d] = 0;
-    for (size_t j = 0; j < n; j++) {
+    for (size_t j = left_out; j < n; j++) {
         const double weight = exp(scores[j] - largest);
         total += weight;
         for (size_t d = 0; d < p->head_dim; d++)
@@ -120,8 +121,9 @@ static qn_attention_block block_of(const struct problem *p, size_t block, size_t
     return pages;
 }
 
-/* All blocks, combined and normalised in `result`. Nothing is written for queries without visible keys. */
-static void run_all(const qn_attention_kernels *kernels, struct problem *p, const size_t *n_visible, float *result)
+/* All blocks, combined and normalised in `result`, without the first `left_out` positions. Nothing is written for queries without visible keys. */
+static void run_all(const qn_attention_kernels *kernels, struct problem *p, const size_t *n_visible, size_t left_out,
+                    float *result)
 {
     const size_t dim = p->head_dim, n = p->n_queries;
     float m[QN_QUERY_TILE], l[QN_QUERY_TILE], scores[QN_QUERY_TILE * QN_KEY_BLOCK];
@@ -133,7 +135,8 @@ static void run_all(const qn_attention_kernels *kernels, struct problem *p, cons
                                        : n_visible[q] - first < QN_KEY_BLOCK ? n_visible[q] - first
                                                                              : QN_KEY_BLOCK);
         }
-        const qn_attention_block pages = block_of(p, block, p->n_stored, block == 0);
+        qn_attention_block pages = block_of(p, block, p->n_stored, block == 0);
+        pages.first = block ? 0 : left_out;
         kernels_of(p, kernels)->block(p->queries, n, &pages, p->visible, dim, o, block_m, block_l, scores);
         for (size_t q = 0; q < n; q++) {
             if (block == 0) {
@@ -154,6 +157,7 @@ static void run_all(const qn_attention_kernels *kernels, struct problem *p, cons
 static void check_shape(bool is_f32, size_t head_dim, size_t n_queries, size_t n_stored)
 {
     size_t n_visible[QN_QUERY_TILE];
+    const size_t left_out = n_stored > 1 ? (n_queries + n_stored) % 2 : 0;
     float *expected = qn_floats(n_queries * head_dim), *found = qn_floats(n_queries * head_dim);
     for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
         const size_t mark = qn_mark();
@@ -163,14 +167,14 @@ static void check_shape(bool is_f32, size_t head_dim, size_t n_queries, size_t n
         qn_attention_kernels_init(&kernels, level->features);
         problem_new(&p, &kernels, is_f32, head_dim, n_queries, n_stored);
         for (size_t q = 0; q < n_queries; q++)
-            n_visible[q] = q + 1 == n_queries ? n_stored : 1 + qn_random_below(n_stored);
+            n_visible[q] = q + 1 == n_queries ? n_stored : left_out + 1 + qn_random_below(n_stored - left_out);
         qn_case_begin("attention", level->name, "%s head_dim %zu queries %zu positions %zu", type_name(is_f32),
                       head_dim, n_queries, n_stored);
-        run_all(&kernels, &p, n_visible, found);
+        run_all(&kernels, &p, n_visible, left_out, found);
         qn_expect_level(level, found, expected, n_queries * head_dim, "element");
         for (size_t q = 0; qn_is_reference(level) && q < n_queries; q++) {
             double exact[512], bound[512];
-            attend_float64(&p, p.queries + q * head_dim, n_visible[q], exact);
+            attend_float64(&p, p.queries + q * head_dim, left_out, n_visible[q], exact);
             /* Scores of magnitude up to about 10 carry head_dim roundings of 2^-24 each, which the exponential turns
              * into a relative error; the sums over positions add theirs. Values are of magnitude 1. */
             for (size_t d = 0; d < head_dim; d++)
@@ -202,7 +206,7 @@ static void check_not_finite(bool is_f32)
                 n_visible[q] = q + 1;
             qn_case_begin("attention", level->name, kind ? "%s a value of -infinity" : "%s a value that is NaN",
                           type_name(is_f32));
-            run_all(&kernels, &p, n_visible, found);
+            run_all(&kernels, &p, n_visible, 0, found);
             for (size_t q = 0; q < QUERIES; q++)
                 for (size_t d = 0; d < DIM; d++)
                     qn_expect(isfinite(found[q * DIM + d]) == (kind == 1 || q < POSITION),

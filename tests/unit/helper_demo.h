@@ -1,4 +1,4 @@
-/* The demo model, loaded around the tests of a program. */
+/* The demo model, or the one that QN_TESTS_DEMO names, loaded around the tests of a program. */
 #ifndef QN_TESTS_HELPER_DEMO_H
 #define QN_TESTS_HELPER_DEMO_H
 
@@ -9,9 +9,13 @@
 static qn_model *model;
 static uint32_t n_vocab;
 
+#ifndef QN_TESTS_DEMO
+#define QN_TESTS_DEMO "tests/golden/scheduler.gguf"
+#endif
+
 static int load_demo(void)
 {
-    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
+    load_model(QN_TESTS_DEMO, 0, 1, &model);
     n_vocab = qn_model_get_info(model)->n_vocab;
     return 0;
 }

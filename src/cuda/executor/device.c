@@ -149,6 +149,8 @@ static qn_status describe_device(qn_cuda_common *common)
 /* Checks that the device supports the plan: steps begin with the tokens' embeddings, and rows have no others. */
 static qn_status check_plan(const qn_plan *plan)
 {
+    if (plan->head.draft)
+        return qn_fail(QN_ERR_UNSUPPORTED, "device: a draft head for multi-token prediction runs on the CPU only");
     for (size_t i = 0; i < plan->n_ops; i++)
         if ((plan->ops[i].kind == QN_OP_EMBED) != (i == 0) || plan->ops[i].kind == QN_OP_INPUT)
             return qn_fail(QN_ERR_UNSUPPORTED,

@@ -105,6 +105,9 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
     case QN_OP_INPUT:
     case QN_OP_MATMUL:
     case QN_OP_QK_NORM_ROPE_STORE:
+    case QN_OP_K_NORM_ROPE_STORE:
+    case QN_OP_PAIR:
+    case QN_OP_PAIR_NORM:
     case QN_OP_ATTENTION:
     case QN_OP_CONV:
     case QN_OP_DELTA_RULE:
@@ -274,7 +277,10 @@ static qn_status run_before_acts(const qn_cuda_rows_step *s, const qn_op *op)
     case QN_OP_CONV:
     case QN_OP_DELTA_RULE:
     case QN_OP_GATED_NORM: return qn_cuda_run_recurrent_op(s, op);
-    case QN_OP_INPUT: /* not in plans of a GPU (device.c) */
+    case QN_OP_INPUT: /* this and the draft head's are not in plans of a GPU (device.c) */
+    case QN_OP_K_NORM_ROPE_STORE:
+    case QN_OP_PAIR:
+    case QN_OP_PAIR_NORM:
     case QN_OP_NORM:
     case QN_OP_LOGIT_NORM:
     case QN_OP_SWIGLU: break;

@@ -9,10 +9,11 @@
 enum { CHECKED_DRAFTS = 200 };
 static const double LEAST_ACCEPTED = 0.05;
 
-qn_status qn_drafting_create(double row_cost, qn_drafting **out)
+qn_status qn_drafting_create(double row_cost, double pass_cost, qn_drafting **out)
 {
     QN_TRY(qn_alloc(out, 1, sizeof **out, "drafts"));
-    (*out)->costs.first = row_cost;
+    (*out)->costs.first = (*out)->passes.first = row_cost;
+    (*out)->passes.unit = pass_cost;
     const int error = pthread_mutex_init(&(*out)->lock, NULL);
     if (!error)
         return QN_OK;
@@ -33,21 +34,23 @@ void qn_drafting_load(qn_drafting *model, qn_drafting *to)
     *to = (qn_drafting){ 0 };
     pthread_mutex_lock(&model->lock);
     to->costs = model->costs;
+    to->passes = model->passes;
     to->n_drafts = model->n_drafts;
+    to->n_of_head = model->n_of_head;
     to->n_drafted = model->n_drafted;
     to->n_accepted = model->n_accepted;
     to->has_warned = model->has_warned;
     pthread_mutex_unlock(&model->lock);
     to->n_loaded = to->costs.n_steps;
+    to->n_loaded_passes = to->passes.n_steps;
 }
 
 /* Replaces the times that the copy has measured. Steps of both are steps of the model. */
-static void add_costs(const qn_drafting *from, qn_row_costs *to)
+static void add_costs(const qn_row_costs *c, uint64_t n_loaded, qn_row_costs *to)
 {
-    const qn_row_costs *c = &from->costs;
-    to->n_steps += c->n_steps - from->n_loaded;
+    to->n_steps += c->n_steps - n_loaded;
     for (size_t n = 1; n <= QN_COST_ROWS; n++)
-        if (c->of[n].step > from->n_loaded) {
+        if (c->of[n].step > n_loaded) {
             to->of[n] = c->of[n];
             to->of[n].step = to->n_steps - (c->n_steps - c->of[n].step);
         }
@@ -56,19 +59,23 @@ static void add_costs(const qn_drafting *from, qn_row_costs *to)
 void qn_drafting_store(const qn_drafting *from, qn_drafting *model)
 {
     pthread_mutex_lock(&model->lock);
-    add_costs(from, &model->costs);
+    add_costs(&from->costs, from->n_loaded, &model->costs);
+    add_costs(&from->passes, from->n_loaded_passes, &model->passes);
     if (from->was_checked)
-        model->n_drafts = model->n_drafted = model->n_accepted = 0;
+        model->n_drafts = model->n_of_head = model->n_drafted = model->n_accepted = 0;
     model->n_drafts += from->added_drafts;
+    model->n_of_head += from->added_of_head;
     model->n_drafted += from->added_drafted;
     model->n_accepted += from->added_accepted;
     model->has_warned = model->has_warned || from->has_warned;
     pthread_mutex_unlock(&model->lock);
 }
 
-bool qn_drafting_count(qn_drafting *d, size_t n, size_t n_accepted)
+bool qn_drafting_count(qn_drafting *d, bool is_of_head, size_t n, size_t n_accepted)
 {
     d->n_drafts++;
+    d->n_of_head += is_of_head;
+    d->added_of_head += is_of_head;
     d->n_drafted += n;
     d->n_accepted += n_accepted;
     d->added_drafts++;
@@ -78,8 +85,8 @@ bool qn_drafting_count(qn_drafting *d, size_t n, size_t n_accepted)
         return false;
     const bool is_low = (double)d->n_accepted < LEAST_ACCEPTED * (double)d->n_drafted;
     if (!is_low) {
-        d->n_drafts = d->n_drafted = d->n_accepted = 0;
-        d->added_drafts = d->added_drafted = d->added_accepted = 0;
+        d->n_drafts = d->n_of_head = d->n_drafted = d->n_accepted = 0;
+        d->added_drafts = d->added_of_head = d->added_drafted = d->added_accepted = 0;
         d->was_checked = true;
     }
     return is_low;
@@ -87,7 +94,10 @@ bool qn_drafting_count(qn_drafting *d, size_t n, size_t n_accepted)
 
 void qn_drafting_log(qn_drafting *d, qn_drafting *model, qn_log_fn on_log, void *user)
 {
-    char line[160];
+    char line[192];
+    const char *reason = 2 * d->n_of_head > d->n_drafts
+                             ? "the model's block for multi-token prediction seems to be another model's"
+                             : "the text repeats little, or the drafter does not fit the model";
     pthread_mutex_lock(&model->lock);
     const bool was_told = model->has_warned;
     model->has_warned = d->has_warned = true;
@@ -96,8 +106,7 @@ void qn_drafting_log(qn_drafting *d, qn_drafting *model, qn_log_fn on_log, void 
         return;
     (void)qn_print(
         line, sizeof line,
-        "drafts: only %llu of %llu drafted tokens were accepted: the text repeats little, or the drafter does "
-        "not fit the model",
-        (unsigned long long)d->n_accepted, (unsigned long long)d->n_drafted);
+        "drafts: only %llu of %llu drafted tokens were accepted: %s", (unsigned long long)d->n_accepted,
+        (unsigned long long)d->n_drafted, reason);
     on_log(user, line);
 }

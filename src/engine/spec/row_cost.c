@@ -114,10 +114,25 @@ static double least_expected(size_t n_rows, const qn_row_offer *offers, size_t n
     return least;
 }
 
+static double pass_seconds(const qn_row_costs *c, const qn_row_costs *passes, size_t n)
+{
+    const double seconds = n ? qn_row_costs_seconds(passes, n) : 0;
+    return has_known(passes) ? seconds : seconds * passes->unit * qn_row_costs_seconds(c, 1);
+}
+
+/* The time of one more row in a pass of n. */
+static double one_more(const qn_row_costs *c, const qn_row_costs *passes, size_t n)
+{
+    return pass_seconds(c, passes, n + 1) - pass_seconds(c, passes, n);
+}
+
 /* Chooses `most` rows or fewer, the likeliest first. Sets *best to the number of rows with most tokens a second of
  * those that slow no sequence too much. */
-static void choose(const qn_row_costs *c, size_t n_rows, qn_row_offer *offers, size_t n, size_t most, size_t *best)
+static void choose(const qn_row_costs *c, const qn_row_costs *passes, size_t n_rows, qn_row_offer *offers, size_t n,
+                   size_t most, size_t *best)
 {
+    size_t in_pass[QN_COST_PASSES] = { 0 }; /* rows of each pass */
+    double passed = 0;
     const double without = qn_row_costs_seconds(c, n_rows);
     double tokens = (double)n_rows, rate = tokens / without * LEAST_GAIN;
     *best = 0;
@@ -130,10 +145,12 @@ static void choose(const qn_row_costs *c, size_t n_rows, qn_row_offer *offers, s
         qn_row_offer *next = find_next(offers, n, &chance);
         if (!next)
             return;
+        if (next->is_passed && next->chosen < QN_COST_PASSES)
+            passed += one_more(c, passes, in_pass[next->chosen]++);
         next->chosen++;
         next->expected += chance;
         tokens += chance;
-        const double with = qn_row_costs_seconds(c, n_rows + k);
+        const double with = qn_row_costs_seconds(c, n_rows + k) + passed;
         if (tokens / with > rate && with <= without * least_expected(n_rows, offers, n) * QN_COST_SLOWER) {
             rate = tokens / with;
             *best = k;
@@ -141,17 +158,18 @@ static void choose(const qn_row_costs *c, size_t n_rows, qn_row_offer *offers, s
     }
 }
 
-size_t qn_row_costs_choose(const qn_row_costs *c, size_t n_rows, qn_row_offer *offers, size_t n, size_t most)
+size_t qn_row_costs_choose(const qn_row_costs *c, const qn_row_costs *passes, size_t n_rows, qn_row_offer *offers,
+                           size_t n, size_t most)
 {
     size_t best, ignored;
     double chance = 0;
     if (!n_rows || n_rows >= QN_COST_ROWS || !is_known(c, n_rows))
         most = 0;
-    choose(c, n_rows, offers, n, most, &best);
+    choose(c, passes, n_rows, offers, n, most, &best);
     if (!best && most && !is_known(c, n_rows + 1)) {
-        choose(c, n_rows, offers, n, 0, &ignored);
+        choose(c, passes, n_rows, offers, n, 0, &ignored);
         best = find_next(offers, n, &chance) && chance >= LEAST_TRIED;
     }
-    choose(c, n_rows, offers, n, best, &ignored);
+    choose(c, passes, n_rows, offers, n, best, &ignored);
     return best;
 }

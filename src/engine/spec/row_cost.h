@@ -1,21 +1,24 @@
-/* What the rows of a draft cost: a table of the measured times of steps by their number of rows, and the number of
- * drafted rows that gives most tokens a second. */
+/* What the rows of a draft cost: tables of the measured times of steps by their number of rows, those of the model and
+ * those that a drafter takes for its proposals (passes), and the number of drafted rows that gives most tokens a
+ * second. */
 #ifndef QN_ENGINE_SPEC_ROW_COST_H
 #define QN_ENGINE_SPEC_ROW_COST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Rows of the longest step that is measured. */
-enum { QN_COST_ROWS = 160 };
+/* Rows of the longest step that is measured, and passes for one step. */
+enum { QN_COST_ROWS = 160, QN_COST_PASSES = 16 };
 
 /* Drafted rows are expected to divide the rate of tokens of each sequence of a step by at most this, so that a sequence
  * without proposals does not wait for those of others. */
 #define QN_COST_SLOWER 1.25
 
-/* Zero except `first`: nothing was measured. */
+/* Zero except `first` and `unit`: nothing was measured. */
 typedef struct qn_row_costs {
     double first; /* time of one more row before it was measured, relative to a step of one */
+    double unit;  /* of passes: time of one of one row before any was measured, relative to a step of the model */
     uint64_t n_steps;
     struct {
         double seconds;
@@ -36,6 +39,7 @@ double qn_row_costs_seconds(const qn_row_costs *costs, size_t n);
 typedef struct qn_row_offer {
     const float *chances; /* [n] that each token is accepted if all before it are */
     size_t n;
+    bool is_passed;  /* each token takes a pass, which offers of a step share */
     size_t chosen;   /* written by qn_row_costs_choose */
     double expected; /* tokens of the step; used by qn_row_costs_choose */
 } qn_row_offer;
@@ -46,9 +50,11 @@ typedef struct qn_row_offer {
  *
  *   n_rows   rows of the step without drafts, each of which gives a token
  *   offers   [n] of the sequences of these rows; sequences that are left out offer nothing
+ *   passes   their costs; NULL if no offer is passed
  *   most     drafted rows in all
  *
  * Returns the number of drafted rows: 0 if none pay, and if the time of a step without drafts is to be measured. */
-size_t qn_row_costs_choose(const qn_row_costs *costs, size_t n_rows, qn_row_offer *offers, size_t n, size_t most);
+size_t qn_row_costs_choose(const qn_row_costs *costs, const qn_row_costs *passes, size_t n_rows, qn_row_offer *offers,
+                           size_t n, size_t most);
 
 #endif

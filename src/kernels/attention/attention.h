@@ -11,8 +11,8 @@
  * Within a block and for one query:
  *
  *   score   sum over dimensions in ascending order, one fused multiply-add each
- *   m       the largest visible score
- *   p       e^(score - m)
+ *   m       the largest visible score, of positions that are attended to (qn_attention_block.first)
+ *   p       e^(score - m); 0 for positions that are not attended to
  *   l       the canonical sum of p (kernels/canon.h)
  *   o       sum of p * value over positions in ascending order
  *
@@ -43,6 +43,7 @@ typedef struct qn_attention_block {
     const void *keys[QN_BLOCK_PAGES], *values[QN_BLOCK_PAGES];
     const void *next_keys[QN_BLOCK_PAGES]; /* keys of the block that the caller processes next, prefetched into L2
                                               with this block's data. The first is NULL: no prefetch */
+    size_t first; /* positions of the block before it are not attended to: fewer than any query sees */
 } qn_attention_block;
 
 /* What depends on the type of the cache's elements. */

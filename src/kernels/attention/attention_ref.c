@@ -79,12 +79,12 @@ static void block_ref(const float *queries, size_t n_queries, const qn_attention
             continue;
         float *p = scores + q * QN_KEY_BLOCK, partial[QN_LANES] = { 0 };
         for (size_t j = 0; j < visible[q]; j++)
-            p[j] = score_ref(queries + q * head_dim, block, j, head_dim, is_f32);
+            p[j] = j < block->first ? -INFINITY : score_ref(queries + q * head_dim, block, j, head_dim, is_f32);
         m[q] = p[0];
         for (size_t j = 1; j < visible[q]; j++)
             m[q] = p[j] > m[q] ? p[j] : m[q];
         for (size_t j = 0; j < visible[q]; j++) {
-            p[j] = qn_exp(p[j] - m[q]);
+            p[j] = j < block->first ? 0 : qn_exp(p[j] - m[q]);
             partial[j % QN_LANES] += p[j];
         }
         l[q] = qn_sum16(partial);

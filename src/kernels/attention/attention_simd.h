@@ -301,8 +301,14 @@ QN_INLINE void block_simd(const struct group_passes *passes, const float *querie
         for (size_t q = first; q < first + n; q++)
             n_keys = visible[q] > n_keys ? visible[q] : n_keys;
         passes->scores[n](queries + first * head_dim, block, n_keys, head_dim, scores);
-        for (size_t q = 0; q < n; q++)
-            softmax_row(scores + q * QN_KEY_BLOCK, visible[first + q], n_keys, &m[first + q], &l[first + q]);
+        for (size_t q = 0; q < n; q++) {
+            float *p = scores + q * QN_KEY_BLOCK;
+            for (size_t j = 0; j < block->first; j++)
+                p[j] = -INFINITY;
+            softmax_row(p, visible[first + q], n_keys, &m[first + q], &l[first + q]);
+            for (size_t j = 0; j < block->first; j++)
+                p[j] = 0;
+        }
         passes->values[n](scores, block, n_keys, head_dim, out + first * head_dim);
     }
 }

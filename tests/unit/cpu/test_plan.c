@@ -41,7 +41,7 @@ static void free_all(struct fixture *x)
 /* ---- Execution of one operation, with a fingerprint of every place before and after ---- */
 
 /* Places: the plan's buffers, then its activations, then those of QN_USES_* in the order of their bits. */
-enum { KV, STATE, ANGLES, LOGITS, N_USES };
+enum { KV, STATE, ANGLES, LOGITS, HIDDEN, N_USES };
 
 static size_t n_places(const struct fixture *x)
 {
@@ -58,8 +58,11 @@ static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
 static bool kv_region(size_t index, uint8_t **data, size_t *bytes)
 {
     const qn_extent extent = { .length = CONTEXT };
+    qn_saved_layout layout = memory.of->format->saved;
     qn_saved_region region = { 0 };
-    const bool found = qn_saved_find_region(&memory.of->format->saved, &extent, index, &region);
+    layout.n_layers += memory.of->hidden != NULL; /* the draft head's */
+    layout.n_attention += memory.of->hidden != NULL;
+    const bool found = qn_saved_find_region(&layout, &extent, index, &region);
     *bytes = region.bytes;
     *data = *bytes ? qn_kv_region(&memory.of->kv, &region) : NULL;
     return found;
@@ -73,6 +76,11 @@ static float *recurrent_array(size_t i, size_t *count)
                ? qn_recurrent_array(&memory.of->recurrent, i / QN_SAVED_ARRAYS, (qn_saved_array)(i % QN_SAVED_ARRAYS),
                                     count)
                : NULL;
+}
+
+static size_t hidden_values(void)
+{
+    return (QN_CPU_HIDDEN + 1) * memory.of->hidden->width;
 }
 
 /* Of rows from `first` on. */
@@ -103,6 +111,8 @@ static void fingerprint(const struct fixture *x, size_t first, uint64_t *of)
         uses[STATE] = mix_bytes(uses[STATE], array, count * sizeof *array);
     const size_t angles = N_ROWS * (x->plan.heads.n_rot / 2) * sizeof(float);
     uses[ANGLES] = mix_bytes(mix_bytes(1, w->cosines, angles), w->sines, angles);
+    if (memory.of->hidden)
+        uses[HIDDEN] = mix_bytes(1, memory.of->hidden->rows, hidden_values() * sizeof *memory.of->hidden->rows);
     uses[LOGITS] = mix_bytes(1, logits, N_ROWS * x->plan.n_vocab * sizeof *logits);
 }
 
@@ -162,6 +172,11 @@ static void fill_places(struct fixture *x, size_t other)
     fill(w->sines, N_ROWS * (x->plan.heads.n_rot / 2));
     NEXT_PLACE();
     fill(logits, N_ROWS * x->plan.n_vocab);
+    NEXT_PLACE();
+    if (memory.of->hidden)
+        fill(memory.of->hidden->rows, hidden_values());
+    for (uint32_t i = FIRST - QN_CPU_HIDDEN; memory.of->hidden && i < FIRST; i++)
+        memory.of->hidden->positions[i % QN_CPU_HIDDEN] = i;
 #undef NEXT_PLACE
 }
 
@@ -185,14 +200,15 @@ static void run_alone(struct fixture *x, size_t at, size_t other, size_t first, 
     fill_places(x, other);
     fingerprint(x, first, before);
     size_t one_phase[] = { 0, 1 }, *phases = x->executor->phases;
-    const size_t n_phases = x->executor->n_phases;
+    const size_t n_phases = x->executor->n_phases, draft_phase = x->executor->draft_phase;
     x->executor->plan = &alone;
     x->executor->phases = one_phase;
-    x->executor->n_phases = 1;
+    x->executor->n_phases = x->executor->draft_phase = 1;
     x->executor->weights.at += at;
     qn_executor_run(x->executor, &step);
     x->executor->weights.at -= at;
     x->executor->n_phases = n_phases;
+    x->executor->draft_phase = draft_phase;
     x->executor->phases = phases;
     x->executor->plan = &x->plan;
     fingerprint(x, first, after);
@@ -280,7 +296,8 @@ static void check_kind(struct fixture *x, size_t at, bool seen[QN_OP_KINDS])
     check_order(x, at);
 }
 
-static const char *const models[] = { "qwen35-rotated.q1_0", "qwen35.f16", "qwen2.q1_0", "qwen3.q2_0", "llama.q1_0" };
+static const char *const models[] = { "qwen35-rotated.q1_0", "qwen35.f16", "qwen35-mtp.bf16",
+                                      "qwen2.q1_0",          "qwen3.q2_0", "llama.q1_0" };
 
 TEST(rows_say_what_the_executor_does)
 {
@@ -393,6 +410,9 @@ TEST(wrong_operands_are_refused)
     x.plan.ops[0].norm = x.plan.ops[find(&x.plan, QN_OP_LOGIT_NORM)].norm;
     expect_refused(&x.plan, "operation 0, norm: in: buffer");
     x.plan.ops[0] = first;
+    x.plan.head = (qn_plan_head){ 1, 2 };
+    expect_refused(&x.plan, "operation 1, norm: a section of the draft head begins with a pair");
+    x.plan.head = (qn_plan_head){ 0 };
     take_embeddings(&x);
     REFUSES(QN_OP_INPUT, input.width, x.hparams.n_embd + 1, "input: out: width");
     REFUSES(QN_OP_INPUT, input.out, n_buffers, "input: out: buffer");
@@ -401,7 +421,7 @@ TEST(wrong_operands_are_refused)
 
 /* ---- Barriers ---- */
 
-/* In the models every operation depends on the previous one; two matmuls of the same activations into different buffers
+/* In the models every operation depends on the previous one, but the pairs do not on the logits; two matmuls of the same activations into different buffers
  * do not, but the operation after them depends on the first. */
 TEST(barriers_where_operations_depend)
 {
@@ -414,7 +434,7 @@ TEST(barriers_where_operations_depend)
         qn_plan_find_barriers(&x.plan, barriers);
         for (size_t at = 0; at < x.plan.n_ops; at++) {
             label("operation %zu", at);
-            assert_int_equal(barriers[at], at + 1 < x.plan.n_ops);
+            assert_int_equal(barriers[at], at + 1 < x.plan.n_ops && at + 1 != x.plan.head.pairs);
         }
         free_all(&x);
     }

@@ -157,6 +157,9 @@ static name floats_of(struct machine *m, const qn_op *op)
     case QN_OP_GATED_NORM: return value(m, op->gated_norm.in);
     case QN_OP_EMBED:
     case QN_OP_INPUT:
+    case QN_OP_K_NORM_ROPE_STORE:
+    case QN_OP_PAIR:
+    case QN_OP_PAIR_NORM:
     case QN_OP_MATMUL:
     case QN_OP_QK_NORM_ROPE_STORE:
     case QN_OP_ATTENTION:
@@ -226,6 +229,9 @@ static void run_op(struct machine *m, const qn_op *op)
     case QN_OP_DELTA_RULE:
     case QN_OP_NORM: /* floats_of */
     case QN_OP_SWIGLU: return;
+    case QN_OP_K_NORM_ROPE_STORE:
+    case QN_OP_PAIR:
+    case QN_OP_PAIR_NORM:
     case QN_OP_LOGIT_NORM:
     case QN_OP_LOGITS: break;
     }

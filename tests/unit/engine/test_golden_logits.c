@@ -60,6 +60,8 @@ static struct golden models[] = {
     { "qwen35.f16", MAX_ERROR_PLAIN },
     { "qwen35-mtp.bf16", MAX_ERROR_PLAIN },
     { "qwen35-rotated.f16", MAX_ERROR_PLAIN },
+    { "qwen35-mtp-grafted.f16", MAX_ERROR_PLAIN },
+    { "qwen35-mtp-own.f16", MAX_ERROR_PLAIN },
     { "qwen35-yarn.f16", MAX_ERROR_PLAIN },
     { "qwen35.q1_0", MAX_ERROR_HYBRID },
     { "qwen35.q2_0", MAX_ERROR_HYBRID },

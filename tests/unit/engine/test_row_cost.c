@@ -19,7 +19,7 @@ static double run(qn_row_costs *costs, double (*cost)(size_t n), float chance, s
         chances[i] = chance;
     for (size_t i = 0; i < steps; i++) {
         qn_row_offer offer = { .chances = chances, .n = MOST };
-        const size_t n = qn_row_costs_choose(costs, 1, &offer, 1, MOST);
+        const size_t n = qn_row_costs_choose(costs, NULL, 1, &offer, 1, MOST);
         const double time = cost(1 + n);
         assert_int_equal(offer.chosen, n);
         qn_row_costs_add(costs, 1 + n, time);
@@ -134,7 +134,7 @@ TEST(slow_first_times_are_forgiven)
                 chances[i] = 0.7f;
             for (size_t step = 0; step < 100; step++) {
                 qn_row_offer offer = { .chances = chances, .n = MOST };
-                const size_t n = qn_row_costs_choose(&costs, 1, &offer, 1, MOST);
+                const size_t n = qn_row_costs_choose(&costs, NULL, 1, &offer, 1, MOST);
                 const bool is_slow = slow < 40 ? step == slow : !costs.of[1 + n].step;
                 qn_row_costs_add(&costs, 1 + n, machines[m](1 + n) * (is_slow ? 6 : 1));
             }
@@ -174,7 +174,7 @@ TEST(neighbours_are_not_slowed)
             qn_row_costs costs = { .first = 0.5 };
             size_t alone = 0, drafted = 0;
             for (size_t step = 0; step < 600; step++) {
-                drafted = qn_row_costs_choose(&costs, n, offers, n, 64);
+                drafted = qn_row_costs_choose(&costs, NULL, n, offers, n, 64);
                 const double ratio = machines[m](n + drafted) / machines[m](n);
                 label("machine %zu, %zu sequences, step %zu: %zu rows, %g", m, n, step, drafted, ratio);
                 assert_true(n == 1 || step < 300 || ratio < QN_COST_SLOWER * 1.01);
@@ -184,7 +184,7 @@ TEST(neighbours_are_not_slowed)
             assert_true(n > 1 || m == 3 || alone > 4);
             for (size_t i = 1; i < n; i++) /* if all repeat, all gain */
                 offers[i] = offers[0];
-            assert_true(n == 1 || m != 1 || qn_row_costs_choose(&costs, n, offers, n, 64) > drafted);
+            assert_true(n == 1 || m != 1 || qn_row_costs_choose(&costs, NULL, n, offers, n, 64) > drafted);
         }
 }
 
@@ -204,7 +204,7 @@ TEST(sequences_share_rows)
                 chances[i][k] = i % 2 ? 0.5f : 0.9f;
             offers[i] = (qn_row_offer){ .chances = chances[i], .n = i == 2 ? 1 : MOST };
         }
-        const size_t drafted = qn_row_costs_choose(&costs, n, offers, n, 64);
+        const size_t drafted = qn_row_costs_choose(&costs, NULL, n, offers, n, 64);
         label("%zu sequences: %zu rows", n, drafted);
         size_t sum = 0;
         for (size_t i = 0; i < n; i++)
@@ -214,9 +214,50 @@ TEST(sequences_share_rows)
         assert_true(n < 4 || (offers[0].chosen > offers[1].chosen && offers[2].chosen == 1));
         last = drafted / n;
     }
-    assert_int_equal(qn_row_costs_choose(&costs, 1, offers, 1, 2), 2);
-    assert_int_equal(qn_row_costs_choose(&costs, 1, offers, 1, 0), 0);
+    assert_int_equal(qn_row_costs_choose(&costs, NULL, 1, offers, 1, 2), 2);
+    assert_int_equal(qn_row_costs_choose(&costs, NULL, 1, offers, 1, 0), 0);
     assert_int_equal(offers[0].chosen, 0);
+}
+
+/* Tokens that take a pass are drafted only if they are worth the time of the passes, too; passes are
+ * shared by the sequences of a step. */
+TEST(passes_are_counted)
+{
+    const float chances[3] = { 0.8f, 0.8f, 0.8f };
+    qn_row_offer offers[4];
+    size_t most = 0, least = 3;
+    for (int is_measured = 0; is_measured < 2; is_measured++)
+        for (size_t tenths = 0; tenths <= 12; tenths++) {
+            qn_row_costs costs = { .first = 0.2 }, passes = { .first = 0.1, .unit = 0.1 * (double)tenths };
+            for (size_t i = 0; i < 64; i++)
+                qn_row_costs_add(&costs, 1 + i % 8, 0.010 + 0.002 * (double)(i % 8));
+            for (size_t i = 0; is_measured && i < 64; i++)
+                qn_row_costs_add(&passes, 1 + i % 4, 0.001 * (double)tenths * (1 + 0.1 * (double)(i % 4)) + 1e-9);
+            for (size_t i = 0; i < 4; i++)
+                offers[i] = (qn_row_offer){ .chances = chances, .n = 3, .is_passed = true };
+            const size_t alone = qn_row_costs_choose(&costs, &passes, 1, offers, 1, 64);
+            label("%d measured, a pass of %zu tenths of a step: %zu", is_measured, tenths, alone);
+            size_t best = 0;
+            double rate = 1.03, tokens = 1, chance = 1;
+            for (size_t k = 1; k <= 3; k++) {
+                chance *= 0.8;
+                tokens += chance;
+                const double found = tokens / (1 + (0.2 + 0.1 * (double)tenths) * (double)k);
+                best = found > rate ? k : best;
+                rate = found > rate ? found : rate;
+            }
+            assert_int_equal(alone, best);
+            most = best > most ? best : most;
+            least = best < least ? best : least;
+            offers[0].is_passed = false;
+            assert_int_equal(qn_row_costs_choose(&costs, &passes, 1, offers, 1, 64), 3);
+            offers[0].is_passed = true;
+            /* Beside others a row saves less: four tokens in 1.6 steps; seven in 2.4, and a pass of all four. */
+            const size_t together = qn_row_costs_choose(&costs, &passes, 4, offers, 4, 64);
+            assert_true(tenths > 2 ? together <= 4 : together >= 4);
+            assert_true(tenths < 6 || together == 0);
+        }
+    assert_true(least == 0 && most == 3);
 }
 
 /* Nothing is divided by zero, or read outside of the table. */
@@ -248,13 +289,13 @@ static void count_any(void *user, const char *line)
 TEST(low_acceptance_is_told_once)
 {
     qn_drafting *model, copy = { 0 };
-    assert_ok(qn_drafting_create(0.5, &model));
+    assert_ok(qn_drafting_create(0.5, 0, &model));
     qn_drafting_load(model, &copy);
     for (int i = 0; i < 1000; i++)
-        assert_false(qn_drafting_count(&copy, 4, i % 2)); /* 12% */
+        assert_false(qn_drafting_count(&copy, false, 4, i % 2)); /* 12% */
     size_t n_told = 0;
     for (int i = 0; i < 1000; i++) {
-        const bool is_told = qn_drafting_count(&copy, 3, i % 20 < 1 ? 1 : i % 50 == 1 ? 1 : 0);
+        const bool is_told = qn_drafting_count(&copy, false, 3, i % 20 < 1 ? 1 : i % 50 == 1 ? 1 : 0);
         n_told += is_told;
         if (is_told)
             qn_drafting_log(&copy, model, count_line, &n_lines);
@@ -276,12 +317,12 @@ TEST(copies_are_merged)
     qn_drafting *model, copies[2], later;
     size_t n_told = 0;
     n_lines = 0;
-    assert_ok(qn_drafting_create(0.5, &model));
+    assert_ok(qn_drafting_create(0.5, 0, &model));
     for (int i = 0; i < 2; i++)
         qn_drafting_load(model, &copies[i]);
     for (int i = 0; i < 2; i++) {
         for (int k = 0; k < 150; k++)
-            assert_false(qn_drafting_count(&copies[i], 3, 0));
+            assert_false(qn_drafting_count(&copies[i], false, 3, 0));
         for (size_t k = 0; k < 40; k++)
             qn_row_costs_add(&copies[i].costs, i ? 1 : 2, i ? 1 : 1.25);
     }
@@ -294,7 +335,7 @@ TEST(copies_are_merged)
     for (int i = 0; i < 2; i++)
         qn_drafting_load(model, &copies[i]);
     for (int i = 0; i < 2; i++)
-        if (qn_drafting_count(&copies[i], 0, 14)) {
+        if (qn_drafting_count(&copies[i], false, 0, 14)) {
             n_told++;
             qn_drafting_log(&copies[i], model, count_any, &n_lines);
         }

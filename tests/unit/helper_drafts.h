@@ -1,0 +1,71 @@
+/* Requests of tests of drafts, and their answers without drafts. */
+#ifndef QN_TESTS_HELPER_DRAFTS_H
+#define QN_TESTS_HELPER_DRAFTS_H
+
+#include "helper_sanitizers.h"
+#include "helper_demo.h"
+
+#include <stdlib.h>
+
+enum { N_CTX = 400, MAX_REQUESTS = 6, KINDS = QN_TEST_SANITIZED ? 5 : 12 };
+
+static const qn_token prompt[] = { 10, 20, 30, 11, 21, 31, 10, 20 };
+
+/* Five tokens are much likelier than others, so that the text repeats itself. */
+static const qn_logit_bias likely[] = { { 100, 9 }, { 101, 9 }, { 102, 9 }, { 103, 9 }, { 104, 9 } };
+
+static inline qn_request_params request_of(unsigned kind, struct answer *a)
+{
+    qn_request_params params = prompt_of(prompt, COUNT(prompt), 120, a);
+    qn_sampling *p = &params.sampling;
+    *p = SAMPLING(.temperature = kind % 3 ? 0.4f : 0, .top_k = kind % 4 ? 30 : 0, .top_p = kind % 5 ? 0.9f : 1,
+                  .min_p = kind % 7 == 1 ? 0.1f : 0, .repeat_penalty = kind % 6 == 2 ? 1.2f : 1, .repeat_last_n = 16,
+                  .frequency_penalty = kind % 6 == 3 ? 0.3f : 0, .presence_penalty = kind % 6 == 4 ? 0.2f : 0,
+                  .dry_multiplier = kind % 6 == 5 ? 0.5f : 0, .dry_base = 1.75f, .dry_penalty_last_n = -1,
+                  .xtc_probability = kind % 8 == 7 ? 0.5f : 0, .xtc_threshold = 0.1f,
+                  .typical_p = kind % 8 == 6 ? 0.8f : 1, .seed = kind);
+    params.n_logprobs = kind % 2 ? QN_MAX_LOGPROBS : -1;
+    params.logprobs_after = kind % 4 == 3;
+    params.min_tokens = kind % 3 * 20;
+    params.scope = "one";
+    params.bias = likely;
+    params.n_bias = kind % 5 < 3 || kind % 8 == 5 ? COUNT(likely) : 0;
+    /* One of the likely tokens ends the answer, after min_tokens. */
+    params.stop_tokens = &likely[4].token;
+    params.n_stop_tokens = kind % 8 == 5;
+    return params;
+}
+
+/* The answer of a scheduler of its own, one token a step. */
+static inline void answer_slowly(const qn_request_params *params, const char *kv, struct answer *a)
+{
+    qn_request_params slow = *params;
+    qn_scheduler *s = create_scheduler(
+        model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .no_thread = true, .no_prefix_cache = true));
+    memset(a, 0, sizeof *a);
+    slow.draft = QN_DRAFT_OFF;
+    slow.user = a;
+    submit_and_wait(s, &slow);
+    assert_int_equal(counters_of(s).drafted_tokens, 0);
+    qn_scheduler_free(s);
+}
+
+static inline void assert_same_logprobs(const struct answer *a, const struct answer *b)
+{
+    assert_same_answer(a, b);
+    for (size_t i = 0; i < a->n_tokens; i++) {
+        const qn_logprobs *x = &a->logprobs[i], *y = &b->logprobs[i];
+        assert_int_equal(x->n, y->n);
+        assert_memory_equal(&x->chosen, &y->chosen, sizeof x->chosen);
+        assert_memory_equal(x->tokens, y->tokens, x->n * sizeof *x->tokens);
+        assert_memory_equal(x->values, y->values, x->n * sizeof *x->values);
+    }
+}
+
+/* Sets QN_DRAFT; NULL removes it. */
+static inline void force(const char *kind)
+{
+    assert_int_equal(kind ? setenv("QN_DRAFT", kind, 1) : unsetenv("QN_DRAFT"), 0);
+}
+
+#endif

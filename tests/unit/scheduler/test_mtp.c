@@ -1,0 +1,368 @@
+/* Drafts of the model's own block for multi-token prediction: answers, log probabilities and saved sessions are those of
+ * one token a step, to the bit, in the cases of test_drafts.c, and with prefixes that are used again. The block is
+ * random, but its output matrix prefers the tokens that the requests' biases make likely, so that about one token in
+ * three is accepted. */
+#define QN_TESTS_DEMO "tests/golden/scheduler-mtp.gguf"
+#include "helper_drafts.h"
+
+#include "base/append.h"
+
+#include <unistd.h>
+
+enum { ROUNDS = QN_TEST_SANITIZED ? 2 : 6 };
+
+static const char *const formats[] = { "f16", "aura4", "f32", "aura3", "aura8" };
+
+/* ---- Equal answers ---- */
+
+TEST(schedulers_answer_the_same)
+{
+    static struct answer found[MAX_REQUESTS], expected[MAX_REQUESTS];
+    static const uint32_t rows[] = { 0, 6, 9, 20 };
+    uint64_t n_drafted = 0, n_accepted = 0;
+    force("mtp");
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        const char *kv = formats[round % COUNT(formats)];
+        qn_request_params params[MAX_REQUESTS];
+        for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+            params[i] = request_of(round * MAX_REQUESTS + i, &found[i]);
+            answer_slowly(&params[i], kv, &expected[i]);
+        }
+        qn_scheduler *s = create_scheduler(
+            model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .max_sequences = 6, .max_rows = rows[round % 4],
+                                     .no_thread = round % 2));
+        for (int again = 0; again < 2; again++) { /* the second ones have the prefixes of the first */
+            for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+                memset(&found[i], 0, sizeof found[i]);
+                submit_request(s, &params[i]);
+            }
+            qn_scheduler_wait(s);
+            for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+                label("round %u, request %u, %s, again %d", round, i, kv, again);
+                assert_same_logprobs(&found[i], &expected[i]);
+                assert_true(found[i].result.n_accepted <= found[i].result.n_drafted);
+            }
+        }
+        n_drafted += counters_of(s).drafted_tokens;
+        n_accepted += counters_of(s).accepted_tokens;
+        qn_scheduler_free(s);
+    }
+    label("%d of %d accepted", (int)n_accepted, (int)n_drafted);
+    assert_true(n_accepted > 40 * ROUNDS && n_drafted - n_accepted > 100 * ROUNDS);
+}
+
+TEST(threads_and_models_without_the_block_answer_the_same)
+{
+    static struct answer a, expected;
+    qn_model *whole = model;
+    qn_request_params params = request_of(7, &a);
+    force("mtp");
+    answer_slowly(&params, NULL, &expected);
+    for (int n_threads = 2; n_threads <= 4; n_threads++) {
+        assert_ok(qn_model_load(QN_SOURCE_DIR "/" QN_TESTS_DEMO,
+                                &CPU_MODEL(.n_threads = n_threads % 4, .skip_weight_scan = true,
+                                           .draft = n_threads < 4 ? QN_DRAFT_MTP : QN_DRAFT_OFF),
+                                &model));
+        qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX));
+        memset(&a, 0, sizeof a);
+        submit_and_wait(s, &params);
+        qn_scheduler_free(s);
+        qn_model_free(model);
+        model = whole;
+        label("%d threads", n_threads);
+        assert_same_logprobs(&a, &expected);
+        assert_true((a.result.n_drafted > 0) == (n_threads < 4));
+    }
+}
+
+/* A prompt of several pages, of which later requests reuse the pages and the state. */
+TEST(reused_prefixes_answer_the_same)
+{
+    static struct answer a, expected;
+    static qn_token text[260];
+    make_tokens(5, text, COUNT(text));
+    uint64_t n_reused = 0;
+    for (size_t f = 0; f < COUNT(formats); f++) {
+        force("mtp");
+        qn_scheduler *s =
+            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = formats[f], .no_thread = true));
+        for (unsigned n = 0; n < 6; n++) {
+            qn_request_params params = request_of(n, &a);
+            params.tokens = text;
+            params.n_tokens = COUNT(text) - 7 * n;
+            params.max_tokens = 70;
+            answer_slowly(&params, formats[f], &expected);
+            memset(&a, 0, sizeof a);
+            submit_and_wait(s, &params);
+            label("%s, request %u", formats[f], n);
+            assert_same_logprobs(&a, &expected);
+            assert_true(a.result.n_drafted > 0);
+            n_reused += a.result.n_reused;
+        }
+        qn_scheduler_free(s);
+    }
+    assert_true(n_reused > 1000);
+}
+
+/* ---- Sessions ---- */
+
+static bool same_files(const char *a, const char *b)
+{
+    char left[4096], right[4096];
+    FILE *x = fopen(a, "rb"), *y = fopen(b, "rb");
+    bool is_same = x && y;
+    for (size_t n = 1; is_same && n;) {
+        n = fread(left, 1, sizeof left, x);
+        is_same = fread(right, 1, sizeof right, y) == n && !memcmp(left, right, n);
+    }
+    if (x)
+        fclose(x);
+    if (y)
+        fclose(y);
+    return is_same;
+}
+
+/* A session answers, is saved, and goes on from the file. Files are those of a session without drafts, and of a model
+ * that was loaded without the block. */
+TEST(sessions_are_saved_and_go_on)
+{
+    static struct answer a[3];
+    char paths[3][64];
+    qn_model *whole = model, *without;
+    size_t n_accepted = 0;
+    assert_ok(qn_model_load(QN_SOURCE_DIR "/" QN_TESTS_DEMO,
+                            &CPU_MODEL(.n_threads = 1, .skip_weight_scan = true, .draft = QN_DRAFT_OFF), &without));
+    for (unsigned i = 0; i < 3; i++)
+        snprintf(paths[i], sizeof paths[i], "/tmp/quern-test-mtp-%d-%u", (int)getpid(), i);
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        for (int how = 0; how < 3; how++) { /* drafts; none; without the block */
+            qn_request_params params = request_of(kind, &a[how]);
+            qn_request_result result = QN_REQUEST_RESULT_INIT;
+            qn_session_params of_session = SESSION_PARAMS(.n_ctx = N_CTX, .kv = formats[kind % COUNT(formats)]);
+            qn_session *session = create_session(how == 2 ? without : whole, &of_session);
+            qn_token pending;
+            force(how ? NULL : "mtp");
+            params.on_end = NULL;
+            params.draft = how ? QN_DRAFT_OFF : QN_DRAFT_MTP;
+            memset(&a[how], 0, sizeof a[how]);
+            assert_ok(qn_generate(session, &params, &result));
+            n_accepted += result.n_accepted;
+            assert_ok(qn_session_save(session, paths[how]));
+            qn_session_free(session);
+            assert_ok(qn_session_restore(how == 1 ? without : whole, paths[how], &of_session, &session));
+            assert_true(qn_session_pending(session, &pending));
+            params.tokens = &pending;
+            params.n_tokens = 1;
+            params.max_tokens = 40;
+            params.min_tokens = 0;
+            params.draft = how == 1 ? QN_DRAFT_OFF : QN_DRAFT_MTP;
+            force(how == 1 ? NULL : "mtp");
+            assert_ok(qn_generate(session, &params, NULL));
+            qn_session_free(session);
+        }
+        for (int how = 1; how < 3; how++) {
+            label("kind %u, %d", kind, how);
+            assert_same_logprobs(&a[how], &a[0]);
+            assert_true(same_files(paths[how], paths[0]));
+        }
+    }
+    assert_true(n_accepted > 20);
+    for (unsigned i = 0; i < 3; i++)
+        unlink(paths[i]);
+    qn_model_free(without);
+}
+
+/* ---- Constraints and ends ---- */
+
+TEST(grammars_drop_forbidden_tokens)
+{
+    static struct answer a[2];
+    uint64_t n_drafted = 0;
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        qn_grammar *grammar = grammar_of(kind % 2 ? "root ::= [a-z ]{40,90}" : "root ::= [ -~]{60,90}");
+        for (int how = 0; how < 2; how++) {
+            qn_request_params params = request_of(kind, &a[how]);
+            force(how ? "mtp" : NULL);
+            qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
+            params.grammar = grammar;
+            params.ignore_end = false;
+            params.min_tokens = 0;
+            params.draft = how ? QN_DRAFT_AUTO : QN_DRAFT_OFF;
+            submit_and_wait(s, &params);
+            n_drafted += a[how].result.n_drafted;
+            qn_scheduler_free(s);
+        }
+        label("kind %u", kind);
+        assert_same_logprobs(&a[1], &a[0]);
+        qn_grammar_free(grammar);
+    }
+    label("%d drafted", (int)n_drafted);
+    assert_true(n_drafted > 0);
+}
+
+TEST(answers_end_anywhere)
+{
+    static struct answer all, fast;
+    qn_request_params params = request_of(1, &all);
+    force("mtp");
+    answer_slowly(&params, NULL, &all);
+    for (unsigned end = 1; end < 60; end += QN_TEST_SANITIZED ? 9 : 1) {
+        qn_scheduler *s = create_scheduler(
+            model, &SCHEDULER_PARAMS(.n_ctx = end % 2 ? N_CTX : (uint32_t)COUNT(prompt) + end - 1, .no_thread = true));
+        params = request_of(1, &fast);
+        params.min_tokens = 0;
+        params.max_tokens = end % 4 == 1 ? (int64_t)end : 120;
+        memset(&fast, 0, sizeof fast);
+        fast.cancel_at = end % 4 == 3 ? end : 0;
+        submit_and_wait(s, &params);
+        qn_scheduler_free(s);
+        label("end %u", end);
+        assert_int_equal(fast.n_tokens, end);
+        assert_memory_equal(fast.tokens, all.tokens, end * sizeof *all.tokens);
+        assert_int_equal(fast.result.n_generated, end);
+    }
+}
+
+TEST(requests_are_set_aside_and_cancelled)
+{
+    static struct answer found[MAX_REQUESTS], expected[MAX_REQUESTS];
+    qn_model *whole = model;
+    uint32_t n_set_aside = 0;
+    size_t n_drafted = 0;
+    qn_request_params params[MAX_REQUESTS];
+    force("mtp");
+    for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+        params[i] = request_of(i, &found[i]);
+        params[i].max_tokens = 200;
+        answer_slowly(&params[i], NULL, &expected[i]);
+    }
+    for (uint64_t memory = 40 << 20; memory >= 4 << 20 && !n_set_aside; memory -= 4 << 20) {
+        load_model(QN_TESTS_DEMO, memory, 1, &model);
+        qn_scheduler *s =
+            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = 6, .no_thread = true));
+        for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+            memset(&found[i], 0, sizeof found[i]);
+            found[i].cancel_at = i == 5 ? 33 : 0;
+            submit_request(s, &params[i]);
+        }
+        qn_scheduler_wait(s);
+        qn_scheduler_free(s);
+        for (unsigned i = 0; i < 5; i++) {
+            label("request %u", i);
+            assert_same_logprobs(&found[i], &expected[i]);
+            n_set_aside += found[i].result.n_set_aside;
+            n_drafted += found[i].result.n_drafted;
+        }
+        assert_int_equal(found[5].n_tokens, 33);
+        assert_memory_equal(found[5].tokens, expected[5].tokens, 33 * sizeof *found[5].tokens);
+        qn_model_free(model);
+        model = whole;
+    }
+    assert_true(n_set_aside > 0 && n_drafted > 0);
+}
+
+/* ---- Choices ---- */
+
+/* Simulated acceptance gives the expected number of tokens a step. */
+TEST(acceptance_is_simulated)
+{
+    static struct answer a;
+    static const float chances[] = { 0.3f, 0.7f, 1 };
+    force("mtp");
+    for (size_t i = 0; i < COUNT(chances); i++) {
+        const float r = chances[i];
+        size_t n_generated = 0, n_accepted = 0;
+        for (unsigned seed = 0; seed < (QN_TEST_SANITIZED ? 3 : 12); seed++) {
+            qn_request_params params = request_of(1, &a);
+            qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
+            params.sampling.seed = seed;
+            params.max_tokens = MAX_ANSWER;
+            params.draft_tokens = 3;
+            params.draft_accept = r;
+            submit_and_wait(s, &params);
+            qn_scheduler_free(s);
+            n_generated += a.result.n_generated;
+            n_accepted += a.result.n_accepted;
+        }
+        const float found = (float)n_generated / (float)(n_generated - n_accepted),
+                    expected = 1 + r + r * r + r * r * r;
+        label("%g: %g tokens a step", (double)r, (double)found);
+        assert_true(found > expected * 0.88f && found < expected * 1.05f); /* drafts end at multiples of 64 */
+    }
+}
+
+/* Offers of one sequence without a look-up: chains whose tokens are never accepted end, and are tried again. */
+TEST(chains_that_do_not_pay_end)
+{
+    static struct answer a;
+    force(NULL);
+    qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
+    qn_request_params params = request_of(0, &a);
+    params.bias = NULL; /* one token in thousands is the block's */
+    params.n_bias = 0;
+    params.draft = QN_DRAFT_MTP;
+    params.max_tokens = MAX_ANSWER;
+    submit_and_wait(s, &params);
+    qn_scheduler_free(s);
+    label("%d drafted", (int)a.result.n_drafted);
+    assert_true(a.result.n_drafted < a.n_tokens);
+}
+
+static size_t n_lines;
+
+static void count_line(void *user, const char *line)
+{
+    n_lines += user == &n_lines && strstr(line, "tokens were accepted: the model's block for multi-token prediction");
+}
+
+TEST(a_block_of_another_model_is_told_once)
+{
+    static struct answer a;
+    force("mtp");
+    n_lines = 0;
+    qn_scheduler *s = create_scheduler(
+        model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true, .on_log = count_line, .user = &n_lines));
+    for (unsigned i = 0; i < 4; i++) {
+        qn_request_params params = request_of(0, &a);
+        params.bias = NULL;
+        params.n_bias = 0;
+        params.max_tokens = MAX_ANSWER;
+        submit_and_wait(s, &params);
+    }
+    qn_scheduler_free(s);
+    assert_int_equal(n_lines, 1);
+}
+
+TEST(the_drafter_that_expects_more_is_used)
+{
+    qn_drafts d = { .proposes = true, .has_head = true, .head = { .most = 4 } };
+    for (size_t i = 0; i < QN_DRAFT_CLASSES; i++)
+        d.head.acceptance.chances[i] = 0.5f;
+    assert_int_equal(qn_draft_offer_head(&d, 15), 4);
+    assert_int_equal(qn_draft_offer_head(&d, 2), 2);
+    d.proposal.n = 2;
+    d.chances[0] = d.chances[1] = 0.55f; /* 0.85 tokens; the head expects 0.94 of four */
+    assert_int_equal(qn_draft_offer_head(&d, 15), 4);
+    assert_int_equal(qn_draft_offer_head(&d, 2), 0);
+    d.chances[0] = d.chances[1] = 0.7f;
+    assert_int_equal(qn_draft_offer_head(&d, 15), 0);
+    d.has_head = false;
+    d.proposal.n = 0;
+    assert_int_equal(qn_draft_offer_head(&d, 15), 0);
+}
+
+TEST(models_without_the_block_are_refused)
+{
+    qn_model *other;
+    qn_scheduler *s;
+    force(NULL);
+    assert_fails(qn_model_load(QN_SOURCE_DIR "/tests/golden/scheduler.gguf", &CPU_MODEL(.draft = QN_DRAFT_MTP), &other),
+                 QN_ERR_UNSUPPORTED, "draft: mtp: there is no block for multi-token prediction");
+    assert_fails(qn_model_load(QN_SOURCE_DIR "/tests/golden/qwen3.f16.gguf", &CPU_MODEL(.draft = QN_DRAFT_MTP), &other),
+                 QN_ERR_UNSUPPORTED, "draft: mtp: there is no block for multi-token prediction");
+    assert_ok(qn_model_load(QN_SOURCE_DIR "/" QN_TESTS_DEMO,
+                            &CPU_MODEL(.skip_weight_scan = true, .draft = QN_DRAFT_NGRAM), &other));
+    assert_fails(qn_scheduler_create(other, &SCHEDULER_PARAMS(.draft = QN_DRAFT_MTP), &s), QN_ERR_UNSUPPORTED,
+                 "draft: mtp: the model was loaded without its block");
+    qn_model_free(other);
+}
