@@ -98,6 +98,10 @@ typedef struct qn_model_params {
      * kernel has to be compiled. NULL: none. */
     qn_log_fn on_log;
     void *user; /* passed to both callbacks; must outlive the model if on_log is set */
+    /* The GGUF file of a small model with the same vocabulary, which proposes tokens for this one: QN_DRAFT_MODEL
+     * (docs/speculation.md). It runs on the same threads, and its caches take a part of `memory`. On the CPU. NULL:
+     * none. QN_ERR_UNSUPPORTED, with the reason, if it cannot serve this model. */
+    const char *draft_model;
 } qn_model_params;
 #define QN_MODEL_PARAMS_INIT QN_INIT(qn_model_params)
 

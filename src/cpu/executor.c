@@ -90,7 +90,7 @@ qn_status qn_executor_reserve(qn_executor *executor, size_t max_rows, size_t max
 void qn_executor_run(qn_executor *executor, const qn_step *step)
 {
     const qn_team_job job = { .n_phases = executor->n_phases,
-                              .kind = step->n_rows,
+                              .kind = executor->shares_team ? 0 : step->n_rows,
                               .pieces = qn_phases_open,
                               .work = qn_phases_work,
                               .context = executor };

@@ -21,10 +21,13 @@ qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
     if (forces && !is_greedy)
         constraint->accepts = NULL;
     const bool checks_first = constraint->accepts && !overlaps && !is_greedy;
+    const bool proposes = o->kind != QN_DRAFT_OFF && can && !checks_first;
     return (qn_drafts){ .forces = forces,
                         .is_lone = o->jump_forward == QN_JUMP_FORWARD_AUTO,
                         .chance = first_chance,
-                        .proposes = o->kind != QN_DRAFT_OFF && can && !checks_first,
+                        .proposes = proposes,
+                        .looks_up = proposes && o->kind != QN_DRAFT_MODEL,
+                        .follows = proposes && o->draft && o->kind != QN_DRAFT_NGRAM,
                         .always = o->always,
                         .most = o->most && o->most < QN_DRAFT_TOKENS ? o->most : QN_DRAFT_TOKENS,
                         .simulated = o->simulated,
@@ -36,6 +39,14 @@ void qn_drafts_free(qn_drafts *d)
     if (d->drafter)
         d->drafter->vtable->free(d->drafter);
     d->drafter = NULL;
+    qn_drafts_leave(d);
+}
+
+void qn_drafts_leave(qn_drafts *d)
+{
+    if (!d->borrows)
+        qn_draft_sequence_free(d->sequence);
+    d->sequence = NULL;
 }
 
 /* ---- Forced text ---- */
@@ -106,8 +117,9 @@ void qn_draft_count(qn_drafts *d, size_t n, size_t n_accepted)
 static void create_drafter(qn_drafts *d, const qn_draft_input *in)
 {
     if (qn_ngram_create(in->written, in->scope, &d->drafter) == QN_OK)
-        memcpy(d->acceptance.chances, d->drafter->vtable->chances, sizeof d->acceptance.chances);
-    d->proposes = d->drafter;
+        memcpy(d->acceptance.chances, d->drafter->vtable->chances, QN_DRAFT_MODEL_CLASS * sizeof(float));
+    d->looks_up = d->drafter;
+    d->proposes = d->looks_up || d->follows;
 }
 
 /* Any tokens, where the drafter has too few: a simulated draft is as long as it may be. */
@@ -119,19 +131,32 @@ static void fill_simulated(qn_drafts *d, const qn_draft_input *in, size_t most)
 
 void qn_draft_propose(qn_drafts *d, const qn_draft_input *in, size_t most)
 {
+    if (d->proposed_after == in->n)
+        return;
     d->proposed_after = 0;
     d->proposal.n = 0;
-    if (d->proposes && !d->drafter)
+    d->is_of_model = false;
+    if (d->looks_up && !d->drafter)
         create_drafter(d, in);
     if (!d->drafter)
         return;
     most = most < d->most ? most : d->most;
     d->drafter->vtable->propose(d->drafter, in->tokens, in->n, most, &d->proposal);
-    if (d->simulated > 0)
+    if (d->simulated > 0 && !d->follows)
         fill_simulated(d, in, most);
     for (size_t i = 0; i < d->proposal.n; i++)
         d->chances[i] = d->simulated > 0 ? d->simulated : qn_acceptance_chance(&d->acceptance, &d->proposal, i);
     d->proposed_after = in->n;
+}
+
+float qn_draft_expected(const float *chances, size_t n)
+{
+    float expected = 0, chance = 1;
+    for (size_t i = 0; i < n; i++) {
+        chance *= chances[i];
+        expected += chance;
+    }
+    return expected;
 }
 
 size_t qn_draft_take(qn_drafts *d, const qn_draft_input *in, size_t n, uint32_t *masks)
@@ -142,8 +167,12 @@ size_t qn_draft_take(qn_drafts *d, const qn_draft_input *in, size_t n, uint32_t 
 
 void qn_draft_learn(qn_drafts *d, size_t n_before, const qn_token *followed, size_t n)
 {
-    if (d->drafter && d->proposed_after == n_before && d->simulated <= 0)
-        (void)qn_acceptance_learn(&d->acceptance, &d->proposal, followed, n);
+    if (d->proposed_after && d->proposed_after == n_before && d->simulated <= 0) {
+        const size_t accepted = qn_acceptance_learn(&d->acceptance, &d->proposal, followed, n),
+                     most = n < d->proposal.n ? n : d->proposal.n;
+        for (size_t i = 0; d->is_of_model && i < most && i <= accepted; i++)
+            d->model_chance += QN_ACCEPTANCE_MEMORY * ((float)(i < accepted) - d->model_chance);
+    }
     d->proposed_after = 0;
 }
 

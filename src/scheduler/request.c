@@ -59,7 +59,7 @@ static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
     if (is_scored && p->reasoning_budget >= 0)
         return qn_fail(QN_ERR_INVALID, "log probabilities of the prompt: they are given with a reasoning budget");
     QN_TRY(qn_request_check_pooling(s, p));
-    QN_TRY(qn_draft_check(p->draft));
+    QN_TRY(qn_draft_check(p->draft, s->model->draft));
     if (p->draft_tokens > QN_DRAFT_TOKENS)
         return qn_fail(QN_ERR_INVALID, "draft_tokens: %zu, expected at most %d", p->draft_tokens, QN_DRAFT_TOKENS);
     if (!(p->draft_accept >= 0 && p->draft_accept <= 1))
@@ -107,19 +107,18 @@ static qn_status find_constraint(const qn_scheduler *s, const qn_request_params 
 }
 
 /* The request's kind of draft, else the scheduler's, else that of QN_DRAFT. By default drafts are made on the CPU only:
- * on a GPU a step with a draft does not run ahead. */
+ * on a GPU a step with a draft does not run ahead. Nor does a draft model run beside a step in flight. */
 static void find_drafts(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
 {
     const qn_draft_forced *forced = &s->forced_draft;
     const qn_draft_kind asked = p->draft == QN_DRAFT_AUTO ? s->params.draft : p->draft,
                         kind = asked == QN_DRAFT_AUTO ? forced->kind : asked,
-                        found = kind != QN_DRAFT_AUTO ? kind
-                                : s->overlaps         ? QN_DRAFT_OFF
-                                                      : QN_DRAFT_NGRAM;
+                        found = kind == QN_DRAFT_AUTO && s->overlaps ? QN_DRAFT_OFF : kind;
     const qn_draft_options options = { .device = s->model->device,
                                        .sampling = &p->sampling,
                                        .jump_forward = p->jump_forward,
                                        .kind = p->max_tokens ? found : QN_DRAFT_OFF,
+                                       .draft = s->overlaps ? NULL : s->model->draft,
                                        .always = forced->is_set && forced->kind == found,
                                        .most = p->draft_tokens,
                                        .simulated = p->draft_accept };

@@ -26,7 +26,7 @@ static void fill_params(const qn_model *model, qn_scheduler_params *p)
     p->step_seconds = p->step_seconds > 0 ? p->step_seconds : INFINITY;
 }
 
-static qn_status check_params(const qn_scheduler_params *p)
+static qn_status check_params(const qn_model *model, const qn_scheduler_params *p)
 {
     if (p->n_ctx > QN_MAX_CTX)
         return qn_fail(QN_ERR_INVALID, "context: %u tokens, at most %d are allowed", (unsigned)p->n_ctx, QN_MAX_CTX);
@@ -37,7 +37,7 @@ static qn_status check_params(const qn_scheduler_params *p)
                        (unsigned)p->max_sequences, p->max_rows ? (unsigned)p->max_rows : MAX_ROWS);
     if (!(p->step_seconds >= 0) || isinf(p->step_seconds))
         return qn_fail(QN_ERR_INVALID, "step time: %g seconds, expected 0 or more", p->step_seconds);
-    return qn_draft_check(p->draft);
+    return qn_draft_check(p->draft, model->draft);
 }
 
 /* ---- Creation ---- */
@@ -114,13 +114,14 @@ static qn_status create(qn_scheduler *s)
     const uint32_t n = s->params.max_sequences, n_logits = n + QN_STEP_DRAFTED + QN_STEP_SCORED;
     QN_TRY(create_locks(s));
     if (s->params.draft != QN_DRAFT_OFF)
-        QN_TRY(qn_draft_environment(&s->forced_draft));
+        QN_TRY(qn_draft_environment(s->model->draft, &s->forced_draft));
     if (!s->params.no_prefix_cache)
         QN_TRY(qn_written_create(&s->written));
     if (s->generation)
         s->cache = s->generation->session->memory->sequence->cache;
     else
         QN_TRY(find_cache(s));
+    QN_TRY(qn_draft_passes_create(s));
     QN_TRY(qn_alloc(&s->running, n, sizeof(qn_request *), "scheduler"));
     QN_TRY(qn_alloc(&s->sharing, n, sizeof(qn_client *), "scheduler"));
     QN_TRY(qn_alloc(&s->places, n, sizeof *s->places, "scheduler"));
@@ -167,7 +168,7 @@ qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params
     QN_TRY(qn_model_enter(model, __func__));
     if (!model->device)
         return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
-    QN_TRY(check_params(&own));
+    QN_TRY(check_params(model, &own));
     return create_with(model, &own, NULL, out);
 }
 
@@ -252,6 +253,7 @@ void qn_scheduler_destroy(qn_scheduler *s)
         pthread_cond_destroy(&s->has_events);
         pthread_cond_destroy(&s->has_masks);
     }
+    qn_draft_passes_free(s);
     qn_written_free(s->written);
     qn_free(s->running);
     qn_free(s->sharing);

@@ -13,9 +13,6 @@ const char *const qn_draft_names[] = { [QN_DRAFT_AUTO] = "auto",
                                        NULL };
 enum { N_KINDS = sizeof qn_draft_names / sizeof *qn_draft_names - 1 };
 
-/* Weight of a token in the chance of its class. */
-static const float MEMORY = 1.0f / 16;
-
 /* ---- Kinds ---- */
 
 const char *qn_draft_name(qn_draft_kind kind)
@@ -23,7 +20,7 @@ const char *qn_draft_name(qn_draft_kind kind)
     return (unsigned)kind < N_KINDS ? qn_draft_names[kind] : "";
 }
 
-qn_status qn_draft_check(qn_draft_kind kind)
+qn_status qn_draft_check(qn_draft_kind kind, bool has_model)
 {
     switch (kind) {
     case QN_DRAFT_AUTO:
@@ -31,14 +28,17 @@ qn_status qn_draft_check(qn_draft_kind kind)
     case QN_DRAFT_NGRAM: return QN_OK;
     case QN_DRAFT_MTP:
     case QN_DRAFT_DFLASH:
-    case QN_DRAFT_MODEL:
-        return qn_fail(QN_ERR_UNSUPPORTED, "draft: %s is not supported yet; auto, off and ngram are",
+        return qn_fail(QN_ERR_UNSUPPORTED, "draft: %s is not supported yet; auto, off, ngram and model are",
                        qn_draft_names[kind]);
+    case QN_DRAFT_MODEL:
+        return has_model ? QN_OK
+                         : qn_fail(QN_ERR_UNSUPPORTED, "draft: model needs a draft model, which was not loaded with "
+                                                       "this model (--draft-model)");
     }
     return qn_fail(QN_ERR_INVALID, "draft: %d, expected a qn_draft_kind", (int)kind);
 }
 
-qn_status qn_draft_environment(qn_draft_forced *out)
+qn_status qn_draft_environment(bool has_model, qn_draft_forced *out)
 {
     const char *name = getenv("QN_DRAFT");
     *out = (qn_draft_forced){ .kind = QN_DRAFT_AUTO };
@@ -47,7 +47,7 @@ qn_status qn_draft_environment(qn_draft_forced *out)
     for (unsigned kind = 0; kind < N_KINDS; kind++)
         if (!strcmp(name, qn_draft_names[kind])) {
             *out = (qn_draft_forced){ .is_set = kind > QN_DRAFT_OFF, .kind = (qn_draft_kind)kind };
-            return qn_draft_check(out->kind);
+            return qn_draft_check(out->kind, has_model);
         }
     return qn_fail(QN_ERR_INVALID, "QN_DRAFT: '%s', expected auto, off, ngram, mtp, dflash or model", name);
 }
@@ -60,7 +60,7 @@ size_t qn_acceptance_learn(qn_acceptance *acceptance, const qn_proposal *proposa
     for (size_t i = 0; i < most; i++) {
         float *chance = &acceptance->chances[proposal->classes[i]];
         const bool is_same = proposal->tokens[i] == followed[i];
-        *chance += MEMORY * ((float)is_same - *chance);
+        *chance += QN_ACCEPTANCE_MEMORY * ((float)is_same - *chance);
         if (!is_same)
             return i;
     }
