@@ -119,6 +119,10 @@ typedef struct qn_model_params {
      * a little time. QN_DRAFT_AUTO: if it has one that the device can run; a block that cannot be used is named in the
      * log. QN_DRAFT_MTP: a model that cannot have it is not loaded: QN_ERR_UNSUPPORTED. All others: without it. */
     qn_draft_kind draft;
+    /* The GGUF file of a small model with the same vocabulary, which proposes tokens for this one: QN_DRAFT_MODEL
+     * (docs/speculation.md). It runs on the same threads, and its caches take a part of `memory`. On the CPU. NULL:
+     * none. QN_ERR_UNSUPPORTED, with the reason, if it cannot serve this model. */
+    const char *draft_model;
 } qn_model_params;
 #define QN_MODEL_PARAMS_INIT QN_INIT(qn_model_params)
 

@@ -86,6 +86,7 @@ static int load(const qn_args *args, bool vocab_only, const char *device, const 
         .chat_template = chat_template,
         .vocab_only = vocab_only,
         .deterministic = args->deterministic,
+        .draft_model = args->draft_model,
         .on_progress = qn_progress_update,
         .on_log = args->quiet ? NULL : qn_progress_log,
         .user = &progress,
@@ -161,6 +162,8 @@ int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model *
         status = find_demo_model(args);
     if (status == QN_EXIT_DONE)
         status = qn_resolve_model(&args->model, args->quiet);
+    if (status == QN_EXIT_DONE && args->draft_model)
+        status = qn_resolve_model(&args->draft_model, args->quiet);
     if (status != QN_EXIT_DONE)
         return status;
     status = load_with_template(args, vocab_only, device.text, model);

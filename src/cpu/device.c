@@ -161,7 +161,9 @@ qn_status qn_cpu_device_create(const qn_device_params *params, qn_device **out)
     qn_kernels_init(&cpu->kernels, params->cpu);
     qn_status status = qn_executor_create(params->team, &cpu->kernels, params->plan, &cpu->executor);
     if (status == QN_OK)
-        status = qn_cpu_caches_create(params->plan, params->memory, &cpu->caches);
+        cpu->executor->shares_team = params->shares_team;
+    if (status == QN_OK)
+        status = qn_cpu_caches_create(params->plan, params->memory, params->memory_share, &cpu->caches);
     if (status != QN_OK)
         device_free(&cpu->base);
     else

@@ -90,8 +90,9 @@ qn_status qn_executor_reserve(qn_executor *executor, size_t max_rows, size_t max
 void qn_executor_run(qn_executor *executor, const qn_step *step)
 {
     const size_t draft = executor->draft_phase, n_phases = step->is_draft ? executor->n_phases - draft : draft;
+    const size_t kind = step->is_draft ? SIZE_MAX - step->n_rows : step->n_rows;
     const qn_team_job job = { .n_phases = n_phases,
-                              .kind = step->is_draft ? SIZE_MAX - step->n_rows : step->n_rows,
+                              .kind = executor->shares_team ? 0 : kind,
                               .pieces = qn_phases_open,
                               .work = qn_phases_work,
                               .context = executor };

@@ -242,10 +242,11 @@ static uint64_t default_budget(const qn_plan *plan)
     return budget > QN_COMMIT_GRANULE ? budget : QN_COMMIT_GRANULE;
 }
 
-static qn_status create_pool(qn_cpu_caches *c, uint64_t budget)
+static qn_status create_pool(qn_cpu_caches *c, uint64_t budget, double share)
 {
     const qn_pool_memory memory = qn_host_pool_memory();
     budget = budget ? budget : default_budget(c->plan);
+    budget = share > 0 ? (uint64_t)((double)budget * share) : budget;
     QN_TRY(qn_pool_create(&memory, budget, budget / IDLE_SHARE, &c->pool));
     if (!c->plan->recurrent.n_v_heads)
         return QN_OK;
@@ -254,7 +255,7 @@ static qn_status create_pool(qn_cpu_caches *c, uint64_t budget)
     return qn_pool_add_class(c->pool, "open chunk", qn_recurrent_chunk_item_bytes(&c->recurrent), &c->open_chunks);
 }
 
-qn_status qn_cpu_caches_create(const qn_plan *plan, uint64_t budget, qn_cpu_caches **out)
+qn_status qn_cpu_caches_create(const qn_plan *plan, uint64_t budget, double share, qn_cpu_caches **out)
 {
     qn_cpu_caches *c;
     *out = NULL;
@@ -263,7 +264,7 @@ qn_status qn_cpu_caches_create(const qn_plan *plan, uint64_t budget, qn_cpu_cach
     const int error = pthread_mutex_init(&c->lock, NULL);
     c->has_lock = !error;
     const qn_status status =
-        error ? qn_fail(QN_ERR_MEMORY, "device: no mutex: %s", strerror(error)) : create_pool(c, budget);
+        error ? qn_fail(QN_ERR_MEMORY, "device: no mutex: %s", strerror(error)) : create_pool(c, budget, share);
     if (status != QN_OK) {
         qn_cpu_caches_free(c);
         return status;

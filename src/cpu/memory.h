@@ -63,9 +63,10 @@ void qn_cpu_view(qn_cpu_memory *memory, size_t n);
  *
  *   plan     must outlive the pool
  *   budget   bytes; 0: half of the memory that is available besides the weights
+ *   share    the part of the budget that is used; 0: all of it
  *
  * Free with qn_cpu_caches_free, which accepts NULL, after all memories. */
-qn_status qn_cpu_caches_create(const qn_plan *plan, uint64_t budget, qn_cpu_caches **out);
+qn_status qn_cpu_caches_create(const qn_plan *plan, uint64_t budget, double share, qn_cpu_caches **out);
 void qn_cpu_caches_free(qn_cpu_caches *caches);
 
 /* qn_cpu_memory_new - implements qn_device_vtable.memory_new. Any thread may call it. */

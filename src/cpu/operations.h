@@ -44,6 +44,7 @@ struct qn_executor {
     qn_cpu_weights weights;
     qn_cpu_workspace workspace;
     const qn_step *step; /* of the caller; NULL between steps */
+    bool shares_team;    /* its steps are not those that the team's pace is measured by */
     bool split_kv;       /* this step's attention is split-KV: distributed over blocks of keys too */
     size_t scratch_bytes;
     unsigned char *scratch; /* [n_threads, scratch_bytes] */

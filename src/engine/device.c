@@ -10,6 +10,8 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params)
                                       .team = model->team,
                                       .cpu = model->cpu,
                                       .memory = params->memory,
+                                      .memory_share = model->memory_share,
+                                      .shares_team = model->is_draft,
                                       .deterministic = params->deterministic,
                                       .on_log = params->on_log,
                                       .user = params->user };

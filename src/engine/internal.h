@@ -9,6 +9,7 @@
 #include "engine/grammars.h"
 #include "engine/kept.h"
 #include "engine/ranking.h"
+#include "engine/spec/draft_sequence.h"
 #include "engine/spec/drafting.h"
 #include "engine/state_file.h"
 #include "gguf/gguf.h"
@@ -41,6 +42,12 @@ struct qn_model {
     bool has_lock;
     qn_kept_list kept;     /* with has_lock */
     qn_drafting *drafting; /* has a lock of its own */
+    /* NULL, or a model that drafts for this one, with its runner. It runs on this model's team, and under this model's
+     * `lock`: its own is not used. */
+    qn_model *draft;
+    qn_draft_runner *draft_runner;
+    bool is_draft;       /* it is the draft model of another one, which owns `team` */
+    double memory_share; /* qn_device_params.memory_share */
     qn_grammars *grammars;
     qn_tokenizer *tokenizer; /* NULL if the file has no supported tokeniser */
     qn_chat_template *chat;
@@ -83,6 +90,7 @@ struct qn_session {
     uint32_t n_checkpoints, max_checkpoints;
     qn_row *rows; /* [n_batch] */
     uint32_t *logit_rows;
+    qn_draft_sequence *draft; /* of the draft model, for qn_generate; NULL before the first draft */
     qn_progress_fn on_progress;
     void *progress_user;
     qn_log_fn on_log; /* or NULL */
@@ -162,12 +170,25 @@ qn_status qn_conversation_input(const qn_model *model, const char *conversation,
                                 qn_token **tokens, size_t *count, qn_output_params *output, qn_output_tools **kept);
 
 /* qn_model_check_draft - QN_OK if answers of the model can be drafted so; errors are those of qn_draft_check, and
- * QN_ERR_UNSUPPORTED, with the reason, for QN_DRAFT_MTP without a draft head. */
+ * QN_ERR_UNSUPPORTED, with the reason, for QN_DRAFT_MTP without a draft head and QN_DRAFT_MODEL without a draft
+ * model. */
 qn_status qn_model_check_draft(const qn_model *model, qn_draft_kind kind);
 
 /* qn_model_open_device - Creates model->device by params->device, from the model's plan and team. Weights are not yet
  * uploaded. Called once, by qn_model_load. */
 qn_status qn_model_open_device(qn_model *model, const qn_model_params *params);
+
+/* qn_model_read_draft - Before a model is loaded: checks that the file given as its draft model is one, and computes
+ * the share of the memory of sessions that it needs to follow as many tokens as `plan`, the model's, holds. */
+qn_status qn_model_read_draft(const char *path, const qn_plan *plan, double *share);
+
+/* qn_model_open_draft - Loads the draft model that params name, and checks that it can serve the loaded model. Called
+ * once, by qn_model_load. QN_ERR_UNSUPPORTED: another vocabulary; a model that is not on the CPU. */
+qn_status qn_model_open_draft(qn_model *model, const qn_model_params *params);
+
+/* qn_model_load_draft - Loads a model as the draft model of another one. */
+qn_status qn_model_load_draft(qn_model *of, const char *path, const qn_model_params *params, double share,
+                              qn_model **out);
 
 /* qn_session_append - Does what qn_session_eval does without logits. Does not clear session->cancelled. The caller has
  * entered the session (qn_session_enter) and does not hold the model's lock. */

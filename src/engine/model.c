@@ -157,7 +157,7 @@ static qn_status build_plan(qn_model *model, const qn_model_params *params)
     qn_device_name name;
     QN_TRY(qn_draft_check(params->draft));
     QN_TRY(qn_device_name_parse("device", params->device ? params->device : "auto", &name));
-    const bool is_wanted = params->draft == QN_DRAFT_AUTO || params->draft == QN_DRAFT_MTP,
+    const bool is_wanted = params->draft == QN_DRAFT_MTP || (params->draft == QN_DRAFT_AUTO && !params->draft_model),
                is_cpu = qn_device_is_cpu(&name);
     if (is_wanted && is_cpu) {
         QN_TRY(qn_model_build_with_head(model->file, &model->hparams, &model->plan, head));
@@ -177,20 +177,33 @@ static qn_status build_plan(qn_model *model, const qn_model_params *params)
 qn_status qn_model_check_draft(const qn_model *model, qn_draft_kind kind)
 {
     QN_TRY(qn_draft_check(kind));
+    if (kind == QN_DRAFT_MODEL && !model->draft)
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "draft: model needs a draft model, which was not loaded with this model (--draft-model)");
     if (kind == QN_DRAFT_MTP && !model->head.is_there)
         return qn_fail(QN_ERR_UNSUPPORTED, "draft: mtp: %s", without_path(model, model->head.why));
     return QN_OK;
 }
 
-static qn_status load_weights(qn_model *model, const qn_model_params *params)
+static qn_status create_team(qn_model *model, const qn_model_params *params)
 {
+    if (model->is_draft)
+        return QN_OK;
     note_threads(params);
-    QN_TRY(build_plan(model, params));
-    QN_TRY(qn_cpu_features(&model->cpu));
     const int best = qn_cpu_best_threads() < QN_TEAM_MAX ? qn_cpu_best_threads() : QN_TEAM_MAX;
     QN_TRY(qn_team_create(params->n_threads ? params->n_threads : best, &model->team));
     if (!params->n_threads)
         qn_team_adapt(model->team);
+    return QN_OK;
+}
+
+static qn_status load_weights(qn_model *model, const qn_model_params *params)
+{
+    QN_TRY(build_plan(model, params));
+    QN_TRY(qn_cpu_features(&model->cpu));
+    if (params->draft_model)
+        QN_TRY(qn_model_read_draft(params->draft_model, &model->plan, &model->memory_share));
+    QN_TRY(create_team(model, params));
     QN_TRY(qn_plan_load_scaled(&model->plan, model->team));
     QN_TRY(qn_model_open_device(model, params));
     QN_TRY(prepare_weights(model, params));
@@ -243,21 +256,20 @@ static void fill_info(qn_model *model)
     };
 }
 
-qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out)
+/* of: NULL, or the model whose draft model this is, with its share of the memory. */
+static qn_status create(qn_model *of, const char *path, const qn_model_params *params, double share, qn_model **out)
 {
-    qn_model_params own = QN_MODEL_PARAMS_INIT;
-    *out = NULL;
-    if (params)
-        QN_TRY(QN_PARAMS_READ(qn_model_params, params, &own));
-    params = &own;
-    if (params->n_threads < 0 || params->n_threads > QN_TEAM_MAX)
-        return qn_fail(QN_ERR_INVALID, "threads: %d, expected 0 to %d", params->n_threads, QN_TEAM_MAX);
     qn_model *model;
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "model"));
     model->process = getpid();
+    model->is_draft = of;
+    model->team = of ? of->team : NULL;
+    model->memory_share = share;
     qn_status status = qn_grammars_create(&model->grammars);
     if (status == QN_OK)
         status = load(model, path, params);
+    if (status == QN_OK && params->draft_model)
+        status = qn_model_open_draft(model, params);
     if (status != QN_OK) {
         qn_model_free(model);
         return status;
@@ -268,13 +280,37 @@ qn_status qn_model_load(const char *path, const qn_model_params *params, qn_mode
     return QN_OK;
 }
 
+qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out)
+{
+    qn_model_params own = QN_MODEL_PARAMS_INIT;
+    *out = NULL;
+    if (params)
+        QN_TRY(QN_PARAMS_READ(qn_model_params, params, &own));
+    params = &own;
+    if (params->n_threads < 0 || params->n_threads > QN_TEAM_MAX)
+        return qn_fail(QN_ERR_INVALID, "threads: %d, expected 0 to %d", params->n_threads, QN_TEAM_MAX);
+    if (params->draft_model && params->vocab_only)
+        return qn_fail(QN_ERR_INVALID, "draft_model: it is given with vocab_only");
+    return create(NULL, path, params, 0, out);
+}
+
+qn_status qn_model_load_draft(qn_model *of, const char *path, const qn_model_params *params, double share,
+                              qn_model **out)
+{
+    *out = NULL;
+    return create(of, path, params, share, out);
+}
+
 void qn_model_free(qn_model *model)
 {
     if (!model || qn_model_check_process(model, __func__) || qn_callbacks_of().model == model)
         return;
+    qn_draft_runner_free(model->draft_runner);
+    qn_model_free(model->draft);
     if (model->device)
         model->device->vtable->free(model->device);
-    qn_team_free(model->team);
+    if (!model->is_draft)
+        qn_team_free(model->team);
     qn_plan_free(&model->plan);
     qn_ranking_free(&model->ranking);
     qn_chat_template_free(model->chat);

@@ -98,6 +98,7 @@ void qn_session_free(qn_session *session)
     for (uint32_t i = 0; session->checkpoints && i < session->max_checkpoints; i++)
         if (session->checkpoints[i].memory_checkpoint)
             qn_checkpoint_free(session->checkpoints[i].memory_checkpoint);
+    qn_draft_sequence_free(session->draft);
     if (session->memory)
         session->memory->vtable->free(session->memory);
     qn_free(session->checkpoints);

@@ -11,7 +11,7 @@ static const float row_cost = 0.75f;
 static const float first_chance = 0.95f, memory = 0.1f, recovery = 1.0f / 256;
 
 /* Chances of the draft head's tokens by their place in the chain, before they were measured. */
-static const float head_chances[QN_DRAFT_CLASSES] = { 0.7f, 0.65f, 0.6f, 0.55f, 0.5f, 0.5f, 0.5f, 0.5f };
+static const float head_chances[QN_DRAFT_MODEL_CLASS] = { 0.7f, 0.65f, 0.6f, 0.55f, 0.5f, 0.5f, 0.5f, 0.5f };
 
 /* Tokens of a chain of the head: later ones are rarely accepted. FORCED_CHAIN: with QN_DRAFT. */
 enum { CHAIN = 8, FORCED_CHAIN = 3 };
@@ -28,16 +28,19 @@ qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
         constraint->accepts = NULL;
     const bool checks_first = constraint->accepts && !overlaps && !is_greedy;
     const size_t most = o->most && o->most < QN_DRAFT_TOKENS ? o->most : QN_DRAFT_TOKENS;
+    const bool proposes = o->kind != QN_DRAFT_OFF && can && !checks_first;
     qn_drafts d = { .forces = forces,
                         .is_lone = o->jump_forward == QN_JUMP_FORWARD_AUTO,
                         .chance = first_chance,
-                        .proposes = o->kind != QN_DRAFT_OFF && can && !checks_first,
+                        .proposes = proposes,
+                        .looks_up = proposes && o->kind != QN_DRAFT_MODEL && o->kind != QN_DRAFT_MTP,
+                        .follows = proposes && o->draft && (o->kind == QN_DRAFT_AUTO || o->kind == QN_DRAFT_MODEL),
                         .always = o->always,
                         .most = most,
                         .simulated = o->simulated,
                         .random = o->sampling->seed,
-                        .has_drafter = o->kind != QN_DRAFT_MTP,
-                        .has_head = o->device->drafts && (o->kind == QN_DRAFT_MTP || o->kind == QN_DRAFT_AUTO),
+                        .has_head = proposes && o->device->drafts &&
+                                    (o->kind == QN_DRAFT_MTP || (o->kind == QN_DRAFT_AUTO && !o->draft)),
                         .head.most = o->most ? most : o->always ? FORCED_CHAIN : CHAIN };
     memcpy(d.head.acceptance.chances, head_chances, sizeof head_chances);
     return d;
@@ -48,6 +51,14 @@ void qn_drafts_free(qn_drafts *d)
     if (d->drafter)
         d->drafter->vtable->free(d->drafter);
     d->drafter = NULL;
+    qn_drafts_leave(d);
+}
+
+void qn_drafts_leave(qn_drafts *d)
+{
+    if (!d->borrows)
+        qn_draft_sequence_free(d->sequence);
+    d->sequence = NULL;
 }
 
 /* ---- Forced text ---- */
@@ -118,9 +129,9 @@ void qn_draft_count(qn_drafts *d, size_t n, size_t n_accepted)
 static void create_drafter(qn_drafts *d, const qn_draft_input *in)
 {
     if (qn_ngram_create(in->written, in->scope, &d->drafter) == QN_OK)
-        memcpy(d->acceptance.chances, d->drafter->vtable->chances, sizeof d->acceptance.chances);
-    d->has_drafter = d->drafter;
-    d->proposes = d->has_drafter || d->has_head;
+        memcpy(d->acceptance.chances, d->drafter->vtable->chances, QN_DRAFT_MODEL_CLASS * sizeof(float));
+    d->looks_up = d->drafter;
+    d->proposes = d->looks_up || d->follows || d->has_head;
 }
 
 /* Any tokens, where the drafter has too few: a simulated draft is as long as it may be. */
@@ -132,20 +143,33 @@ static void fill_simulated(qn_drafts *d, const qn_draft_input *in, size_t most)
 
 void qn_draft_propose(qn_drafts *d, const qn_draft_input *in, size_t most)
 {
+    d->is_of_head = false;
+    if (d->proposed_after == in->n)
+        return;
     d->proposed_after = 0;
     d->proposal.n = 0;
-    d->is_of_head = false;
-    if (d->proposes && d->has_drafter && !d->drafter)
+    d->is_of_model = false;
+    if (d->looks_up && !d->drafter)
         create_drafter(d, in);
     if (!d->drafter)
         return;
     most = most < d->most ? most : d->most;
     d->drafter->vtable->propose(d->drafter, in->tokens, in->n, most, &d->proposal);
-    if (d->simulated > 0)
+    if (d->simulated > 0 && !d->follows)
         fill_simulated(d, in, most);
     for (size_t i = 0; i < d->proposal.n; i++)
         d->chances[i] = d->simulated > 0 ? d->simulated : qn_acceptance_chance(&d->acceptance, &d->proposal, i);
     d->proposed_after = in->n;
+}
+
+float qn_draft_expected(const float *chances, size_t n)
+{
+    float expected = 0, chance = 1;
+    for (size_t i = 0; i < n; i++) {
+        chance *= chances[i];
+        expected += chance;
+    }
+    return expected;
 }
 
 size_t qn_draft_take(qn_drafts *d, const qn_draft_input *in, size_t n, uint32_t *masks)
@@ -158,8 +182,12 @@ size_t qn_draft_take(qn_drafts *d, const qn_draft_input *in, size_t n, uint32_t 
 
 void qn_draft_learn(qn_drafts *d, size_t n_before, const qn_token *followed, size_t n)
 {
-    if (d->drafter && d->proposed_after == n_before && d->simulated <= 0)
-        (void)qn_acceptance_learn(&d->acceptance, &d->proposal, followed, n);
+    if (d->proposed_after && d->proposed_after == n_before && d->simulated <= 0) {
+        const size_t accepted = qn_acceptance_learn(&d->acceptance, &d->proposal, followed, n),
+                     most = n < d->proposal.n ? n : d->proposal.n;
+        for (size_t i = 0; d->is_of_model && i < most && i <= accepted; i++)
+            d->model_chance += QN_ACCEPTANCE_MEMORY * ((float)(i < accepted) - d->model_chance);
+    }
     if (d->has_head && d->head.proposed_after == n_before && d->simulated <= 0)
         (void)qn_acceptance_learn(&d->head.acceptance, &d->head.proposal, followed, n);
     d->proposed_after = d->head.proposed_after = 0;
@@ -169,18 +197,7 @@ void qn_draft_learn(qn_drafts *d, size_t n_before, const qn_token *followed, siz
 
 static uint8_t class_of_place(size_t i)
 {
-    return (uint8_t)(i < QN_DRAFT_CLASSES ? i : QN_DRAFT_CLASSES - 1);
-}
-
-/* The number of tokens that are expected to be accepted. */
-static double find_expected(const float *chances, size_t n)
-{
-    double chance = 1, expected = 0;
-    for (size_t i = 0; i < n; i++) {
-        chance *= (double)chances[i];
-        expected += chance;
-    }
-    return expected;
+    return (uint8_t)(i < QN_DRAFT_MODEL_CLASS ? i : QN_DRAFT_MODEL_CLASS - 1);
 }
 
 size_t qn_draft_offer_head(qn_drafts *d, size_t most)
@@ -191,7 +208,7 @@ size_t qn_draft_offer_head(qn_drafts *d, size_t most)
     for (size_t i = 0; i < n; i++)
         d->head.chances[i] = d->simulated > 0 ? d->simulated : d->head.acceptance.chances[class_of_place(i)];
     const size_t n_proposed = d->proposal.n < most ? d->proposal.n : most;
-    return find_expected(d->head.chances, n) > find_expected(d->chances, n_proposed) ? n : 0;
+    return qn_draft_expected(d->head.chances, n) > qn_draft_expected(d->chances, n_proposed) ? n : 0;
 }
 
 void qn_draft_begin_chain(qn_drafts *d, size_t n)
@@ -214,7 +231,7 @@ bool qn_draft_add_to_chain(qn_drafts *d, qn_token token)
 void qn_draft_skip_chain(qn_drafts *d)
 {
     float *chances = d->head.acceptance.chances;
-    for (size_t i = 0; i < QN_DRAFT_CLASSES; i++)
+    for (size_t i = 0; i < QN_DRAFT_MODEL_CLASS; i++)
         chances[i] += recovery * (head_chances[i] - chances[i]);
 }
 

@@ -3,14 +3,15 @@
  * kept up to the first that differs from the draft: answers are the same as with one token per step, in fewer steps.
  *
  * The tokens are text that a grammar forces (jump-forward), or else what the request's drafter proposes
- * (engine/spec/drafter.h). A proposal is also compared with the sampled tokens where it was not drafted, so its chances
- * are known before a row is spent on it.
+ * (engine/spec/drafter.h), or a draft model (draft_model.c). A proposal is also compared with the sampled tokens where
+ * it was not drafted, so its chances are known before a row is spent on it.
  *
  * The drafts of a request are used by one thread at a time: the scheduler's step thread, and while a step is computed a
  * thread of the team (qn_sample_request.prepare), which calls qn_draft_expects. */
 #ifndef QN_SCHEDULER_DRAFT_H
 #define QN_SCHEDULER_DRAFT_H
 
+#include "engine/spec/draft_sequence.h"
 #include "engine/spec/drafter.h"
 #include "engine/spec/ngram.h"
 #include "scheduler/constraint.h"
@@ -38,8 +39,8 @@ typedef struct qn_drafts {
     size_t most;         /* tokens of a draft */
     float simulated;     /* chance with which a drafted token is accepted, whatever is sampled; 0: as it is sampled */
     uint64_t random;     /* state of the generator for `simulated` */
-    bool has_drafter;
-    qn_drafter *drafter; /* NULL before its first use */
+    bool looks_up;       /* a drafter of its own proposes */
+    qn_drafter *drafter; /* NULL before its first use, and without looks_up */
     qn_acceptance acceptance;
     qn_proposal proposal;
     size_t proposed_after;          /* tokens before the proposal; 0: there is none */
@@ -47,6 +48,13 @@ typedef struct qn_drafts {
     bool has_head;                  /* the model's draft head proposes tokens, too */
     bool is_of_head;                /* what is drafted next, or was drafted last, are tokens of the head */
     qn_head_draft head;
+
+    /* Proposals of the draft model. */
+    bool follows;                /* it proposes */
+    bool borrows;                /* `sequence` is the session's */
+    bool is_of_model;            /* the proposal is the draft model's */
+    float model_chance;          /* that a token of its proposals is accepted if all before it are */
+    qn_draft_sequence *sequence; /* NULL before its first use */
 } qn_drafts;
 
 /* What the drafts of a request depend on. */
@@ -54,7 +62,8 @@ typedef struct qn_draft_options {
     const qn_device *device;
     const qn_sampling *sampling;
     qn_jump_forward jump_forward;
-    qn_draft_kind kind; /* not QN_DRAFT_AUTO */
+    qn_draft_kind kind; /* QN_DRAFT_AUTO: of the draft model, or else QN_DRAFT_NGRAM; the likelier proposal of both */
+    const qn_model *draft; /* the draft model; NULL: there is none */
     bool always;
     size_t most; /* 0: the default */
     float simulated;
@@ -68,8 +77,11 @@ typedef struct qn_draft_options {
  *   constraint   `accepts` is changed */
 qn_drafts qn_drafts_create(const qn_draft_options *options, qn_constraint *constraint);
 
-/* qn_drafts_free - Frees the drafter. */
+/* qn_drafts_free - Frees the drafter and the sequence of the draft model. */
 void qn_drafts_free(qn_drafts *drafts);
+
+/* qn_drafts_leave - Frees the sequence of the draft model; a later draft begins another one. */
+void qn_drafts_leave(qn_drafts *drafts);
 
 /* The text that a draft continues. All pointers are the caller's, valid during the call. */
 typedef struct qn_draft_input {
@@ -104,8 +116,11 @@ void qn_draft_count(qn_drafts *drafts, size_t n, size_t n_accepted);
 /* ---- Proposals ---- */
 
 /* qn_draft_propose - Has the drafter propose up to `most` tokens, with their chances: drafts->proposal. Without memory
- * there is no proposal. */
+ * there is no proposal. One that was made after the same tokens stays. */
 void qn_draft_propose(qn_drafts *drafts, const qn_draft_input *input, size_t most);
+
+/* qn_draft_expected - Returns how many tokens of a proposal of n are expected to be accepted, by their chances. */
+float qn_draft_expected(const float *chances, size_t n);
 
 /* qn_draft_take - Drafts the first n tokens of the proposal.
  *

@@ -191,7 +191,8 @@ static void count_draft(qn_scheduler *s, const qn_piece *piece, size_t n)
     }
     r->result.n_drafted += piece->n_drafted;
     s->n_drafted += piece->n_drafted;
-    if (!r->drafts.is_of_head && r->drafts.drafter->vtable->accepted)
+    if (r->drafts.drafter && !r->drafts.is_of_head && !r->drafts.is_of_model &&
+        r->drafts.drafter->vtable->accepted)
         r->drafts.drafter->vtable->accepted(r->drafts.drafter, n);
     if (qn_drafting_count(&s->drafting, r->drafts.is_of_head, piece->n_drafted, n) && s->params.on_log)
         qn_drafting_log(&s->drafting, s->model->drafting, s->params.on_log, s->params.user);
@@ -216,6 +217,8 @@ static void take_draft(qn_scheduler *s, const qn_piece *piece, qn_sample_request
     const size_t n_rejected = piece->n_drafted - (n_taken - 1);
     *(piece->is_proposal ? &r->result.n_accepted : &r->result.n_jumped) += n_taken - 1;
     s->n_accepted += piece->is_proposal ? n_taken - 1 : 0;
+    if (piece->is_proposal)
+        qn_draft_model_count(s, r, n_taken - 1);
     qn_sampler_take_back(r->sampler, n_rejected);
     qn_draft_learn(&r->drafts, before, r->tokens + before, n_taken);
     qn_memory_truncate(r->memory, r->memory->sequence->length - n_rejected);
@@ -368,11 +371,12 @@ static void measure(qn_scheduler *s, const qn_scheduled *step)
     const double idle = s->last_end > 0 ? step->idle_seconds : 0;
     s->last_end = now;
     const size_t n_others = step->step.n_rows - step->n_decoding, n_prompt = n_others - step->n_drafted;
-    const double computed = seconds - step->lock_seconds - step->pass_seconds;
+    const double computed = seconds - step->lock_seconds - step->draft_seconds;
     if (n_prompt || !step->n_drafted) /* beside prompts, drafted rows cost as much as theirs */
         qn_step_times_add(&s->times, step->n_decoding, n_others, computed);
     if (!n_prompt)
         qn_row_costs_add(&s->drafting.costs, step->step.n_rows, computed);
+    qn_draft_model_measure(s, step, computed);
     count_costs(s, step, seconds, idle);
 }
 

@@ -98,5 +98,5 @@ void qn_scheduler_run_passes(qn_scheduler *s, qn_scheduled *to)
             continue;
     qn_model_unlock(s->model);
     end_chains(to);
-    to->pass_seconds = s->now() - start;
+    to->draft_seconds += s->now() - start;
 }

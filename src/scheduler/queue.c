@@ -33,6 +33,7 @@ static void keep_pages(qn_scheduler *s, qn_request *r)
 
 static void free_memory(qn_scheduler *s, qn_request *r)
 {
+    qn_draft_model_leave(s, r);
     if (!r->memory)
         return;
     if (!s->generation) /* else it is the session's */

@@ -107,19 +107,18 @@ static qn_status find_constraint(const qn_scheduler *s, const qn_request_params 
 }
 
 /* The request's kind of draft, else the scheduler's, else that of QN_DRAFT. By default drafts are made on the CPU only:
- * on a GPU a step with a draft does not run ahead. */
+ * on a GPU a step with a draft does not run ahead. Nor does a draft model run beside a step in flight. */
 static void find_drafts(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
 {
     const qn_draft_forced *forced = &s->forced_draft;
     const qn_draft_kind asked = p->draft == QN_DRAFT_AUTO ? s->params.draft : p->draft,
                         kind = asked == QN_DRAFT_AUTO ? forced->kind : asked,
-                        found = kind != QN_DRAFT_AUTO ? kind
-                                : s->overlaps         ? QN_DRAFT_OFF
-                                                      : QN_DRAFT_NGRAM;
+                        found = kind == QN_DRAFT_AUTO && s->overlaps ? QN_DRAFT_OFF : kind;
     const qn_draft_options options = { .device = s->model->device,
                                        .sampling = &p->sampling,
                                        .jump_forward = p->jump_forward,
                                        .kind = p->max_tokens ? found : QN_DRAFT_OFF,
+                                       .draft = s->overlaps ? NULL : s->model->draft,
                                        .always = forced->is_set && forced->kind == found,
                                        .most = p->draft_tokens,
                                        .simulated = p->draft_accept };

@@ -145,7 +145,7 @@ qn_sample_request qn_request_next_sample(qn_request *r)
 }
 
 /* The most tokens of a draft, at most `most`, with room for them after the request's tokens. */
-static size_t reserve_draft(qn_request *r, size_t most)
+size_t qn_request_draft_room(qn_request *r, size_t most)
 {
     const size_t length = r->n_tokens, n_ctx = r->scheduler->params.n_ctx;
     const int64_t limit = r->params.max_tokens;
@@ -161,14 +161,14 @@ static size_t reserve_draft(qn_request *r, size_t most)
 
 size_t qn_request_draft(qn_request *r, size_t n_sequences, size_t most, uint32_t *masks)
 {
-    most = r->drafts.forces ? reserve_draft(r, most) : 0;
+    most = r->drafts.forces ? qn_request_draft_room(r, most) : 0;
     const qn_draft_input input = draft_input(r);
     return most ? qn_draft_find(&r->drafts, &input, n_sequences, most, masks) : 0;
 }
 
 size_t qn_request_propose(qn_request *r, size_t most)
 {
-    most = r->drafts.proposes ? reserve_draft(r, most) : 0;
+    most = r->drafts.proposes ? qn_request_draft_room(r, most) : 0;
     const qn_draft_input input = draft_input(r);
     /* What cannot be drafted is proposed, too: the chances of later tokens are learned from it. */
     qn_draft_propose(&r->drafts, &input, most ? most : 1);
@@ -177,7 +177,7 @@ size_t qn_request_propose(qn_request *r, size_t most)
 
 size_t qn_request_offer_head(qn_request *r, size_t most)
 {
-    most = r->drafts.has_head ? reserve_draft(r, most) : 0;
+    most = r->drafts.has_head ? qn_request_draft_room(r, most) : 0;
     return most ? qn_draft_offer_head(&r->drafts, most) : 0;
 }
 

@@ -115,12 +115,15 @@ static qn_status create(qn_scheduler *s)
     QN_TRY(create_locks(s));
     if (s->params.draft != QN_DRAFT_OFF)
         QN_TRY(qn_draft_environment(&s->forced_draft));
+    if (s->forced_draft.kind == QN_DRAFT_MODEL)
+        QN_TRY(qn_model_check_draft(s->model, QN_DRAFT_MODEL));
     if (!s->params.no_prefix_cache)
         QN_TRY(qn_written_create(&s->written));
     if (s->generation)
         s->cache = s->generation->session->memory->sequence->cache;
     else
         QN_TRY(find_cache(s));
+    QN_TRY(qn_draft_model_create(s));
     QN_TRY(qn_alloc(&s->running, n, sizeof(qn_request *), "scheduler"));
     QN_TRY(qn_alloc(&s->sharing, n, sizeof(qn_client *), "scheduler"));
     QN_TRY(qn_alloc(&s->places, n, sizeof *s->places, "scheduler"));
@@ -252,6 +255,7 @@ void qn_scheduler_destroy(qn_scheduler *s)
         pthread_cond_destroy(&s->has_events);
         pthread_cond_destroy(&s->has_masks);
     }
+    qn_draft_model_free(s);
     qn_written_free(s->written);
     qn_free(s->running);
     qn_free(s->sharing);

@@ -13,6 +13,7 @@
  *   score.c       log probabilities of prompts
  *   embed.c       embeddings of prompts
  *   draft.c       drafts of a request
+ *   draft_model.c proposals of the draft model, for all requests of a step
  *   sample.c      parameters of sampling
  *   masks.c       order in which masks are made
  *   output.c      text and callbacks
@@ -274,13 +275,13 @@ typedef struct qn_scheduled {
     size_t n_scored;
     float *normed; /* [max_rows, n_embd] hidden states of rows that become embeddings; NULL until there is one */
     qn_step step;
-    size_t n_decoding;   /* pieces of one row, drafted rows not counted */
-    size_t n_drafted;    /* drafted rows */
-    double start;        /* when composing began */
-    double lock_seconds; /* since then, spent waiting for the model's other sessions and schedulers */
-    double pass_seconds; /* since then, spent on draft steps */
-    bool is_ahead;       /* launched while another step was in flight */
-    double idle_seconds; /* qn_device.idle_seconds before it, read while the model is locked */
+    size_t n_decoding;    /* pieces of one row, drafted rows not counted */
+    size_t n_drafted;     /* drafted rows */
+    double start;         /* when composing began */
+    double draft_seconds; /* since then, of draft steps and of steps of the draft model, with the wait for the model */
+    double lock_seconds;  /* since then, spent waiting for the model's other sessions and schedulers */
+    bool is_ahead;        /* launched while another step was in flight */
+    double idle_seconds;  /* qn_device.idle_seconds before it, read while the model is locked */
 } qn_scheduled;
 
 struct qn_scheduler {
@@ -317,6 +318,7 @@ struct qn_scheduler {
     qn_step_times times;
     qn_draft_forced forced_draft;   /* of QN_DRAFT; constant */
     qn_written *written;            /* answers that drafters read; NULL with no_prefix_cache */
+    struct qn_draft_model *draft_model; /* with its times; of the draft model; NULL: there is none */
     qn_drafting drafting;           /* copy of the model's, which is updated when the scheduler is freed */
     uint64_t n_drafted, n_accepted; /* tokens of proposals since the last counted step */
     double (*now)(void);            /* the clock of `times`: qn_now */
@@ -609,6 +611,10 @@ qn_sample_request qn_request_next_sample(qn_request *request);
  * Returns the number of drafted tokens. Step thread. */
 size_t qn_request_draft(qn_request *request, size_t n_sequences, size_t most, uint32_t *masks);
 
+/* qn_request_draft_room - Returns how many of `most` tokens can be drafted after those of a request without rows in
+ * flight, and reserves memory for them. Step thread. */
+size_t qn_request_draft_room(qn_request *request, size_t most);
+
 /* qn_request_propose - Has the drafter of a request without rows in flight propose up to `most` tokens, with their
  * chances in request->drafts. Returns the number of tokens. Step thread. */
 size_t qn_request_propose(qn_request *request, size_t most);
@@ -648,6 +654,26 @@ bool qn_request_take_masked(qn_request *request, qn_sample_request *sampled, qn_
 /* qn_scheduler_await_masks - If running requests wait for masks, waits until one mask is made, there is other work, or
  * a short timeout ends. Step thread. */
 void qn_scheduler_await_masks(qn_scheduler *s);
+
+/* ---- draft_model.c ---- */
+
+/* qn_draft_model_create - Sets s->draft_model, if the model has a draft model that can run between steps. */
+qn_status qn_draft_model_create(qn_scheduler *s);
+void qn_draft_model_free(qn_scheduler *s);
+
+/* qn_draft_model_run - Has the draft model propose tokens after the pieces of a step, which has n_rows rows and may
+ * have `most` drafted ones. Step thread. */
+void qn_draft_model_run(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size_t most);
+
+/* qn_draft_model_leave - Frees the draft model's sequence of a request, and keeps what was learned. Step thread. */
+void qn_draft_model_leave(qn_scheduler *s, qn_request *request);
+
+/* qn_draft_model_count - Counts the tokens of a request's proposal that were accepted in the step that ends. Step
+ * thread. */
+void qn_draft_model_count(qn_scheduler *s, const qn_request *request, size_t n_accepted);
+
+/* qn_draft_model_measure - Counts the time of a step that has ended, without that of the draft model. Step thread. */
+void qn_draft_model_measure(qn_scheduler *s, const qn_scheduled *step, double seconds);
 
 /* ---- masks.c ---- */
 

@@ -206,6 +206,7 @@ static void choose_proposals(qn_scheduler *s, qn_scheduled *to, size_t n_rows, s
 /* Adds the proposals of drafters, as far as they are worth the time of their rows. Beside prompts that is not known. */
 static void add_proposals(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size_t most)
 {
+    qn_draft_model_run(s, to, n_rows, most);
     for (uint32_t i = 0; i < to->n_pieces; i++) {
         qn_piece *piece = &to->pieces[i];
         to->offers[i] = (qn_row_offer){ .chances = piece->request->drafts.chances };
@@ -229,7 +230,7 @@ static void add_drafts(qn_scheduler *s, qn_scheduled *to)
 {
     size_t n_rows = 0;
     to->n_drafted = 0;
-    to->pass_seconds = 0;
+    to->draft_seconds = 0;
     if (s->flight) /* a step launched while another is in flight must be one batch of the device */
         return;
     for (uint32_t i = 0; i < to->n_pieces; i++)

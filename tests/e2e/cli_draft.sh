@@ -21,16 +21,15 @@ for temp in 0 0.5; do
 done
 
 for command in run chat serve bench; do
-    for draft in dflash model; do
-        refuses 2 "--draft: $draft is not supported yet; auto, off, ngram and mtp are" $command -m "$demo" --draft $draft
-    done
+    refuses 2 "--draft: dflash is not supported yet; auto, off, ngram, mtp and model are" $command -m "$demo" --draft dflash
+    refuses 2 '--draft: model needs --draft-model FILE' $command -m "$demo" --draft model
 done
 refuses 2 '--draft: dflash is not supported yet' batch -m "$demo" --draft dflash "$work/in" "$work/out2"
 refuses 2 "--draft: 'fast'" run -m "$demo" --draft fast x
 refuses 2 '--accept: needs --draft' bench -m "$demo" --accept 0.5
 refuses 2 '--draft-tokens: needs --draft' bench -m "$demo" --draft-tokens 3
 refuses 2 '--draft: at -n 0 nothing is decoded' bench -m "$demo" --draft ngram -n 0
-QN_DRAFT=model refuses 1 'draft: model is not supported yet' run -m "$demo" x
+QN_DRAFT=model refuses 1 'draft: model needs a draft model' run -m "$demo" x
 QN_DRAFT=fast refuses 1 "QN_DRAFT: 'fast'" run -m "$demo" x
 
 # A model with a block for multi-token prediction, one without, and one that was loaded without it.

@@ -13,9 +13,6 @@ const char *const qn_draft_names[] = { [QN_DRAFT_AUTO] = "auto",
                                        NULL };
 enum { N_KINDS = sizeof qn_draft_names / sizeof *qn_draft_names - 1 };
 
-/* Weight of a token in the chance of its class. */
-static const float MEMORY = 1.0f / 16;
-
 /* ---- Kinds ---- */
 
 const char *qn_draft_name(qn_draft_kind kind)
@@ -29,10 +26,10 @@ qn_status qn_draft_check(qn_draft_kind kind)
     case QN_DRAFT_AUTO:
     case QN_DRAFT_OFF:
     case QN_DRAFT_NGRAM:
-    case QN_DRAFT_MTP: return QN_OK;
+    case QN_DRAFT_MTP:
+    case QN_DRAFT_MODEL: return QN_OK;
     case QN_DRAFT_DFLASH:
-    case QN_DRAFT_MODEL:
-        return qn_fail(QN_ERR_UNSUPPORTED, "draft: %s is not supported yet; auto, off, ngram and mtp are",
+        return qn_fail(QN_ERR_UNSUPPORTED, "draft: %s is not supported yet; auto, off, ngram, mtp and model are",
                        qn_draft_names[kind]);
     }
     return qn_fail(QN_ERR_INVALID, "draft: %d, expected a qn_draft_kind", (int)kind);
@@ -60,7 +57,7 @@ size_t qn_acceptance_learn(qn_acceptance *acceptance, const qn_proposal *proposa
     for (size_t i = 0; i < most; i++) {
         float *chance = &acceptance->chances[proposal->classes[i]];
         const bool is_same = proposal->tokens[i] == followed[i];
-        *chance += MEMORY * ((float)is_same - *chance);
+        *chance += QN_ACCEPTANCE_MEMORY * ((float)is_same - *chance);
         if (!is_same)
             return i;
     }

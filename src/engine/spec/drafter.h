@@ -15,8 +15,9 @@
 /* Most tokens of a draft. */
 enum { QN_DRAFT_TOKENS = 15 };
 
-/* Classes of proposed tokens. Tokens of one class are accepted about equally often. */
-enum { QN_DRAFT_CLASSES = 8 };
+/* Classes of proposed tokens. Tokens of one class are accepted about equally often. Those of a draft model begin at
+ * QN_DRAFT_MODEL_CLASS; the ones before it are those of a drafter. */
+enum { QN_DRAFT_CLASSES = 16, QN_DRAFT_MODEL_CLASS = 8 };
 
 /* Tokens that may follow a text. The proposal is deterministic: a drafter that draws its tokens from a distribution has
  * to return that too, for the rejection rule of speculative sampling. */
@@ -52,7 +53,7 @@ const char *qn_draft_name(qn_draft_kind kind);
 extern const char *const qn_draft_names[];
 
 /* qn_draft_check - QN_ERR_INVALID for a value that is no kind, and QN_ERR_UNSUPPORTED, naming it, for a kind that this
- * version or this model does not have. */
+ * version does not have. qn_model_check_draft looks at the model, too. */
 qn_status qn_draft_check(qn_draft_kind kind);
 
 /* The kind that QN_DRAFT names, for requests that leave the choice to the library. */
@@ -65,6 +66,9 @@ typedef struct qn_draft_forced {
 qn_status qn_draft_environment(qn_draft_forced *out);
 
 /* ---- Acceptance ---- */
+
+/* Weight of a token in an estimated chance. */
+#define QN_ACCEPTANCE_MEMORY (1.0f / 16)
 
 /* Estimated chances that a token of each class is accepted if all before it are. */
 typedef struct qn_acceptance {

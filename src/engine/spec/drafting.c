@@ -40,6 +40,7 @@ void qn_drafting_load(qn_drafting *model, qn_drafting *to)
     to->n_drafted = model->n_drafted;
     to->n_accepted = model->n_accepted;
     to->has_warned = model->has_warned;
+    to->record = model->record;
     pthread_mutex_unlock(&model->lock);
     to->n_loaded = to->costs.n_steps;
     to->n_loaded_passes = to->passes.n_steps;
@@ -68,6 +69,7 @@ void qn_drafting_store(const qn_drafting *from, qn_drafting *model)
     model->n_drafted += from->added_drafted;
     model->n_accepted += from->added_accepted;
     model->has_warned = model->has_warned || from->has_warned;
+    model->record = from->record;
     pthread_mutex_unlock(&model->lock);
 }
 

@@ -4,6 +4,7 @@
 #define QN_ENGINE_SPEC_DRAFTING_H
 
 #include "base/status.h"
+#include "engine/spec/draft_plan.h"
 #include "engine/spec/row_cost.h"
 #include "quern/quern.h"
 
@@ -22,6 +23,7 @@ typedef struct qn_drafting {
     uint64_t n_loaded, n_loaded_passes;                   /* n_steps of the model's tables when they were copied */
     bool was_checked;                                     /* the counts began anew in the copy */
     bool has_warned;
+    qn_draft_record record; /* of a draft model's; the copy that is stored last remains */
 } qn_drafting;
 
 /* qn_drafting_create - creates a model's data. row_cost: time of one more row before it was measured. pass_cost: time of

@@ -4,8 +4,6 @@
  * pay are tried again: the text grows, and neighbours come and go. */
 #include "engine/spec/row_cost.h"
 
-#include <stdbool.h>
-
 /* STALE_STEPS: how long a mean is used; FIRST_STEPS: one that was measured once, or whose last time was much longer.
  * The latter doubles until two times agree. */
 enum { STALE_STEPS = 1024, FIRST_STEPS = 16 };
@@ -23,15 +21,15 @@ static const double LEAST_GAIN = 1.03;
  * that is enough. */
 static const double LEAST_TRIED = 0.3;
 
-static bool is_known(const qn_row_costs *c, size_t n)
+bool qn_row_costs_is_known(const qn_row_costs *c, size_t n)
 {
-    return c->of[n].step && c->n_steps - c->of[n].step < c->of[n].lasts;
+    return n <= QN_COST_ROWS && c->of[n].step && c->n_steps - c->of[n].step < c->of[n].lasts;
 }
 
-static bool has_known(const qn_row_costs *c)
+bool qn_row_costs_are_known(const qn_row_costs *c)
 {
     for (size_t n = 1; n <= QN_COST_ROWS; n++)
-        if (is_known(c, n))
+        if (qn_row_costs_is_known(c, n))
             return true;
     return false;
 }
@@ -51,7 +49,7 @@ void qn_row_costs_add(qn_row_costs *c, size_t n, double seconds)
     const bool is_first = !c->of[n].step || c->n_steps - c->of[n].step >= STALE_STEPS;
     const bool agrees = !is_first && seconds < *mean * AGREEING && *mean < seconds * AGREEING;
     if (is_first)
-        *mean = has_known(c) ? smaller(seconds, qn_row_costs_seconds(c, n) * MOST_RATIO) : seconds;
+        *mean = qn_row_costs_are_known(c) ? smaller(seconds, qn_row_costs_seconds(c, n) * MOST_RATIO) : seconds;
     else if (seconds < *mean && *lasts < STALE_STEPS)
         *mean = seconds;
     else
@@ -66,9 +64,9 @@ void qn_row_costs_add(qn_row_costs *c, size_t n, double seconds)
 double qn_row_costs_seconds(const qn_row_costs *c, size_t n)
 {
     size_t below = n < QN_COST_ROWS ? n : QN_COST_ROWS, above = n + 1;
-    while (below && !is_known(c, below))
+    while (below && !qn_row_costs_is_known(c, below))
         below--;
-    while (above <= QN_COST_ROWS && !is_known(c, above))
+    while (above <= QN_COST_ROWS && !qn_row_costs_is_known(c, above))
         above++;
     const bool has_above = above <= QN_COST_ROWS;
     if (!below && !has_above)
@@ -81,7 +79,7 @@ double qn_row_costs_seconds(const qn_row_costs *c, size_t n)
     if (below == n)
         return of_below;
     /* Relative to a step of one row, if that was measured, else of `below`. */
-    const double one = is_known(c, 1) ? c->of[1].seconds : of_below / (1 + c->first * (double)(below - 1));
+    const double one = qn_row_costs_is_known(c, 1) ? c->of[1].seconds : of_below / (1 + c->first * (double)(below - 1));
     const double average = below > 1 ? (of_below - one) / (double)(below - 1) : c->first * one;
     const double slope = average < c->first * one ? average : c->first * one;
     return of_below + (slope > 0 ? slope : 0) * (double)(n - below);
@@ -117,7 +115,7 @@ static double least_expected(size_t n_rows, const qn_row_offer *offers, size_t n
 static double pass_seconds(const qn_row_costs *c, const qn_row_costs *passes, size_t n)
 {
     const double seconds = n ? qn_row_costs_seconds(passes, n) : 0;
-    return has_known(passes) ? seconds : seconds * passes->unit * qn_row_costs_seconds(c, 1);
+    return qn_row_costs_are_known(passes) ? seconds : seconds * passes->unit * qn_row_costs_seconds(c, 1);
 }
 
 /* The time of one more row in a pass of n. */
@@ -163,10 +161,10 @@ size_t qn_row_costs_choose(const qn_row_costs *c, const qn_row_costs *passes, si
 {
     size_t best, ignored;
     double chance = 0;
-    if (!n_rows || n_rows >= QN_COST_ROWS || !is_known(c, n_rows))
+    if (!n_rows || n_rows >= QN_COST_ROWS || !qn_row_costs_is_known(c, n_rows))
         most = 0;
     choose(c, passes, n_rows, offers, n, most, &best);
-    if (!best && most && !is_known(c, n_rows + 1)) {
+    if (!best && most && !qn_row_costs_is_known(c, n_rows + 1)) {
         choose(c, passes, n_rows, offers, n, 0, &ignored);
         best = find_next(offers, n, &chance) && chance >= LEAST_TRIED;
     }

@@ -30,6 +30,11 @@ typedef struct qn_row_costs {
 /* qn_row_costs_add - adds the time of a step of n > 0 rows that decodes, without rows of prompts. */
 void qn_row_costs_add(qn_row_costs *costs, size_t n, double seconds);
 
+/* qn_row_costs_is_known - returns true if the time of a step of n rows was measured lately; qn_row_costs_are_known, of
+ * any step. */
+bool qn_row_costs_is_known(const qn_row_costs *costs, size_t n);
+bool qn_row_costs_are_known(const qn_row_costs *costs);
+
 /* qn_row_costs_seconds - returns the expected time of a step of n > 0 rows. A number that was not measured is expected
  * to take less than the measured ones around it suggest, and beyond them no more than `first` for each row, so that it
  * is tried. Without measurements the unit is the time of a step of one row. */

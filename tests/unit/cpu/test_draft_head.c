@@ -58,7 +58,7 @@ static struct memory memory_of(const struct fixture *x, const char *kv)
     qn_memory_params params = { 0 };
     qn_memory *memory;
     assert_ok(qn_kv_format_named(kv, &params.format));
-    assert_ok(qn_cpu_caches_create(&x->plan, 0, &m.caches));
+    assert_ok(qn_cpu_caches_create(&x->plan, 0, 0, &m.caches));
     assert_ok(qn_cpu_memory_new(m.caches, &params, &memory));
     m.of = (qn_cpu_memory *)memory;
     return m;

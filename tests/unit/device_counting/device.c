@@ -153,7 +153,7 @@ qn_status counting_device_create(const qn_device_params *params, qn_device **out
     qn_kernels_init(&d->kernels, 0);
     qn_status status = qn_executor_create(params->team, &d->kernels, params->plan, &d->executor);
     if (status == QN_OK)
-        status = qn_cpu_caches_create(params->plan, params->memory, &d->caches);
+        status = qn_cpu_caches_create(params->plan, params->memory, 0, &d->caches);
     if (status != QN_OK)
         device_free(&d->base);
     else

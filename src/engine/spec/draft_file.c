@@ -1,0 +1,145 @@
+/* What a draft model's file is, and comparison of vocabularies. */
+#include "engine/spec/draft_file.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Kinds ---- */
+
+/* Architectures of drafters that read the hidden states of the model (dflash of llama.cpp, EAGLE's heads). */
+static const char *const heads[] = { "dflash", "eagle", "eagle2", "eagle3" };
+
+static bool has_name(qn_string name, const char *begin, const char *part)
+{
+    const size_t n = strlen(begin), n_part = strlen(part);
+    if (name.length < n || memcmp(name.data, begin, n) != 0)
+        return false;
+    for (size_t i = n; i + n_part <= name.length; i++)
+        if (!memcmp(name.data + i, part, n_part))
+            return true;
+    return false;
+}
+
+/* Whether the blocks of a file are for multi-token prediction, and none is the model's first. */
+static bool is_mtp_block(const qn_gguf *file)
+{
+    bool has_nextn = false;
+    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
+        const qn_string name = qn_gguf_tensor_at(file, i)->name;
+        if (has_name(name, "blk.0.", ""))
+            return has_name(name, "blk.0.", "nextn.");
+        has_nextn = has_nextn || has_name(name, "blk.", ".nextn.");
+    }
+    return has_nextn;
+}
+
+qn_status qn_draft_file_kind(const qn_gguf *file, qn_draft_kind *out)
+{
+    qn_string architecture;
+    *out = QN_DRAFT_MODEL;
+    QN_TRY(qn_gguf_get_string(file, "general.architecture", true, &architecture));
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        if (qn_string_equals(architecture, heads[i]))
+            return qn_fail(QN_ERR_UNSUPPORTED,
+                           "%s: a drafter of the architecture %s, which is not supported as a draft model yet; a small "
+                           "model with the same tokens is",
+                           qn_gguf_path(file), heads[i]);
+    if (is_mtp_block(file))
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: a block for multi-token prediction without its model, which is not supported as a draft "
+                       "model yet; a small model with the same tokens is",
+                       qn_gguf_path(file));
+    return QN_OK;
+}
+
+/* ---- Vocabularies ---- */
+
+static qn_string piece_of(const qn_tokenizer *tok, size_t token)
+{
+    qn_string piece = { "", 0 };
+    (void)qn_tokenizer_piece(tok, (int32_t)token, &piece.data, &piece.length);
+    return piece;
+}
+
+/* Whether a token fills a table, by the names that converters give: "[PAD7]", "<pad7>", "<unused7>", "<|unused_7|>",
+ * "<|reserved_special_token_7|>", "<|dummy_7|>". */
+static bool is_padding(const qn_tokenizer *tok, size_t token)
+{
+    static const char *const names[] = { "PAD", "pad", "unused", "UNUSED", "reserved", "dummy" };
+    const qn_string piece = piece_of(tok, token);
+    const bool is_bracketed = piece.length > 2 && (*piece.data == '[' || *piece.data == '<');
+    for (size_t i = 0; is_bracketed && i < sizeof names / sizeof *names; i++)
+        if (has_name(piece, "", names[i]))
+            return true;
+    return !piece.length;
+}
+
+static const char *printed(qn_string piece, char text[80])
+{
+    char *to = text;
+    for (size_t i = 0; i < piece.length && to < text + 64; i++) {
+        const unsigned char byte = (unsigned char)piece.data[i];
+        if (byte > 0x20 && byte < 0x7f && byte != '\\')
+            *to++ = (char)byte;
+        else
+            to += snprintf(to, 5, "\\x%02x", byte);
+    }
+    *to = 0;
+    return text;
+}
+
+static qn_status compare_token(const qn_draft_vocab *model, const qn_draft_vocab *draft, size_t token)
+{
+    char one[80], other[80];
+    const qn_string a = piece_of(model->tokenizer, token), b = piece_of(draft->tokenizer, token);
+    if (a.length != b.length || memcmp(a.data, b.data, a.length) != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: not the vocabulary of %s: token %zu is '%s', expected '%s'",
+                       draft->path, model->path, token, printed(b, other), printed(a, one));
+    const bool is_special = qn_tokenizer_is_special(draft->tokenizer, (int32_t)token);
+    if (is_special != qn_tokenizer_is_special(model->tokenizer, (int32_t)token))
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: not the vocabulary of %s: token %zu, '%s', is %s control token",
+                       draft->path, model->path, token, printed(b, other), is_special ? "a" : "no");
+    return QN_OK;
+}
+
+static qn_status compare_ends(const qn_draft_vocab *model, const qn_draft_vocab *draft)
+{
+    static const char *const names[] = { "beginning", "end" };
+    const int32_t of_model[] = { qn_tokenizer_bos(model->tokenizer), qn_tokenizer_eos(model->tokenizer) },
+                  of_draft[] = { qn_tokenizer_bos(draft->tokenizer), qn_tokenizer_eos(draft->tokenizer) };
+    for (size_t i = 0; i < 2; i++)
+        if (of_model[i] != of_draft[i])
+            return qn_fail(QN_ERR_UNSUPPORTED,
+                           "%s: not the vocabulary of %s: the token of the %s of text is %d, expected %d", draft->path,
+                           model->path, names[i], (int)of_draft[i], (int)of_model[i]);
+    return QN_OK;
+}
+
+qn_status qn_draft_vocab_compare(const qn_draft_vocab *model, const qn_draft_vocab *draft)
+{
+    const qn_tokenizer *a = model->tokenizer, *b = draft->tokenizer;
+    if (!a && !b && model->n_rows == draft->n_rows)
+        return QN_OK;
+    if (!a && !b)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: it has %zu tokens, expected %zu, as %s has: neither has a tokeniser",
+                       draft->path, draft->n_rows, model->n_rows, model->path);
+    if (!a || !b)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: not the vocabulary of %s: only one of them has a tokeniser",
+                       draft->path, model->path);
+    if (strcmp(qn_tokenizer_name(a), qn_tokenizer_name(b)) != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: not the vocabulary of %s: its tokeniser is %s, expected %s",
+                       draft->path, model->path, qn_tokenizer_name(b), qn_tokenizer_name(a));
+    const size_t n_a = qn_tokenizer_n_vocab(a), n_b = qn_tokenizer_n_vocab(b), n = n_a < n_b ? n_a : n_b;
+    for (size_t token = 0; token < n; token++)
+        QN_TRY(compare_token(model, draft, token));
+    for (size_t token = n; token < (n_a > n_b ? n_a : n_b); token++)
+        if (!is_padding(n_a > n_b ? a : b, token)) {
+            char text[80];
+            return qn_fail(QN_ERR_UNSUPPORTED,
+                           "%s: not the vocabulary of %s: it has %zu tokens, expected %zu, and token %zu, '%s', is no "
+                           "padding",
+                           draft->path, model->path, n_b, n_a, token,
+                           printed(piece_of(n_a > n_b ? a : b, token), text));
+        }
+    return compare_ends(model, draft);
+}
