@@ -25,7 +25,7 @@ enum { FIRST_TRIAL = 64, LAST_TRIAL = 4096 };
 static const double MOST_GUESSED = 0.25;
 
 /* How fast the chance of a draft model that was not tried grows back to what is expected of an unknown one. */
-static const float RECOVERY = 1.0f / 512, UNKNOWN = 0.7f;
+static const float RECOVERY = 1.0f / 2048, UNKNOWN = 0.7f;
 
 /* A text that may get a proposal. */
 struct ask {
@@ -49,7 +49,7 @@ struct qn_draft_model {
     size_t n_without, n_trial; /* steps without drafts since the last; until the next trial */
     double guess;              /* share of a step of the model that a step of the draft model takes, by their weights */
     double lap;                /* when the draft model's last step ended */
-    double seconds;            /* of the passes before the step being composed */
+    size_t n_steps;            /* of the draft model, before the step being composed */
     size_t n_accepted;         /* of the draft model's tokens, in the step that ends */
     bool has_failed;
 };
@@ -104,7 +104,8 @@ static bool begin_sequence(qn_scheduler *s, qn_request *r)
         return true;
     const qn_draft_record *record = &s->draft_model->drafting.record;
     memcpy(d->acceptance.chances + QN_DRAFT_MODEL_CLASS, record->chances, sizeof record->chances);
-    d->model_chance = d->simulated > 0 ? d->simulated : record->chance;
+    const float chance = record->chance < UNKNOWN ? (record->chance + UNKNOWN) / 2 : record->chance;
+    d->model_chance = d->simulated > 0 ? d->simulated : chance; /* another text may be easier */
     return true;
 }
 
@@ -153,6 +154,7 @@ static void on_step(void *scheduler, size_t n_rows)
     qn_draft_record *record = &p->drafting.record;
     const double now = s->now(), seconds = now - p->lap;
     p->lap = now;
+    p->n_steps++;
     qn_row_costs_add(&p->drafting.costs, n_rows, seconds);
     if (n_rows >= CATCH_UP_ROWS) {
         const double a_row = seconds / (double)n_rows;
@@ -272,21 +274,19 @@ static size_t catch_up(qn_scheduler *s, size_t n, const qn_draft_case *c)
     return n_left;
 }
 
-/* Sets the mean of the texts' chances, and the rows of the first step. The chances of texts that are not drafted now
- * grow. */
+/* Describes texts of which little is new: as a rule two tokens, the last ones of a draft that was accepted. More is
+ * evaluated once only, and does not decide whether drafts pay. */
 static void describe(qn_scheduler *s, size_t n, qn_draft_case *c)
 {
     float sum = 0;
-    c->first_rows = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += s->draft_model->asks[i].request->drafts.model_chance;
     c->n = n;
-    for (size_t i = 0; i < n; i++) {
-        const struct ask *ask = &s->draft_model->asks[i];
-        c->first_rows += ask->n_new < CATCH_UP_ROWS ? ask->n_new : CATCH_UP_ROWS;
-        sum += ask->request->drafts.model_chance;
-    }
+    c->first_rows = 2 * n;
     c->chance = n ? sum / (float)n : 0;
 }
 
+/* The chances of texts that are not drafted now grow. */
 static void recover(qn_scheduler *s, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -352,6 +352,7 @@ void qn_draft_model_run(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size_t
     if (!n || (n_always < n && !qn_row_costs_is_known(&s->drafting.costs, n_rows)))
         return;
     const double start = s->now();
+    p->n_steps = 0;
     qn_model_lock(s->model);
     if (n_always == n) {
         propose(s, n, NULL, NULL);
@@ -361,7 +362,7 @@ void qn_draft_model_run(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size_t
         weigh(s, n, n_rows, most);
     }
     qn_model_unlock(s->model);
-    to->draft_seconds = s->now() - start;
+    to->draft_seconds = p->n_steps ? s->now() - start : 0;
 }
 
 void qn_draft_model_count(qn_scheduler *s, const qn_request *r, size_t n_accepted)
@@ -373,14 +374,16 @@ void qn_draft_model_count(qn_scheduler *s, const qn_request *r, size_t n_accepte
 void qn_draft_model_measure(qn_scheduler *s, const qn_scheduled *step, double seconds)
 {
     struct qn_draft_model *p = s->draft_model;
-    const size_t n = step->n_decoding;
+    const size_t n = step->n_decoding, n_rows = step->step.n_rows;
+    const qn_row_costs *costs = &s->drafting.costs;
     if (!p)
         return;
-    const double with = seconds + step->draft_seconds, alone = n && qn_row_costs_is_known(&s->drafting.costs, n)
-                                                                   ? qn_row_costs_seconds(&s->drafting.costs, n)
-                                                                   : with;
-    const bool has_drafts = step->draft_seconds > 0 || p->n_accepted;
-    const double without = has_drafts && n ? alone * (double)(n + p->n_accepted) / (double)n : with;
-    qn_draft_record_add(&p->drafting.record, with, without, alone);
+    double with = step->draft_seconds, without = 0, alone = 0;
+    if (n && n_rows == n + step->n_drafted && qn_row_costs_is_known(costs, n)) {
+        alone = qn_row_costs_seconds(costs, n);
+        with += p->n_accepted ? qn_row_costs_seconds(costs, n_rows) - alone : 0; /* of expected times, as `without` */
+        without = alone * (double)p->n_accepted / (double)n;
+    }
+    qn_draft_record_add(&p->drafting.record, seconds + step->draft_seconds, without - with, alone);
     p->n_accepted = 0;
 }

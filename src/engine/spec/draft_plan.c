@@ -43,11 +43,11 @@ bool qn_draft_record_allows(const qn_draft_record *r, double seconds, double ste
     return r->gained - seconds > -(credit_of(step) + LOSS * r->elapsed);
 }
 
-void qn_draft_record_add(qn_draft_record *r, double with, double without, double step)
+void qn_draft_record_add(qn_draft_record *r, double seconds, double gained, double step)
 {
     const double most = credit_of(step) - LOSS * r->elapsed;
-    r->elapsed += with;
-    r->gained += without - with;
+    r->elapsed += seconds;
+    r->gained += gained;
     if (r->gained > most) /* what was gained long ago does not pay for losses now */
         r->gained = most;
 }

@@ -29,10 +29,10 @@ bool qn_draft_record_allows(const qn_draft_record *record, double seconds, doubl
 
 /* qn_draft_record_add - Adds a step and the draft model's steps before it.
  *
- *   with      their seconds
- *   without   of steps without drafts, for the same tokens
+ *   seconds   that they took
+ *   gained    what they saved or, if negative, lost, in seconds of steps without drafts
  *   step      as in qn_draft_record_allows */
-void qn_draft_record_add(qn_draft_record *record, double with, double without, double step);
+void qn_draft_record_add(qn_draft_record *record, double seconds, double gained, double step);
 
 /* The steps of a draft model that may come before a step. */
 typedef struct qn_draft_case {
