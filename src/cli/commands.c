@@ -104,6 +104,15 @@ const qn_command qn_commands[] = {
       "weights types of 1 or 2 bits need --force. A missing or unknown tensor is an error. OUT appears whole or not\n"
       "at all; if it exists, it must be a GGUF file or empty.",
       2, 3, NULL, qn_cli_convert },
+    { QN_CMD_GRAFT, "graft", "join the MTP block of another file to a model", "graft MODEL HEAD OUT [options]",
+      "Writes MODEL with the block of multi-token prediction of HEAD, for models that are published without it: ternary\n"
+      "files of Qwen3.5 and Qwen3.8. HEAD is a GGUF file of the base model or of the block alone, the folder of a\n"
+      "checkpoint with config.json, of whose weights only the file with the tensors mtp.* has to be there, or such a\n"
+      "file with config.json next to it. Everything else of MODEL stays as it is. Refused is a block whose model has\n"
+      "another shape, rope or vocabulary, with the values that differ. MODEL may be a rotated model. MODEL and HEAD\n"
+      "may be names of the hub. OUT is another file; it appears whole or not at all; if it exists, it must be a GGUF\n"
+      "file or empty.",
+      3, 3, NULL, qn_cli_graft },
     { QN_CMD_KERNELS, "kernels", "list the GPU's kernels and where their code comes from", "kernels [options]",
       "Loads every kernel of the GPU and says where its code came from: built in, the cache, nvcc or NVRTC. Without\n"
       "a GPU, lists the kernels that this program carries.",
