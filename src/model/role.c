@@ -53,13 +53,12 @@ qn_file_role qn_file_role_of(const qn_gguf *file)
                                                                                        : QN_FILE_MODEL;
 }
 
-qn_file_role qn_file_role_read(const char *path)
+bool qn_file_role_read(const char *path, qn_file_role *role)
 {
     qn_gguf *file;
-    qn_file_role role = QN_FILE_MODEL;
-    if (qn_gguf_open_alone(path, &file) == QN_OK) {
-        role = qn_file_role_of(file);
-        qn_gguf_close(file);
-    }
-    return role;
+    if (qn_gguf_open_alone(path, &file))
+        return false;
+    *role = qn_file_role_of(file);
+    qn_gguf_close(file);
+    return true;
 }

@@ -16,7 +16,7 @@ typedef enum qn_file_role {
  * tensors that would tell. */
 qn_file_role qn_file_role_of(const qn_gguf *file);
 
-/* qn_file_role_read - the same for a path; QN_FILE_MODEL if it cannot be opened: whoever loads it says why. */
-qn_file_role qn_file_role_read(const char *path);
+/* qn_file_role_read - the same for a path, of a split model any of its files. False if it cannot be opened. */
+bool qn_file_role_read(const char *path, qn_file_role *role);
 
 #endif

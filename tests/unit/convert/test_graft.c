@@ -223,6 +223,13 @@ static qn_hparams hparams_of(const char *path)
     return h;
 }
 
+static qn_file_role role_of(const char *path)
+{
+    qn_file_role role;
+    assert_true(qn_file_role_read(path, &role));
+    return role;
+}
+
 /* ---- What is joined ---- */
 
 TEST(the_file_is_the_one_that_the_block_was_taken_from)
@@ -238,9 +245,9 @@ TEST(the_file_is_the_one_that_the_block_was_taken_from)
         check_joined(trunk);
         check_same(joined, full);
     }
-    assert_int_equal(qn_file_role_read(head), QN_FILE_DRAFTER);
-    assert_int_equal(qn_file_role_read(trunk), QN_FILE_MODEL);
-    assert_int_equal(qn_file_role_read(joined), QN_FILE_MODEL);
+    assert_int_equal(role_of(head), QN_FILE_DRAFTER);
+    assert_int_equal(role_of(trunk), QN_FILE_MODEL);
+    assert_int_equal(role_of(joined), QN_FILE_MODEL);
 }
 
 TEST(types_of_the_block)
@@ -423,7 +430,7 @@ TEST(a_split_model)
     const qn_graft_params params = QN_GRAFT_PARAMS_INIT;
     assert_fails(qn_graft_mtp(first, full, path, NULL, &params), QN_ERR_INVALID, "is an input");
     assert_fails(qn_graft_mtp(path, full, first, NULL, &params), QN_ERR_INVALID, "is an input");
-    assert_int_equal(qn_file_role_read(first), QN_FILE_MODEL);
+    assert_int_equal(role_of(first), QN_FILE_MODEL);
 }
 
 /* ---- Checkpoints ---- */

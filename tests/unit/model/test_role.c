@@ -87,10 +87,15 @@ TEST_EACH(roles, struct file, f, files)
 TEST(files_that_cannot_be_opened)
 {
     char path[] = "/tmp/quern-test-role-XXXXXX";
+    qn_file_role role;
     const int fd = mkstemp(path);
     assert_int_equal(write(fd, "text", 4), 4);
-    assert_int_equal(qn_file_role_read(path), QN_FILE_MODEL);
-    assert_int_equal(qn_file_role_read("/nonexistent"), QN_FILE_MODEL);
+    assert_false(qn_file_role_read(path, &role));
+    assert_false(qn_file_role_read("/nonexistent", &role));
+    put_file(&files[9]);
+    assert_int_equal(pwrite(fd, image.data, image.size, 0), image.size);
+    assert_true(qn_file_role_read(path, &role));
+    assert_int_equal(role, files[9].role);
     close(fd);
     unlink(path);
 }
