@@ -122,13 +122,14 @@ const qn_command qn_commands[] = {
       "Downloads a GGUF file, all parts of a split one, into the hub's cache, which huggingface_hub shares, and\n"
       "prints its path. REVISION is a branch, tag or commit (default main), FILE a path in the repository, TYPE a\n"
       "weight type such as Q1_0. Without FILE and TYPE it takes the largest 1-bit or ternary file that fits in\n"
-      "memory, else the largest quantised one; a note says which and why. An interrupted download is continued.\n"
+      "memory, else the largest quantised one; a note says which and why. Drafters are not taken for the model, but\n"
+      "a note says how to pull the one that is next to it. An interrupted download is continued.\n"
       "Size and SHA-256 are verified. The same names may follow -m; a model in the cache is then used without\n"
       "asking the hub. Addresses as a browser shows them are names, too: hf.co/OWNER/REPO.",
       1, 1, NULL, qn_cli_pull },
     { QN_CMD_LIST, "list", "list the models in the hub's cache", "list",
       "Prints the GGUF files in the hub's cache: size, weight type, time of last use, and the name by which -m\n"
-      "takes it. Incomplete downloads are listed by repository.",
+      "takes it. Drafters are marked. Incomplete downloads are listed by repository.",
       0, 0, NULL, qn_cli_list },
     { QN_CMD_RM, "rm", "remove a model from the hub's cache", "rm OWNER/REPO[@REVISION][:FILE | :TYPE]",
       "Removes a model from the hub's cache; without FILE and TYPE all GGUF files of the repository and incomplete\n"

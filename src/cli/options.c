@@ -107,7 +107,7 @@ const qn_option qn_options[] = {
           "must name one of them exactly."),
     TEXT(SERVE, "--models-dir", NULL, NULL, models_dir, "DIR", "serve every GGUF file in this folder, by its name",
          "Without .gguf, and without the number of a split model. New files are found when a request names them, or "
-         "after SIGHUP."),
+         "after SIGHUP. Drafters and projectors are not served."),
     INT(SERVE, "--models-max", NULL, NULL, models_max, "N", 1, 256, "maximum number of models loaded at a time",
         "Default: as many as --memory holds, or 1 on a GPU without it. When another model is wanted, the one used "
         "longest ago is freed after its requests have ended."),
