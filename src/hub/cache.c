@@ -226,6 +226,18 @@ qn_status qn_hub_read_snapshot(const qn_hub_cache *cache, const char *folder, co
     return status;
 }
 
+/* Reads what a file is for. That is no use of it: the time of last use stays, if the file is the user's. */
+static bool read_role(const char *path, qn_file_role *role)
+{
+    struct stat st;
+    if (stat(path, &st))
+        return false;
+    const bool known = qn_file_role_read(path, role);
+    const struct timespec before[2] = { st.st_atim, { .tv_nsec = UTIME_OMIT } };
+    (void)utimensat(AT_FDCWD, path, before, 0);
+    return known;
+}
+
 void qn_hub_read_roles(const qn_hub_cache *cache, const char *folder, qn_hub_files *files)
 {
     for (size_t i = 0; i < files->count; i++) {
@@ -234,7 +246,7 @@ void qn_hub_read_roles(const qn_hub_cache *cache, const char *folder, qn_hub_fil
         if (!qn_hub_path_is_gguf(file->path) || (qn_gguf_split_numbers(file->path, &no, &n_parts) && no != 0))
             continue;
         char *path = qn_hub_path("%s/%s/snapshots/%s/%s", cache->path, folder, files->commit, file->path);
-        file->has_role = path && qn_file_role_read(path, &file->role);
+        file->has_role = path && read_role(path, &file->role);
         free(path);
     }
 }
