@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Make the seeds of tests/fuzz/fuzz_convert.c and fuzz_safetensors.c: the files of a checkpoint of a few weights, and headers.
+"""Make the seeds of tests/fuzz/fuzz_convert.c, fuzz_safetensors.c and fuzz_graft.c: the files of a checkpoint of a few weights, and headers.
 
 usage: fuzz_corpus_convert.py tests/fuzz/corpus
 
 In convert/ the first byte of a seed is the file that the rest stands for (FILES of fuzz_convert.c); 6 is a config.json, after its length in four
-bytes, and a model.safetensors with packed matrices. The target makes its checkpoint from the seeds base_0 to base_3. In safetensors/ two bytes, the size of the data, come before the JSON text. Needs nothing but Python.
+bytes, and a model.safetensors with packed matrices. The target makes its checkpoint from the seeds base_0 to base_3. In safetensors/ two bytes, the size of the data, come before the JSON text. In graft/ they are the files of a checkpoint with the MTP block of
+tests/golden/qwen35-mtp.bf16.gguf. Needs nothing but Python.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -105,6 +106,46 @@ def packed(method):
     return struct.pack("<I", len(text)) + text + pack_checkpoint.file_of(tensors)
 
 
+# The model of tests/golden/qwen35-mtp.bf16.gguf (tools/golden_qwen35.py).
+MTP = dict(architectures=["Qwen3_5ForCausalLM"], vocab_size=72, hidden_size=48, intermediate_size=64, num_hidden_layers=3,
+           num_attention_heads=2, num_key_value_heads=1, head_dim=48, layer_types=["linear_attention", "full_attention", "linear_attention"],
+           linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=48, linear_value_head_dim=16, linear_conv_kernel_dim=4,
+           tie_word_embeddings=True, mtp_num_hidden_layers=1, rms_norm_eps=1e-6, max_position_embeddings=512, dtype="bfloat16",
+           rope_parameters=dict(rope_type="default", rope_theta=1e5, partial_rotary_factor=0.5, mrope_section=[4, 4, 4]))
+
+
+def block_header(prefix="mtp."):
+    """The header of a safetensors file with the block alone, and the size of its data."""
+    e, ff, dim, q, kv = 48, 64, 48, 96, 48
+    layer = prefix + "layers.0."
+    shapes = {prefix + "fc": (e, 2 * e), layer + "self_attn.q_proj": (2 * q, e), layer + "self_attn.k_proj": (kv, e),
+              layer + "self_attn.v_proj": (kv, e), layer + "self_attn.o_proj": (e, q), layer + "mlp.gate_proj": (ff, e),
+              layer + "mlp.up_proj": (ff, e), layer + "mlp.down_proj": (e, ff), layer + "self_attn.q_norm": (dim,),
+              layer + "self_attn.k_norm": (dim,)}
+    shapes.update({name: (e,) for name in (layer + "input_layernorm", layer + "post_attention_layernorm", prefix + "norm",
+                                           prefix + "pre_fc_norm_embedding", prefix + "pre_fc_norm_hidden")})
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name + ".weight"] = dict(dtype="BF16", shape=shape, data_offsets=[at, at + size])
+        at += size
+    return at, header
+
+
+def grafts():
+    """Names and inputs of fuzz_graft.c."""
+    compact = dict(separators=(",", ":"))
+    size, header = block_header()
+    yield "config", b"\2" + json.dumps(MTP, **compact).encode()
+    yield "yarn", b"\2" + json.dumps(dict(MTP, rope_parameters=YARN["rope_parameters"]), **compact).encode()
+    yield "two_blocks", b"\2" + json.dumps(dict(MTP, mtp_num_hidden_layers=2), **compact).encode()
+    yield "other_class", b"\2" + json.dumps(LLAMA, **compact).encode()
+    yield "header", b"\3" + struct.pack("<H", size) + json.dumps(header, **compact).encode()
+    yield "nested", b"\3" + struct.pack("<H", size) + json.dumps(block_header("model.mtp.")[1], **compact).encode()
+    index = dict(weight_map=dict({name: "b.safetensors" for name in header}, **{"model.norm.weight": "a.safetensors"}))
+    yield "index", b"\4" + json.dumps(index, **compact).encode()
+
+
 def headers():
     """Names and the bytes of the data, with a header."""
     data = safetensors()
@@ -132,6 +173,11 @@ def main():
     convert, safe = (os.path.join(sys.argv[1], name) for name in ("convert", "safetensors"))
     os.makedirs(convert, exist_ok=True)
     os.makedirs(safe, exist_ok=True)
+    graft = os.path.join(sys.argv[1], "graft")
+    os.makedirs(graft, exist_ok=True)
+    for name, data in grafts():
+        with open(os.path.join(graft, name), "wb") as f:
+            f.write(data)
     for name, size, header in headers():
         with open(os.path.join(safe, name), "wb") as f:
             f.write(struct.pack("<H", size) + json.dumps(header, separators=(",", ":")).encode())

@@ -3,7 +3,7 @@
 
     python3 tools/fuzz_corpus_edits.py tests/fuzz/corpus
 
-model, vocab and quantize: edits of a GGUF file, as tests/fuzz/gguf_edits.h reads them. cubin: files of the cache of kernels.
+model, vocab, quantize and graft: edits of a GGUF file, as tests/fuzz/gguf_edits.h reads them. cubin: files of the cache of kernels.
 """
 import os
 import struct
@@ -80,6 +80,7 @@ def main():
     root = sys.argv[1]
     edited(os.path.join(root, "model"), 12, [0, 4, 8, 12, 65, 70], 24, before=b"\x05")
     edited(os.path.join(root, "quantize"), 1, list(range(11)), 6, before=b"\x00")
+    edited(os.path.join(root, "graft"), 2, list(range(4)), 24, before=b"\x00")
     edited(os.path.join(root, "vocab"), 6, [], 9)
     words = b"\xff\0\0Hello  world, 123 <|im_start|>\xc3\xa9\xff\n\n  e\xcc\x81 aaaa"
     for i in range(6):

@@ -1140,6 +1140,43 @@ typedef struct qn_convert_params {
 QN_API qn_status qn_convert_checkpoint(const char *folder, const char *out, const char *type,
                                        const qn_convert_params *params);
 
+typedef struct qn_graft_params {
+    size_t size;                /* set by QN_GRAFT_PARAMS_INIT */
+    int n_threads;              /* at most 1024; 0: one per core, or as many as a quota pays for */
+    qn_progress_fn on_progress; /* in bytes of the tensors of both inputs; NULL: none */
+    qn_log_fn on_log;           /* reports what was joined, and each matrix that gets a wider type; NULL: none */
+    void *user;                 /* passed to both callbacks */
+} qn_graft_params;
+#define QN_GRAFT_PARAMS_INIT QN_INIT(qn_graft_params)
+
+/* qn_graft_mtp - Writes a copy of a model with the block of multi-token prediction (MTP) of another file of it.
+ *
+ *   model    a GGUF file of an architecture that has such blocks, qwen35, without one; of a split model any of its
+ *            files. Its weights may have other types than those of `head`, or be rotated
+ *   head     where the block is: a GGUF file with the whole model, or with the block alone as llama.cpp exports it; the
+ *            folder of a checkpoint as for qn_convert_checkpoint, of whose weights only the files with the block have
+ *            to be there, and no tokenizer.json; or a safetensors file with a config.json next to it
+ *   out      the target; none of the files above
+ *   type     of the block's matrices: "f32" "f16" "bf16" "q8_0" "q4_0" "q4_1", or "keep" for the types that they have;
+ *            NULL: "q8_0". Its vectors become f32
+ *   params   NULL for the defaults
+ *
+ * Tensors and keys of the model are copied unchanged, with their alignment, except block_count, nextn_predict_layers
+ * and the arrays with one element a block. The block is not rotated, whatever the model is. Whether the block belongs
+ * to the model is judged by what the files say: the architecture, the layers before the block, the sizes of the
+ * embedding, the heads and the feed-forward network, rope, and the tokens (the size of the vocabulary, if a file has no
+ * list). The target is written atomically, as by qn_quantize_file.
+ *
+ * QN_ERR_INVALID       unknown type, n_threads outside its range, `out` is an input, the model has a block, the head
+ *                      has none, or the two are of different models: the text names what differs
+ * QN_ERR_IO            a file cannot be read or `out` cannot be written
+ * QN_ERR_FORMAT        a file is damaged, a tensor of the block is missing, unknown or has another shape (named), or a
+ *                      weight is infinite, NaN or too large for the type
+ * QN_ERR_UNSUPPORTED   quern cannot run the model, or a block that is rotated itself
+ * QN_ERR_CANCELLED     on_progress returned false */
+QN_API qn_status qn_graft_mtp(const char *model, const char *head, const char *out, const char *type,
+                              const qn_graft_params *params);
+
 #ifdef __cplusplus
 }
 #endif

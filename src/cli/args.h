@@ -80,6 +80,8 @@ typedef struct qn_args {
     bool plan;
     /* convert */
     bool force;
+    /* graft */
+    const char *type;
 } qn_args;
 
 /* ---- Commands ---- */
@@ -100,7 +102,8 @@ enum {
     QN_CMD_LIST = 1 << 12,
     QN_CMD_RM = 1 << 13,
     QN_CMD_BENCH_SERVE = 1 << 14,
-    QN_CMD_SERVE = 1 << 15
+    QN_CMD_SERVE = 1 << 15,
+    QN_CMD_GRAFT = 1 << 16
 };
 
 typedef struct qn_command {

@@ -104,6 +104,15 @@ const qn_command qn_commands[] = {
       "weights types of 1 or 2 bits need --force. A missing or unknown tensor is an error. OUT appears whole or not\n"
       "at all; if it exists, it must be a GGUF file or empty.",
       2, 3, NULL, qn_cli_convert },
+    { QN_CMD_GRAFT, "graft", "join the MTP block of another file to a model", "graft MODEL HEAD OUT [options]",
+      "Writes MODEL with the block of multi-token prediction of HEAD, for models that are published without it: ternary\n"
+      "files of Qwen3.5 and Qwen3.8. HEAD is a GGUF file of the base model or of the block alone, the folder of a\n"
+      "checkpoint with config.json, of whose weights only the file with the tensors mtp.* has to be there, or such a\n"
+      "file with config.json next to it. Everything else of MODEL stays as it is. Refused is a block whose model has\n"
+      "another shape, rope or vocabulary, with the values that differ. MODEL may be a rotated model. MODEL and HEAD\n"
+      "may be names of the hub. OUT is another file; it appears whole or not at all; if it exists, it must be a GGUF\n"
+      "file or empty.",
+      3, 3, NULL, qn_cli_graft },
     { QN_CMD_KERNELS, "kernels", "list the GPU's kernels and where their code comes from", "kernels [options]",
       "Loads every kernel of the GPU and says where its code came from: built in, the cache, nvcc or NVRTC. Without\n"
       "a GPU, lists the kernels that this program carries.",
@@ -113,13 +122,14 @@ const qn_command qn_commands[] = {
       "Downloads a GGUF file, all parts of a split one, into the hub's cache, which huggingface_hub shares, and\n"
       "prints its path. REVISION is a branch, tag or commit (default main), FILE a path in the repository, TYPE a\n"
       "weight type such as Q1_0. Without FILE and TYPE it takes the largest 1-bit or ternary file that fits in\n"
-      "memory, else the largest quantised one; a note says which and why. An interrupted download is continued.\n"
+      "memory, else the largest quantised one; a note says which and why. Drafters are not taken for the model, but\n"
+      "a note says how to pull the one that is next to it. An interrupted download is continued.\n"
       "Size and SHA-256 are verified. The same names may follow -m; a model in the cache is then used without\n"
       "asking the hub. Addresses as a browser shows them are names, too: hf.co/OWNER/REPO.",
       1, 1, NULL, qn_cli_pull },
     { QN_CMD_LIST, "list", "list the models in the hub's cache", "list",
       "Prints the GGUF files in the hub's cache: size, weight type, time of last use, and the name by which -m\n"
-      "takes it. Incomplete downloads are listed by repository.",
+      "takes it. Drafters are marked. Incomplete downloads are listed by repository.",
       0, 0, NULL, qn_cli_list },
     { QN_CMD_RM, "rm", "remove a model from the hub's cache", "rm OWNER/REPO[@REVISION][:FILE | :TYPE]",
       "Removes a model from the hub's cache; without FILE and TYPE all GGUF files of the repository and incomplete\n"

@@ -28,6 +28,8 @@ static bool print_entry(void *user, const qn_hub_entry *entry)
         qn_print_escaped(stdout, entry->file, strlen(entry->file));
         if (entry->n_files > 1)
             printf(" (%u files)", (unsigned)entry->n_files);
+        if (entry->is_drafter)
+            fputs(" (drafter)", stdout);
         if (entry->outdated)
             fputs(" (not the newest)", stdout);
     } else {

@@ -19,6 +19,7 @@ enum {
     KERNELS = QN_CMD_KERNELS,
     BATCH = QN_CMD_BATCH,
     CONVERT = QN_CMD_CONVERT,
+    GRAFT = QN_CMD_GRAFT,
     PULL = QN_CMD_PULL,
     SERVE = QN_CMD_SERVE,
     GENERATE = RUN | CHAT,
@@ -84,6 +85,7 @@ static const char *const log_formats[] = { "text", "json", NULL };
 static const char *const scopes[] = { "key", "all", NULL };
 static const char *const reasoning_views[] = { "show", "fold", "hide", NULL };
 static const char *const switches[] = { "on", "off", "auto", NULL };
+static const char *const block_types[] = { "keep", "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", NULL };
 static const char *const numas[] = { "off", "distribute", "isolate", "numactl", NULL };
 static const char *const poolings[] = { "mean", "cls", "last", NULL };
 static const char *const efforts[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max", NULL };
@@ -105,7 +107,7 @@ const qn_option qn_options[] = {
           "must name one of them exactly."),
     TEXT(SERVE, "--models-dir", NULL, NULL, models_dir, "DIR", "serve every GGUF file in this folder, by its name",
          "Without .gguf, and without the number of a split model. New files are found when a request names them, or "
-         "after SIGHUP."),
+         "after SIGHUP. Drafters and projectors are not served."),
     INT(SERVE, "--models-max", NULL, NULL, models_max, "N", 1, 256, "maximum number of models loaded at a time",
         "Default: as many as --memory holds, or 1 on a GPU without it. When another model is wanted, the one used "
         "longest ago is freed after its requests have ended."),
@@ -155,7 +157,7 @@ const qn_option qn_options[] = {
         "It is reduced to what the memory holds."),
     INT(PERPLEXITY, "-c", "--ctx", "--ctx-size", context, "N", 8, 1 << 30, "tokens in a piece (default 512)", NULL),
     INT_OR(
-        EVALUATE | QUANTIZE | CONVERT, "-t", "--threads", NULL, threads, "N", 1, 1024, automatic,
+        EVALUATE | QUANTIZE | CONVERT | GRAFT, "-t", "--threads", NULL, threads, "N", 1, 1024, automatic,
         "threads (default: auto)",
         "auto is one for each core, but for cores too slow to help, or as many as a quota of processor time pays for, "
         "and fewer while other processes use the processors so that fewer are faster. quern kernels says what there is."),
@@ -517,6 +519,9 @@ const qn_option qn_options[] = {
     FLAG(QUANTIZE | CONVERT, "--force", NULL, NULL, force,
          "write a type of 1 or 2 bits even if it cannot hold the weights",
          "The model will not be usable: weights must be trained for such types."),
+    CHOICE(GRAFT, "--type", NULL, NULL, type, "TYPE", block_types,
+           "weight type of the block's matrices: keep, f32, f16, bf16, q8_0, q4_0 or q4_1 (default q8_0)",
+           "keep leaves each matrix in the type that it has."),
     FLAG(QUANTIZE, "-v", "--verbose", NULL, verbose, "name each tensor that keeps a wider type", NULL),
     FLAG(GENERATE | SERVE | BATCH, "-v", "--verbose", NULL, verbose, "say how many tokens of context fit in memory",
          NULL),

@@ -3,11 +3,14 @@
 #include "cli/serve_model.h"
 
 #include "base/available.h"
+#include "base/file_identity.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "cli/cli.h"
 #include "engine/internal.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
+#include "model/role.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,12 +21,21 @@
 
 enum { PAUSE_SECONDS = 10, SCAN_SECONDS = 1 };
 
+/* A file of the folder that was read: what it is for, as long as it does not change. */
+struct judged {
+    char *path;
+    qn_file_identity identity;
+    bool is_model;
+};
+
 struct qn_serve_files {
     const qn_args *args;
     const char *device; /* a name */
     bool is_cpu;
     char *chat_template; /* its source; NULL: those of the files */
     bool has_scanned;    /* notes about files are printed once */
+    struct judged *judged;
+    size_t n_judged, judged_capacity;
 };
 
 /* ---- Loading: members of qn_registry_loader, which says which threads call them ---- */
@@ -158,13 +170,54 @@ static int is_model(const struct dirent *entry)
     return !qn_gguf_split_numbers(entry->d_name, &number, &count) || number == 0;
 }
 
-static void add_entry(const qn_serve_files *f, qn_registry *registry, const char *file)
+/* Reads what a file is for. One that cannot be read is a model: loading it says why. */
+static bool judge(const qn_serve_files *f, const char *path, const char *file)
+{
+    qn_file_role role;
+    if (!qn_file_role_read(path, &role) || role == QN_FILE_MODEL)
+        return true;
+    if (!f->args->quiet)
+        qn_cli_note("%s is not served: it is %s", file,
+                    role == QN_FILE_DRAFTER     ? "a drafter, which runs next to a model (--draft-model)"
+                    : role == QN_FILE_PROJECTOR ? "a projector (mmproj)"
+                                                : "an importance matrix");
+    return false;
+}
+
+/* Whether a file of the folder may answer requests. Files are read again when they have changed. */
+static bool may_serve(qn_serve_files *f, const char *path, const char *file)
+{
+    struct stat st;
+    size_t i = 0;
+    if (stat(path, &st))
+        return false;
+    const qn_file_identity identity = qn_file_identity_of(&st);
+    while (i < f->n_judged && strcmp(f->judged[i].path, path) != 0)
+        i++;
+    if (i < f->n_judged && qn_file_identity_equal(&f->judged[i].identity, &identity))
+        return f->judged[i].is_model;
+    const bool is_model = judge(f, path, file);
+    if (i == f->n_judged) {
+        char *copy = strdup(path);
+        if (!copy || qn_realloc_array(&f->judged, &f->judged_capacity, i + 1, sizeof *f->judged, "files of a folder")) {
+            free(copy);
+            return is_model; /* the next scan reads it again */
+        }
+        f->judged[f->n_judged++].path = copy;
+    }
+    f->judged[i].identity = identity;
+    f->judged[i].is_model = is_model;
+    return is_model;
+}
+
+static void add_entry(qn_serve_files *f, qn_registry *registry, const char *file)
 {
     char name[QN_REGISTRY_NAME_BYTES], *path;
     if (asprintf(&path, "%s/%s", f->args->models_dir, file) < 0)
         return; /* the next scan may succeed */
     qn_serve_name(file, name);
-    add_file(f, registry, name, path);
+    if (may_serve(f, path, file))
+        add_file(f, registry, name, path);
     free(path);
 }
 
@@ -311,6 +364,9 @@ void qn_serve_files_free(qn_serve_files *f)
 {
     if (!f)
         return;
+    for (size_t i = 0; i < f->n_judged; i++)
+        free(f->judged[i].path);
+    free(f->judged);
     free(f->chat_template);
     free(f);
 }

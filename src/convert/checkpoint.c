@@ -73,13 +73,16 @@ static bool has_file(const qn_checkpoint *c, const char *name)
     return false;
 }
 
-static qn_status check_index(const qn_checkpoint *c, const char *path, const json_t *map)
+/* Checks that the index and the open files have the same tensors. `part`: tensors of other files are not looked for. */
+static qn_status check_index(const qn_checkpoint *c, const char *path, const json_t *map, bool part)
 {
     const char *name;
     json_t *file;
     const size_t folder = strlen(c->folder) + 1;
     json_object_foreach((json_t *)map, name, file)
     {
+        if (part && !has_file(c, json_string_value(file)))
+            continue;
         const qn_source *source = qn_checkpoint_find(c, name);
         const char *found = source ? qn_safetensors_path(source->file) + folder : "no file";
         if (strcmp(found, json_string_value(file)) != 0)
@@ -93,7 +96,21 @@ static qn_status check_index(const qn_checkpoint *c, const char *path, const jso
     return QN_OK;
 }
 
-static qn_status open_index(qn_checkpoint *c, const char *path, const json_t *index)
+/* Which tensors of an index are needed: those whose names begin with one of the prefixes. n = 0: all. */
+struct part {
+    const char *const *prefixes;
+    size_t n;
+};
+
+static bool is_needed(const struct part *part, const char *name)
+{
+    bool needed = part->n == 0;
+    for (size_t i = 0; i < part->n && !needed; i++)
+        needed = strncmp(name, part->prefixes[i], strlen(part->prefixes[i])) == 0;
+    return needed;
+}
+
+static qn_status open_index(qn_checkpoint *c, const char *path, const json_t *index, const struct part *part)
 {
     const json_t *map = json_object_get(index, "weight_map");
     const char *name;
@@ -106,11 +123,11 @@ static qn_status open_index(qn_checkpoint *c, const char *path, const json_t *in
         if (!is_plain_name(file_name))
             return qn_fail(QN_ERR_FORMAT, "%s: the file of tensor '%.80s' is '%.80s', expected a name without a folder",
                            path, name, file_name ? file_name : "not a string");
-        if (!has_file(c, file_name))
+        if (is_needed(part, name) && !has_file(c, file_name))
             QN_TRY(add_file(c, file_name));
     }
     QN_TRY(list_sources(c));
-    return check_index(c, path, map);
+    return check_index(c, path, map, part->n > 0);
 }
 
 static bool is_there(const qn_checkpoint *c, const char *name)
@@ -119,7 +136,7 @@ static bool is_there(const qn_checkpoint *c, const char *name)
     return qn_checkpoint_path(c->folder, name, path) == QN_OK && access(path, F_OK) == 0;
 }
 
-qn_status qn_checkpoint_open(qn_checkpoint *c, const char *folder)
+static qn_status open_folder(qn_checkpoint *c, const char *folder, const struct part *part)
 {
     static const char single[] = "model.safetensors";
     char path[QN_CHECKPOINT_PATH_MAX];
@@ -131,10 +148,27 @@ qn_status qn_checkpoint_open(qn_checkpoint *c, const char *folder)
         QN_TRY(add_file(c, single));
         return list_sources(c);
     }
-    const qn_status status = open_index(c, path, index);
+    const qn_status status = open_index(c, path, index, part);
     json_decref(index);
     c->has_unlisted_file = !has_file(c, single) && is_there(c, single);
     return status;
+}
+
+qn_status qn_checkpoint_open(qn_checkpoint *c, const char *folder)
+{
+    return open_folder(c, folder, &(struct part){ 0 });
+}
+
+qn_status qn_checkpoint_open_part(qn_checkpoint *c, const char *folder, const char *const *prefixes, size_t n)
+{
+    return open_folder(c, folder, &(struct part){ prefixes, n });
+}
+
+qn_status qn_checkpoint_open_file(qn_checkpoint *c, const char *folder, const char *name)
+{
+    c->folder = folder;
+    QN_TRY(add_file(c, name));
+    return list_sources(c);
 }
 
 void qn_checkpoint_close(qn_checkpoint *c)

@@ -36,6 +36,14 @@ qn_status qn_checkpoint_path(const char *folder, const char *name, char path[QN_
  * QN_ERR_FORMAT, with its name, for a tensor that is in two files, or in the index but in no file, or in a file but
  * not in the index. */
 qn_status qn_checkpoint_open(qn_checkpoint *checkpoint, const char *folder);
+
+/* qn_checkpoint_open_part - as qn_checkpoint_open, but of the files that an index lists only those with a tensor whose
+ * name begins with one of the prefixes [n] are opened, and have to be there. */
+qn_status qn_checkpoint_open_part(qn_checkpoint *checkpoint, const char *folder, const char *const *prefixes, size_t n);
+
+/* qn_checkpoint_open_file - opens one file of the folder, without an index. */
+qn_status qn_checkpoint_open_file(qn_checkpoint *checkpoint, const char *folder, const char *name);
+
 void qn_checkpoint_close(qn_checkpoint *checkpoint);
 
 /* qn_checkpoint_check_unchanged - calls qn_safetensors_check_unchanged for each file. */

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *const qn_mtp_prefixes[QN_MTP_PREFIXES] = { "mtp.", "model.mtp." };
+
 struct list {
     qn_targets *targets;
     qn_config *config;
@@ -219,14 +221,22 @@ static qn_status add_block(struct list *l, bool is_recurrent)
     return add_in_block(l, "ffn_down.weight", "mlp.down_proj.weight", c->n_embd, c->n_ff, NULL);
 }
 
+/* Returns the prefix of the MTP block's tensors; NULL if there is no such block. */
+static const char *find_mtp(const qn_checkpoint *checkpoint)
+{
+    for (size_t i = 0; i < QN_MTP_PREFIXES; i++)
+        if (qn_checkpoint_has_prefix(checkpoint, qn_mtp_prefixes[i]))
+            return qn_mtp_prefixes[i];
+    return NULL;
+}
+
 /* Adds the block of multi-token prediction: attention, SwiGLU, and the projection that joins the embedding with the
  * last hidden state. */
 static qn_status add_mtp(struct list *l)
 {
     qn_config *c = l->config;
-    const bool nested = qn_checkpoint_has_prefix(l->checkpoint, "model.mtp.");
-    const char *prefix = nested ? "model.mtp." : "mtp.";
-    if (c->n_mtp && !nested && !qn_checkpoint_has_prefix(l->checkpoint, "mtp.")) {
+    const char *prefix = find_mtp(l->checkpoint);
+    if (c->n_mtp && !prefix) {
         l->targets->dropped_mtp = true; /* transformers saves a model without them but keeps the key */
         c->n_mtp = 0;
     }
@@ -404,6 +414,24 @@ qn_status qn_targets_list(qn_targets *targets, qn_config *config, qn_checkpoint 
     if (unused)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s' is unknown to %s", qn_safetensors_path(unused->file),
                        unused->name, config->class_name);
+    return QN_OK;
+}
+
+qn_status qn_targets_list_mtp(qn_targets *targets, qn_config *config, qn_checkpoint *checkpoint)
+{
+    struct list l = { .targets = targets, .config = config, .checkpoint = checkpoint };
+    const char *prefix = find_mtp(checkpoint);
+    if (!prefix)
+        return qn_fail(QN_ERR_FORMAT, "%s: it has no MTP block: no tensor's name begins with '%s' or '%s'",
+                       checkpoint->folder, qn_mtp_prefixes[0], qn_mtp_prefixes[1]);
+    config->n_mtp = 1;
+    QN_TRY(add_mtp(&l));
+    for (size_t i = 0; i < checkpoint->n_sources; i++) {
+        const qn_source *s = &checkpoint->sources[i];
+        if (!s->used && strncmp(s->name, prefix, strlen(prefix)) == 0 && !is_activation_scale(s->name))
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.80s' is unknown in an MTP block of one layer",
+                           qn_safetensors_path(s->file), s->name);
+    }
     return QN_OK;
 }
 

@@ -72,6 +72,19 @@ typedef struct qn_targets {
  * QN_ERR_FORMAT, with the name, for a tensor that is missing, unknown, has another shape, or is neither f32, f16, bf16
  * nor packed in a known way. */
 qn_status qn_targets_list(qn_targets *targets, qn_config *config, qn_checkpoint *checkpoint);
+
+/* qn_targets_list_mtp - lists the tensors of the MTP block alone, blk.{n_layers}.*, and finds their sources. Other
+ * tensors of the checkpoint are not looked at.
+ *
+ *   config   its n_mtp, which files of Qwen3.6 leave out, is not read
+ *
+ * QN_ERR_FORMAT as qn_targets_list, and if the checkpoint has no such block, or more than one. */
+qn_status qn_targets_list_mtp(qn_targets *targets, qn_config *config, qn_checkpoint *checkpoint);
+
+/* The names of an MTP block's tensors in checkpoints begin with one of these. */
+enum { QN_MTP_PREFIXES = 2 };
+extern const char *const qn_mtp_prefixes[QN_MTP_PREFIXES];
+
 void qn_targets_free(qn_targets *targets);
 
 #endif

@@ -152,13 +152,6 @@ static qn_status write_pretokenizer(qn_tokenizer_files *f, qn_gguf_writer *w)
 
 /* ---- Vocabulary ---- */
 
-struct vocabulary {
-    qn_string *tokens; /* [n] */
-    int32_t *types;    /* [n] qn_token_type */
-    size_t n;
-    char *names; /* names made for ids without a token */
-};
-
 static qn_status check_id(const qn_tokenizer_files *f, const char *token, const json_t *id, size_t n)
 {
     char found[QN_JSON_FOUND_BYTES];
@@ -188,7 +181,7 @@ static bool looks_special(const char *token)
     return false;
 }
 
-static qn_status check_token(const qn_tokenizer_files *f, const struct vocabulary *v, const char *content, size_t i)
+static qn_status check_token(const qn_tokenizer_files *f, const qn_token_list *v, const char *content, size_t i)
 {
     const qn_string *old = &v->tokens[i];
     if (old->data && !qn_string_equals(*old, content))
@@ -196,12 +189,12 @@ static qn_status check_token(const qn_tokenizer_files *f, const struct vocabular
     return QN_OK;
 }
 
-static bool is_added(const struct vocabulary *v, size_t i)
+static bool is_added(const qn_token_list *v, size_t i)
 {
     return v->types[i] == QN_TOKEN_CONTROL || v->types[i] == QN_TOKEN_USER_DEFINED;
 }
 
-static qn_status add_token(const qn_tokenizer_files *f, struct vocabulary *v, const char *content, const json_t *id,
+static qn_status add_token(const qn_tokenizer_files *f, qn_token_list *v, const char *content, const json_t *id,
                            qn_token_type type)
 {
     QN_TRY(check_id(f, content, id, v->n));
@@ -212,8 +205,7 @@ static qn_status add_token(const qn_tokenizer_files *f, struct vocabulary *v, co
     return QN_OK;
 }
 
-static qn_status add_added_token(const qn_tokenizer_files *f, struct vocabulary *v, const json_t *entry,
-                                 const json_t *id)
+static qn_status add_added_token(const qn_tokenizer_files *f, qn_token_list *v, const json_t *entry, const json_t *id)
 {
     const char *content = json_string_value(json_object_get(entry, "content"));
     if (!content)
@@ -223,7 +215,7 @@ static qn_status add_added_token(const qn_tokenizer_files *f, struct vocabulary 
 }
 
 /* transformers also adds the tokens of tokenizer_config.json, whose keys are ids. */
-static qn_status add_settings_tokens(const qn_tokenizer_files *f, struct vocabulary *v)
+static qn_status add_settings_tokens(const qn_tokenizer_files *f, qn_token_list *v)
 {
     const char *key;
     json_t *entry;
@@ -245,7 +237,7 @@ static qn_status add_settings_tokens(const qn_tokenizer_files *f, struct vocabul
 }
 
 /* Names the ids without a token "[PADn]". */
-static qn_status name_unused(struct vocabulary *v)
+static qn_status name_unused(qn_token_list *v)
 {
     enum { LENGTH = 24 };
     size_t n_unused = 0;
@@ -264,7 +256,7 @@ static qn_status name_unused(struct vocabulary *v)
     return QN_OK;
 }
 
-static qn_status fill(const qn_tokenizer_files *f, struct vocabulary *v)
+static qn_status fill(const qn_tokenizer_files *f, qn_token_list *v)
 {
     const json_t *model = json_object_get(f->tokenizer, "model"),
                  *added = json_object_get(f->tokenizer, "added_tokens");
@@ -281,17 +273,29 @@ static qn_status fill(const qn_tokenizer_files *f, struct vocabulary *v)
     return name_unused(v);
 }
 
+qn_status qn_token_list_read(const qn_tokenizer_files *f, qn_token_list *list)
+{
+    *list = (qn_token_list){ .n = f->config->n_vocab };
+    return fill(f, list);
+}
+
+void qn_token_list_free(qn_token_list *list)
+{
+    qn_free(list->tokens);
+    qn_free(list->types);
+    qn_free(list->names);
+    *list = (qn_token_list){ 0 };
+}
+
 static qn_status write_vocabulary(const qn_tokenizer_files *f, qn_gguf_writer *w)
 {
-    struct vocabulary v = { .n = f->config->n_vocab };
-    qn_status status = fill(f, &v);
+    qn_token_list v;
+    qn_status status = qn_token_list_read(f, &v);
     if (!status)
         status = qn_gguf_writer_add_strings(w, "tokenizer.ggml.tokens", v.tokens, v.n);
     if (!status)
         status = qn_gguf_writer_add_i32s(w, "tokenizer.ggml.token_type", v.types, v.n);
-    qn_free(v.tokens);
-    qn_free(v.types);
-    qn_free(v.names);
+    qn_token_list_free(&v);
     return status;
 }
 

@@ -29,6 +29,20 @@ qn_status qn_tokenizer_files_read(qn_tokenizer_files *files, const char *folder,
                                   const qn_config *config);
 void qn_tokenizer_files_free(qn_tokenizer_files *files);
 
+/* The tokens of a vocabulary. */
+typedef struct qn_token_list {
+    qn_string *tokens; /* [n] */
+    int32_t *types;    /* [n] qn_token_type */
+    size_t n;
+    char *names; /* names made for ids without a token */
+} qn_token_list;
+
+/* qn_token_list_read - lists the tokens of all ids below the configuration's n_vocab. They live as long as the files.
+ * QN_ERR_FORMAT for an id that is out of range or has two tokens. Free the list with qn_token_list_free, even after an
+ * error. */
+qn_status qn_token_list_read(const qn_tokenizer_files *files, qn_token_list *list);
+void qn_token_list_free(qn_token_list *list);
+
 /* qn_tokenizer_write - adds the vocabulary, the merges, the flags of added tokens and the name of the pre-tokeniser to
  * a GGUF file.
  *

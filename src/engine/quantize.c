@@ -1,22 +1,14 @@
-/* Conversion of a model's file to another type: selects the type of each tensor and converts the tensors in chunks on a
- * thread team. Types are implemented in quant/, the atomic write of the file in gguf/. */
+/* Conversion of a model's file to another type: selects the type of each tensor. recode.c converts tensors, types are
+ * implemented in quant/, the atomic write of the file in gguf/. */
 #include "quern/quern.h"
 
-#include "base/cpu.h"
 #include "base/memory.h"
 #include "base/params.h"
 #include "base/team.h"
-#include "gguf/gguf.h"
-#include "quant/quant.h"
+#include "engine/recode.h"
 
-#include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-
-/* Weights converted between two writes: the buffer is at most 16 MiB, and on_progress is called several times per
- * second. */
-enum { PIECE_WEIGHTS = 1 << 22, CHUNK_WEIGHTS = 4096 };
 
 struct quantizer {
     const char *in, *out;
@@ -24,9 +16,8 @@ struct quantizer {
     qn_quantize_params params;
     qn_gguf *source;
     qn_gguf_writer *writer;
-    qn_team *team;
+    qn_recoder *recoder;
     const qn_type_info **types; /* [n_tensors] the target types */
-    uint8_t *piece;
     size_t done, total;         /* bytes of the source's tensors, for on_progress */
     size_t n_matrices, n_lossy; /* matrices in a type of 1 or 2 bits; of them those that it does not hold */
 };
@@ -111,10 +102,7 @@ static qn_status write_header(struct quantizer *q)
     for (size_t i = 0; i < qn_gguf_n_tensors(q->source); i++) {
         const qn_gguf_tensor *t = qn_gguf_tensor_at(q->source, i);
         size_t bytes;
-        if (t->type == QN_TYPE_NVFP4)
-            return qn_fail(QN_ERR_UNSUPPORTED,
-                           "%s: tensor '%.*s' is nvfp4, which runs as it is but is not quantised to other types",
-                           qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name));
+        QN_TRY(qn_recode_check(q->source, t));
         q->types[i] = type_for(q, t);
         if (!qn_row_bytes(q->types[i], tensor_weights(t), &bytes))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size as %s overflows",
@@ -125,109 +113,20 @@ static qn_status write_header(struct quantizer *q)
     return qn_gguf_writer_begin_data(q->writer);
 }
 
-/* A chunk of a tensor, for the team: converted to `to`, or only scanned for infinities and NaN if `to` is NULL. */
-struct work {
-    const qn_type_info *from_type, *to_type;
-    const uint8_t *from;
-    uint8_t *to;
-    bool compares; /* what is written with what was read */
-    atomic_bool nonfinite, too_large, differs;
-};
-
-/* Returns true if a type of 1 or 2 bits represents the weights. Their scale may be rounded to fp16, which changes all
- * weights of a group by the same factor. */
-static bool holds(const qn_type_info *type, const float *weights, const uint8_t *blocks, size_t n)
+static qn_status report(void *user, uint64_t bytes)
 {
-    const float rounding = 1.0f / 1024;
-    float back[CHUNK_WEIGHTS];
-    type->to_float(blocks, n / type->block_weights, back);
-    for (size_t i = 0; i < n; i++)
-        if (!(fabsf(back[i] - weights[i]) <= rounding * fabsf(weights[i])))
-            return false;
-    return true;
-}
-
-static void convert_weights(void *context, size_t begin, size_t end, int thread)
-{
-    struct work *w = context;
-    (void)thread;
-    const qn_type_info *a = w->from_type, *b = w->to_type;
-    for (size_t i = begin; i < end; i += CHUNK_WEIGHTS) {
-        float weights[CHUNK_WEIGHTS];
-        const size_t n = end - i < CHUNK_WEIGHTS ? end - i : CHUNK_WEIGHTS;
-        const uint8_t *blocks = w->from + i / a->block_weights * a->block_bytes;
-        if (a->find_nonfinite(blocks, n / a->block_weights) < n / a->block_weights) {
-            atomic_store(&w->nonfinite, true);
-            return;
-        }
-        if (!w->to)
-            continue;
-        uint8_t *to = w->to + i / b->block_weights * b->block_bytes;
-        a->to_float(blocks, n / a->block_weights, weights);
-        b->from_float(weights, n / b->block_weights, to);
-        if (!qn_type_reaches(b, weights, n))
-            atomic_store(&w->too_large, true);
-        if (w->compares && !atomic_load(&w->differs) && !holds(b, weights, to, n))
-            atomic_store(&w->differs, true);
-    }
-}
-
-static qn_status report(struct quantizer *q)
-{
+    struct quantizer *q = user;
+    q->done += (size_t)bytes;
     if (q->params.on_progress && !q->params.on_progress(q->params.user, q->done, q->total))
         return qn_fail(QN_ERR_CANCELLED, "%s: cancelled, nothing was written", q->out);
     return QN_OK;
 }
 
-static qn_status check_result(const struct quantizer *q, const qn_gguf_tensor *t, const qn_type_info *to,
-                              struct work *work)
-{
-    if (atomic_load(&work->too_large))
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' has a weight that is too large for %s",
-                       qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name), to->name);
-    if (atomic_load(&work->differs) && !q->params.force)
-        return qn_fail(QN_ERR_INVALID,
-                       "%s: tensor '%.*s' (%s) has weights that %s does not hold: the model would not be usable "
-                       "(quantize it to q8_0 or q4_0, or to a type for its values; --force writes it all the same)",
-                       qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name), qn_type_find(t->type)->name, to->name);
-    return QN_OK;
-}
-
 static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, const qn_type_info *to)
 {
-    const qn_type_info *from = qn_type_find(t->type);
-    const uint64_t n_weights = tensor_weights(t);
-    const bool compares = from != to && qn_type_is_low_bit(to);
-    bool lossy = false;
-    for (uint64_t at = 0; at < n_weights; at += PIECE_WEIGHTS) {
-        const size_t n = n_weights - at < PIECE_WEIGHTS ? (size_t)(n_weights - at) : PIECE_WEIGHTS;
-        const size_t begin = (size_t)(at / from->block_weights) * from->block_bytes;
-        const size_t from_bytes = n / from->block_weights * from->block_bytes,
-                     to_bytes = n / to->block_weights * to->block_bytes;
-        QN_TRY(report(q));
-        struct work work = { .from_type = from,
-                             .to_type = to,
-                             .from = t->data + begin,
-                             .to = from == to ? NULL : q->piece,
-                             .compares = compares && !lossy };
-        qn_team_divide(q->team, n, CHUNK_WEIGHTS, convert_weights, &work);
-        QN_TRY(qn_gguf_check_whole(q->source));
-        if (atomic_load(&work.nonfinite))
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu (%s) contains an infinity or NaN",
-                           qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name),
-                           (size_t)(at / from->block_weights) +
-                               from->find_nonfinite(work.from, n / from->block_weights),
-                           from->name);
-        QN_TRY(check_result(q, t, to, &work));
-        lossy |= atomic_load(&work.differs);
-        const qn_status status = qn_gguf_writer_data(q->writer, from == to ? work.from : q->piece, to_bytes);
-        if (status) {
-            QN_TRY(qn_gguf_check_unchanged(q->source)); /* a source that was cut makes the system's write fail too */
-            return status;
-        }
-        q->done += from_bytes;
-    }
-    q->n_matrices += compares;
+    bool lossy;
+    QN_TRY(qn_recode_tensor(q->recoder, q->source, t, to, q->params.force, &lossy));
+    q->n_matrices += qn_type_find(t->type) != to && qn_type_is_low_bit(to);
     q->n_lossy += lossy;
     return QN_OK;
 }
@@ -247,15 +146,14 @@ static qn_status rewrite(struct quantizer *q)
 {
     const size_t n_tensors = qn_gguf_n_tensors(q->source);
     QN_TRY(qn_gguf_writer_create(q->out, &q->writer));
-    QN_TRY(qn_team_create(q->params.n_threads ? q->params.n_threads : qn_cpu_best_threads(), &q->team));
+    QN_TRY(qn_recoder_create(q->writer, q->params.n_threads, report, q, &q->recoder));
     QN_TRY(qn_alloc(&q->types, n_tensors, sizeof *q->types, "types of tensors"));
-    QN_TRY(qn_alloc(&q->piece, PIECE_WEIGHTS, sizeof(float), "piece of a tensor"));
     if (qn_gguf_q2_layout(q->source))
         log_line(q, qn_gguf_q2_layout(q->source));
     QN_TRY(write_header(q));
+    QN_TRY(report(q, 0));
     for (size_t i = 0; i < n_tensors; i++)
         QN_TRY(write_tensor(q, qn_gguf_tensor_at(q->source, i), q->types[i]));
-    QN_TRY(report(q));
     log_lossy(q);
     QN_TRY(qn_gguf_check_unchanged(q->source));
     return qn_gguf_writer_finish(q->writer);
@@ -272,9 +170,8 @@ qn_status qn_quantize_file(const char *in, const char *out, const char *type, co
     QN_TRY(qn_gguf_open(in, &q.source));
     const qn_status status = rewrite(&q);
     qn_gguf_writer_free(q.writer);
-    qn_team_free(q.team);
+    qn_recoder_free(q.recoder);
     qn_free(q.types);
-    qn_free(q.piece);
     qn_gguf_close(q.source);
     return status;
 }

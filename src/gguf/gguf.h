@@ -60,7 +60,8 @@ typedef struct qn_gguf_kv {
 /* The header and the data of a tensor. */
 typedef struct qn_gguf_tensor {
     qn_string name;
-    uint32_t type; /* the number in the file; quant/quant.h has the supported types */
+    uint32_t type;        /* quant/quant.h has the supported types */
+    uint32_t stored_type; /* the number in the file: type, but 42 for each of the layouts that share it */
     uint32_t n_dims;
     uint64_t dims[QN_GGUF_MAX_DIMS]; /* dims[0] is the contiguous dimension, the row length; unused dimensions are 1 */
     uint64_t offset;                 /* from the start of the data section, in bytes */
@@ -205,6 +206,10 @@ typedef struct qn_gguf_writer qn_gguf_writer;
 qn_status qn_gguf_writer_create(const char *path, qn_gguf_writer **out);
 void qn_gguf_writer_free(qn_gguf_writer *writer);
 
+/* qn_gguf_writer_set_alignment - places the tensors' data at multiples of the alignment of an open file, instead of
+ * the default, and lets qn_gguf_writer_copy add its key general.alignment. Call it after create. */
+qn_status qn_gguf_writer_set_alignment(qn_gguf_writer *writer, const qn_gguf *file);
+
 /* qn_gguf_writer_add_* - adds a metadata entry. */
 qn_status qn_gguf_writer_add_u32(qn_gguf_writer *writer, const char *key, uint32_t value);
 qn_status qn_gguf_writer_add_f32(qn_gguf_writer *writer, const char *key, float value);
@@ -215,12 +220,12 @@ qn_status qn_gguf_writer_add_i32s(qn_gguf_writer *writer, const char *key, const
 qn_status qn_gguf_writer_add_bools(qn_gguf_writer *writer, const char *key, const bool *values, size_t count);
 qn_status qn_gguf_writer_add_strings(qn_gguf_writer *writer, const char *key, const qn_string *values, size_t count);
 
-/* qn_gguf_writer_copy - adds an entry of an open file, unchanged. general.alignment is skipped: the writer uses the
- * default alignment. */
+/* qn_gguf_writer_copy - adds an entry of an open file, unchanged. general.alignment is skipped unless the writer
+ * has the alignment of a file. */
 qn_status qn_gguf_writer_copy(qn_gguf_writer *writer, const qn_gguf_kv *kv);
 
 /* qn_gguf_writer_add_tensor - adds the header of a tensor with `bytes` bytes of data. The data is stored in the
- * order of these calls, at multiples of QN_GGUF_DEFAULT_ALIGNMENT. */
+ * order of these calls, at multiples of the alignment. */
 qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *writer, qn_string name, uint32_t type, uint32_t n_dims,
                                     const uint64_t *dims, size_t bytes);
 

@@ -232,6 +232,7 @@ static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t ind
     if (!info)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%.*s' has type number %u, which is not supported", file->path,
                        QN_STRING_ARGS(t->name), t->type);
+    t->stored_type = t->type;
     if (t->type == QN_TYPE_Q2_0)
         return QN_OK;
     if (t->dims[0] % info->block_weights != 0)

@@ -17,6 +17,8 @@ struct bytes {
 
 struct qn_gguf_writer {
     qn_atomic_file file;
+    size_t alignment;
+    bool copies_alignment;      /* its key, too */
     struct bytes keys, tensors; /* the two sections of the header, serialised */
     uint64_t n_kv, n_tensors;
     size_t *tensor_bytes;
@@ -60,6 +62,7 @@ qn_status qn_gguf_writer_create(const char *path, qn_gguf_writer **out)
     qn_gguf_writer *w = calloc(1, sizeof *w);
     if (!w)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory to write it", path);
+    w->alignment = QN_GGUF_DEFAULT_ALIGNMENT;
     const qn_status status = qn_atomic_file_create(&w->file, path, QN_FILE_SHARED);
     if (status) {
         qn_gguf_writer_free(w);
@@ -78,6 +81,15 @@ void qn_gguf_writer_free(qn_gguf_writer *w)
     free(w->tensors.data);
     free(w->tensor_bytes);
     free(w);
+}
+
+qn_status qn_gguf_writer_set_alignment(qn_gguf_writer *w, const qn_gguf *file)
+{
+    if (w->n_kv || w->n_tensors)
+        return qn_fail(QN_ERR_INVALID, "%s: its alignment is set after keys or tensors were added", w->file.target);
+    w->alignment = qn_gguf_alignment(file);
+    w->copies_alignment = true;
+    return QN_OK;
 }
 
 static qn_status begin_kv(qn_gguf_writer *w, const char *key, size_t length, qn_gguf_type type)
@@ -153,7 +165,7 @@ qn_status qn_gguf_writer_add_strings(qn_gguf_writer *w, const char *key, const q
 
 qn_status qn_gguf_writer_copy(qn_gguf_writer *w, const qn_gguf_kv *kv)
 {
-    if (qn_string_equals(kv->key, "general.alignment"))
+    if (!w->copies_alignment && qn_string_equals(kv->key, "general.alignment"))
         return QN_OK;
     QN_TRY(begin_kv(w, kv->key.data, kv->key.length, kv->type));
     if (kv->type == QN_GGUF_ARRAY) {
@@ -174,7 +186,7 @@ qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *w, qn_string name, uint32_t 
                        QN_STRING_ARGS(name), n_dims, QN_GGUF_MAX_DIMS);
     if (bytes == 0)
         return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' has no bytes", w->file.target, QN_STRING_ARGS(name));
-    if (bytes > INT64_MAX - w->data_bytes - QN_GGUF_DEFAULT_ALIGNMENT)
+    if (bytes > INT64_MAX - w->data_bytes - w->alignment)
         return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' of %zu bytes makes the file too large", w->file.target,
                        QN_STRING_ARGS(name), bytes);
     QN_TRY(append_string(&w->tensors, name.data, name.length));
@@ -186,21 +198,26 @@ qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *w, qn_string name, uint32_t 
     QN_TRY(qn_realloc_array(&w->tensor_bytes, &w->tensor_bytes_capacity, (size_t)w->n_tensors + 1,
                             sizeof *w->tensor_bytes, "sizes of tensors"));
     w->tensor_bytes[w->n_tensors++] = bytes;
-    w->data_bytes += qn_round_up(bytes, QN_GGUF_DEFAULT_ALIGNMENT);
+    w->data_bytes += qn_round_up(bytes, w->alignment);
     return QN_OK;
 }
 
 static qn_status write_padding(qn_gguf_writer *w, size_t size)
 {
-    static const uint8_t zeros[QN_GGUF_DEFAULT_ALIGNMENT] = { 0 };
-    return qn_atomic_file_write(&w->file, zeros, qn_round_up(size, QN_GGUF_DEFAULT_ALIGNMENT) - size);
+    static const uint8_t zeros[4096] = { 0 };
+    for (size_t left = qn_round_up(size, w->alignment) - size; left > 0;) {
+        const size_t now = left < sizeof zeros ? left : sizeof zeros;
+        QN_TRY(qn_atomic_file_write(&w->file, zeros, now));
+        left -= now;
+    }
+    return QN_OK;
 }
 
 /* Allocates the disk space in advance, if the file system supports it, so that a full disk is an error now rather
  * than hours later. */
 static qn_status preallocate(qn_gguf_writer *w, size_t header_bytes)
 {
-    const off_t size = (off_t)(qn_round_up(header_bytes, QN_GGUF_DEFAULT_ALIGNMENT) + w->data_bytes);
+    const off_t size = (off_t)(qn_round_up(header_bytes, w->alignment) + w->data_bytes);
     if (fallocate(w->file.fd, 0, 0, size) != 0 && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
         return qn_fail(QN_ERR_IO, "%s: no disk space for its %lld bytes: %m", w->file.target, (long long)size);
     return QN_OK;

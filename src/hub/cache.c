@@ -1,6 +1,8 @@
 /* Paths, locks, references and links of the cache; finds a model in it. */
 #include "hub/cache.h"
 
+#include "gguf/gguf.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -224,6 +226,31 @@ qn_status qn_hub_read_snapshot(const qn_hub_cache *cache, const char *folder, co
     return status;
 }
 
+/* Reads what a file is for. That is no use of it: the time of last use stays, if the file is the user's. */
+static bool read_role(const char *path, qn_file_role *role)
+{
+    struct stat st;
+    if (stat(path, &st))
+        return false;
+    const bool known = qn_file_role_read(path, role);
+    const struct timespec before[2] = { st.st_atim, { .tv_nsec = UTIME_OMIT } };
+    (void)utimensat(AT_FDCWD, path, before, 0);
+    return known;
+}
+
+void qn_hub_read_roles(const qn_hub_cache *cache, const char *folder, qn_hub_files *files)
+{
+    for (size_t i = 0; i < files->count; i++) {
+        qn_hub_file *file = &files->at[i];
+        uint32_t no = 0, n_parts;
+        if (!qn_hub_path_is_gguf(file->path) || (qn_gguf_split_numbers(file->path, &no, &n_parts) && no != 0))
+            continue;
+        char *path = qn_hub_path("%s/%s/snapshots/%s/%s", cache->path, folder, files->commit, file->path);
+        file->has_role = path && read_role(path, &file->role);
+        free(path);
+    }
+}
+
 /* Sets the time of last use to now; in a read-only cache it stays. */
 static void mark_used(const qn_hub_cache *cache, const char *path)
 {
@@ -253,14 +280,18 @@ static char *use(const qn_hub_cache *cache, const char *folder, const qn_hub_fil
     return first;
 }
 
-/* Finds the model in one snapshot. *path is NULL if it is missing or incomplete. path NULL: sets only *found. */
+/* Finds the model in one snapshot. *path is NULL if it is missing or incomplete. path NULL: sets only *found. drafters:
+ * a drafter that was not named will do. */
 static qn_status find_in(const qn_hub_cache *cache, const char *folder, const char *commit, const qn_hub_name *name,
-                         bool *found, char **path)
+                         bool drafters, bool *found, char **path)
 {
     qn_hub_files files;
     qn_hub_selection selection = { 0 };
     qn_status status = qn_hub_read_snapshot(cache, folder, commit, &files);
-    *found = !status && qn_hub_select(&files, name, UINT64_MAX, &selection) == QN_OK;
+    if (!status && !*name->file)
+        qn_hub_read_roles(cache, folder, &files);
+    *found =
+        !status && qn_hub_select(&files, name, UINT64_MAX, &selection) == QN_OK && (drafters || !selection.is_drafter);
     if (*found && path) {
         *path = use(cache, folder, &files, &selection);
         status = *path ? QN_OK : QN_ERR_MEMORY;
@@ -280,7 +311,7 @@ qn_status qn_hub_find_cached(const qn_hub_cache *cache, const qn_hub_name *name,
     if (folder)
         qn_hub_read_ref(cache, folder, name->revision, commit);
     if (folder && *commit)
-        status = find_in(cache, folder, commit, name, &found, path);
+        status = find_in(cache, folder, commit, name, false, &found, path);
     free(folder);
     return status;
 }
@@ -302,7 +333,7 @@ qn_status qn_hub_find_elsewhere(const qn_hub_cache *cache, const qn_hub_name *na
             fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) || st.st_mtim.tv_sec < newest.tv_sec ||
             (st.st_mtim.tv_sec == newest.tv_sec && st.st_mtim.tv_nsec < newest.tv_nsec))
             continue;
-        status = find_in(cache, folder, entry->d_name, name, &found, NULL);
+        status = find_in(cache, folder, entry->d_name, name, true, &found, NULL);
         if (!status && found) {
             newest = st.st_mtim;
             strcpy(commit, entry->d_name);
@@ -311,7 +342,7 @@ qn_status qn_hub_find_elsewhere(const qn_hub_cache *cache, const qn_hub_name *na
     if (directory)
         closedir(directory);
     if (!status && *commit)
-        status = find_in(cache, folder, commit, name, &found, path);
+        status = find_in(cache, folder, commit, name, true, &found, path);
     free(snapshots);
     free(folder);
     return status;

@@ -57,12 +57,17 @@ qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char 
  * missing snapshot has no files. Free the list with qn_hub_files_free, even after an error. */
 qn_status qn_hub_read_snapshot(const qn_hub_cache *cache, const char *folder, const char *commit, qn_hub_files *files);
 
+/* qn_hub_read_roles - sets the roles of the GGUF files of a snapshot, of split models those of the first parts. Files
+ * that cannot be read have none. */
+void qn_hub_read_roles(const qn_hub_cache *cache, const char *folder, qn_hub_files *files);
+
 /* qn_hub_find_cached - finds the path of a model's file, or of the first of its parts, in the snapshot of its revision;
- * NULL if it is missing or incomplete; free() it. Marks the files as used now. */
+ * NULL if it is missing or incomplete, or if only drafters are there and none is named; free() it. Marks the files as
+ * used now. */
 qn_status qn_hub_find_cached(const qn_hub_cache *cache, const qn_hub_name *name, char **path);
 
 /* qn_hub_find_elsewhere - the same in any snapshot that has the model, the last changed first; returns its commit,
- * too. */
+ * too. A drafter is taken where there is nothing else. */
 qn_status qn_hub_find_elsewhere(const qn_hub_cache *cache, const qn_hub_name *name,
                                 char commit[QN_HUB_COMMIT_LENGTH + 1], char **path);
 

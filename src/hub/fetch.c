@@ -179,9 +179,9 @@ static qn_status fetch_file(struct fetch *f, qn_hub_file *file, uint32_t part)
 
 static qn_status fetch_selected(struct fetch *f)
 {
+    qn_status status = QN_OK;
+    qn_hub_cache_close(&f->cache);
     QN_TRY(qn_hub_cache_open(f->settings->cache, true, &f->cache));
-    f->folder = qn_hub_folder(f->name->repo);
-    qn_status status = f->folder ? QN_OK : QN_ERR_MEMORY;
     for (size_t i = 0; i < f->selection.count && !status; i++)
         status = fetch_file(f, &f->files.at[f->selection.at[i]], (uint32_t)i);
     if (status)
@@ -189,24 +189,59 @@ static qn_status fetch_selected(struct fetch *f)
     qn_hub_tag(&f->cache);
     /* The reference comes last: until then, offline use finds the earlier content. */
     QN_TRY(qn_hub_write_ref(&f->cache, f->folder, f->name->revision, f->files.commit));
+    free(f->path);
     f->path = qn_hub_path("%s/%s/snapshots/%s/%s", f->cache.path, f->folder, f->files.commit,
                           f->files.at[f->selection.at[0]].path);
     return f->path ? QN_OK : QN_ERR_MEMORY;
 }
 
+/* Says that a drafter was selected, or that one is next to the model. */
+static qn_status log_drafter(const struct fetch *f)
+{
+    char line[QN_HUB_PATH_SIZE + 512];
+    QN_TRY(qn_hub_offer_drafter(&f->files, f->name, &f->selection, line, sizeof line));
+    if (*line && f->params->on_log)
+        f->params->on_log(f->params->user, line);
+    return QN_OK;
+}
+
+/* Selects and downloads. What is in the cache is judged by its content: if a file that was selected by its name turns
+ * out to be a drafter, another is selected. */
+static qn_status fetch_model(struct fetch *f)
+{
+    bool again = true;
+    while (again) {
+        qn_hub_selection_free(&f->selection);
+        qn_hub_read_roles(&f->cache, f->folder, &f->files);
+        QN_TRY(qn_hub_select(&f->files, f->name, f->params->memory, &f->selection));
+        if (*f->selection.why)
+            qn_hub_log(f->params, "%s", f->selection.why);
+        QN_TRY(fetch_selected(f));
+        const qn_hub_file *file = &f->files.at[f->selection.at[0]];
+        const bool known = file->has_role;
+        qn_hub_read_roles(&f->cache, f->folder, &f->files);
+        again = !*f->name->file && !known && file->has_role && file->role != QN_FILE_MODEL &&
+                !f->selection.is_drafter && qn_hub_guess_drafter(f->name->type) == QN_HUB_ORDINARY;
+        if (again)
+            qn_hub_log(f->params, "%s is no model by what it contains", file->path);
+    }
+    return log_drafter(f);
+}
+
 qn_status qn_hub_fetch(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name,
                        char **path)
 {
-    struct fetch f = { .settings = settings, .params = params, .name = name, .cache = { .fd = -1 } };
-    qn_status status = qn_hub_http_create(settings, params, &f.http);
+    struct fetch f = {
+        .settings = settings, .params = params, .name = name, .cache = { .fd = -1, .path = settings->cache }
+    };
+    f.folder = qn_hub_folder(name->repo);
+    qn_status status = f.folder ? qn_hub_http_create(settings, params, &f.http) : QN_ERR_MEMORY;
     if (!status)
         status = list_files(&f);
     if (!status)
-        status = qn_hub_select(&f.files, name, params->memory, &f.selection);
-    if (!status && *f.selection.why)
-        qn_hub_log(params, "%s", f.selection.why);
-    if (!status)
-        status = fetch_selected(&f);
+        status = fetch_model(&f);
+    if (status)
+        free(f.path);
     *path = status ? NULL : f.path;
     free(f.folder);
     qn_hub_cache_close(&f.cache);

@@ -27,6 +27,7 @@ typedef struct qn_hub_params {
 } qn_hub_params;
 
 /* qn_hub_pull - downloads the model that a name selects, unless it is in the cache, and verifies its size and hash.
+ * on_log hears of a drafter in the repository.
  *
  *   path   of the file, or of the first part of a split model, in the cache; free() it
  *
@@ -51,11 +52,13 @@ typedef struct qn_hub_entry {
     const char *revision;    /* a branch or tag of the file, other than main; or "" */
     uint32_t n_files;
     uint64_t bytes;
-    time_t used;   /* time of last use */
-    bool outdated; /* branch main now has another file or none, and no other branch or tag of the cache has it */
+    time_t used;     /* time of last use */
+    bool is_drafter; /* it drafts tokens for a model */
+    bool outdated;   /* branch main now has another file or none, and no other branch or tag of the cache has it */
 } qn_hub_entry;
 
-/* qn_hub_list - lists the models in the cache, sorted by repository and file. on_entry returns false to stop. */
+/* qn_hub_list - lists the models and drafters in the cache, sorted by repository and file. on_entry returns false to
+ * stop. */
 qn_status qn_hub_list(bool (*on_entry)(void *user, const qn_hub_entry *entry), void *user);
 
 typedef struct qn_hub_removed {

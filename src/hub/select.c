@@ -12,6 +12,9 @@
 #include <string.h>
 #include <strings.h>
 
+/* A server lists any number of files; each is compared with all only among these. */
+enum { MAX_COMPARED = 2000 };
+
 static bool find(const qn_hub_files *files, const char *path, size_t *index)
 {
     size_t low = 0, high = files->count;
@@ -32,9 +35,12 @@ static bool find(const qn_hub_files *files, const char *path, size_t *index)
 
 /* ---- Models ---- */
 
-static bool is_model(const char *path)
+static bool is_model(const qn_hub_file *file)
 {
     char type[QN_HUB_TYPE_SIZE];
+    const char *path = file->path;
+    if (file->has_role && (file->role == QN_FILE_PROJECTOR || file->role == QN_FILE_IMATRIX))
+        return false;
     const bool importance = strcasestr(qn_hub_path_base(path), "imatrix") && !qn_hub_path_type(path, type);
     return qn_hub_path_is_gguf(path) && !strcasestr(qn_hub_path_base(path), "mmproj") && !importance;
 }
@@ -56,6 +62,37 @@ static void measure(const qn_hub_files *files, qn_hub_model *model)
     }
 }
 
+/* Whether a file whose name has MTP in it is the block alone: much smaller than the file without the word that has its
+ * type, or if there is none, than the largest. */
+static bool is_small(const qn_hub_model *models, size_t count, const qn_hub_model *model)
+{
+    uint64_t largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (models[i].guess != QN_HUB_ORDINARY)
+            continue;
+        if (strcmp(models[i].type, model->type) == 0)
+            return model->bytes && model->bytes < models[i].bytes / 2;
+        largest = models[i].bytes > largest ? models[i].bytes : largest;
+    }
+    return model->bytes && model->bytes < largest / 2;
+}
+
+/* Whether a model drafts for another. Content decides what an MTP block is, but a small model that is meant to draft is
+ * like any other, so that its name counts. */
+static bool is_drafter(const qn_hub_files *files, const qn_hub_model *models, size_t count, const qn_hub_model *model)
+{
+    const qn_hub_file *file = &files->at[model->first];
+    if (file->has_role && file->role == QN_FILE_DRAFTER)
+        return true;
+    switch (model->guess) {
+    case QN_HUB_ORDINARY: return false;
+    case QN_HUB_DRAFTER: return true;
+    case QN_HUB_MTP: return !file->has_role;
+    case QN_HUB_PERHAPS_MTP: return !file->has_role && count <= MAX_COMPARED && is_small(models, count, model);
+    }
+    return false;
+}
+
 qn_status qn_hub_models(const qn_hub_files *files, qn_hub_model **models, size_t *count)
 {
     size_t capacity = 0;
@@ -64,7 +101,7 @@ qn_status qn_hub_models(const qn_hub_files *files, qn_hub_model **models, size_t
     for (size_t i = 0; i < files->count; i++) {
         const char *path = files->at[i].path;
         uint32_t no = 0, n_parts = 1;
-        if (!is_model(path) || (qn_gguf_split_numbers(path, &no, &n_parts) && no != 0))
+        if (!is_model(&files->at[i]) || (qn_gguf_split_numbers(path, &no, &n_parts) && no != 0))
             continue;
         const qn_status status =
             qn_realloc_array(models, &capacity, *count + 1, sizeof **models, "models of a repository");
@@ -76,9 +113,24 @@ qn_status qn_hub_models(const qn_hub_files *files, qn_hub_model **models, size_t
         qn_hub_model *model = &(*models)[(*count)++];
         *model = (qn_hub_model){ .first = i, .n_parts = n_parts };
         (void)qn_hub_path_type(path, model->type);
+        model->guess = qn_hub_guess_drafter(path);
         measure(files, model);
     }
+    for (size_t i = 0; i < *count; i++)
+        (*models)[i].is_drafter = is_drafter(files, *models, *count, &(*models)[i]);
     return QN_OK;
+}
+
+/* Leaves out drafters. Returns false, and leaves all, if there is nothing else. */
+static bool leave_out_drafters(qn_hub_model *models, size_t *count)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < *count; i++)
+        if (!models[i].is_drafter)
+            models[n++] = models[i];
+    if (n)
+        *count = n;
+    return n > 0;
 }
 
 /* ---- By file ---- */
@@ -297,10 +349,111 @@ qn_status qn_hub_select(const qn_hub_files *files, const qn_hub_name *name, uint
     if (*name->file)
         return take_named(files, name, selection);
     QN_TRY(qn_hub_models(files, &models, &count));
+    const bool named = qn_hub_guess_drafter(name->type) != QN_HUB_ORDINARY;
+    const bool has_models = named || leave_out_drafters(models, &count);
     const qn_status status = *name->type ? take_type(files, name, models, count, selection)
                                          : take_best(files, name, models, count, memory, selection);
+    selection->is_drafter = !status && !has_models;
     free(models);
     return status;
+}
+
+/* ---- Drafters ---- */
+
+/* A part of a file's name. */
+struct words {
+    const char *at, *end;
+};
+
+/* The name of a model up to its type, without the word for a kind of drafter at the beginning: "mtp-". */
+static struct words words_of(const qn_hub_files *files, const qn_hub_model *model)
+{
+    const char *name = qn_hub_path_base(files->at[model->first].path);
+    const char *type = *model->type ? strcasestr(name, model->type) : NULL;
+    struct words words = { name, type ? type : name + strlen(name) };
+    char first[16];
+    const size_t n = strcspn(name, "-_.");
+    snprintf(first, sizeof first, "%.*s", n < sizeof first ? (int)n : 0, name);
+    if (n < (size_t)(words.end - name) && qn_hub_guess_drafter(first) != QN_HUB_ORDINARY)
+        words.at += n;
+    return words;
+}
+
+static bool next_word(struct words *words, const char **word, size_t *length)
+{
+    while (words->at < words->end && strchr("-_.", *words->at))
+        words->at++;
+    *word = words->at;
+    while (words->at < words->end && !strchr("-_.", *words->at))
+        words->at++;
+    *length = (size_t)(words->at - *word);
+    return *length > 0;
+}
+
+/* The number of words at the beginning of two names that are the same, ignoring case. */
+static size_t common_words(struct words a, struct words b)
+{
+    const char *left, *right;
+    size_t n = 0, m, count = 0;
+    while (next_word(&a, &left, &n) && next_word(&b, &right, &m) && n == m && strncasecmp(left, right, n) == 0)
+        count++;
+    return count;
+}
+
+/* Whether drafter a fits a model better than b: its name has more of the model's words, or it is of a better type, or
+ * larger. */
+static bool fits_better(const qn_hub_files *files, const qn_hub_model *model, const qn_hub_model *a,
+                        const qn_hub_model *b)
+{
+    const struct words name = words_of(files, model);
+    const size_t m = common_words(name, words_of(files, a)), n = common_words(name, words_of(files, b));
+    if (m != n)
+        return m > n;
+    return rank_of(a) != rank_of(b) ? rank_of(a) < rank_of(b) : a->bytes > b->bytes;
+}
+
+/* How a drafter is used. An MTP block may also be joined to the model's file. */
+static const char *use_of(const qn_hub_model *drafter)
+{
+    return drafter->guess == QN_HUB_DRAFTER ? "--draft-model FILE" : "--draft-model FILE or quern graft";
+}
+
+static void offer(const qn_hub_files *files, const qn_hub_name *name, const qn_hub_model *models, size_t count,
+                  const qn_hub_model *model, char *line, size_t size)
+{
+    const qn_hub_model *best = NULL;
+    const bool is_main = strcmp(name->revision, "main") == 0;
+    for (size_t i = 0; i < count; i++)
+        if (models[i].is_drafter && models[i].n_listed == models[i].n_parts &&
+            (!best || fits_better(files, model, &models[i], best)))
+            best = &models[i];
+    if (!best)
+        return;
+    const char *path = files->at[best->first].path;
+    snprintf(line, size, "this repository has a drafter, %.3g GB: pull it with quern pull %s%s%s:%s; use it with %s",
+             (double)best->bytes * 1e-9, name->repo, is_main ? "" : "@", is_main ? "" : name->revision, path,
+             use_of(best));
+}
+
+qn_status qn_hub_offer_drafter(const qn_hub_files *files, const qn_hub_name *name, const qn_hub_selection *selection,
+                               char *line, size_t size)
+{
+    qn_hub_model *models;
+    size_t count;
+    line[0] = '\0';
+    QN_TRY(qn_hub_models(files, &models, &count));
+    for (size_t i = 0; i < count && selection->count; i++) {
+        const char *path = files->at[models[i].first].path;
+        if (models[i].first != selection->at[0])
+            continue;
+        if (models[i].is_drafter)
+            snprintf(line, size, "%s is a drafter, which runs next to a model: use it with %s", qn_hub_path_base(path),
+                     use_of(&models[i]));
+        else
+            offer(files, name, models, count, &models[i], line, size);
+    }
+    free(models);
+    return QN_OK;
 }
 
 void qn_hub_selection_free(qn_hub_selection *selection)

@@ -174,6 +174,7 @@ static void list_model(struct listing *l, const qn_hub_files *files, const qn_hu
             .n_files = (uint32_t)selection.count,
             .bytes = selection.bytes,
             .revision = revision,
+            .is_drafter = model->is_drafter,
             .outdated = !is_main && !*revision,
             .used = last_use(l->cache, l->folder, files, &selection),
         };
@@ -214,6 +215,8 @@ static qn_status list_snapshot(struct listing *l, const char *commit)
     qn_hub_model *models = NULL;
     size_t count = 0;
     qn_status status = qn_hub_read_snapshot(l->cache, l->folder, commit, &files);
+    if (!status)
+        qn_hub_read_roles(l->cache, l->folder, &files);
     if (!status)
         status = qn_hub_models(&files, &models, &count);
     for (size_t i = 0; i < count && !status && l->go_on; i++)

@@ -146,8 +146,7 @@ qn_status qn_weights_vector(qn_weights *weights, int layer, const char *name, si
     return qn_weights_floats(weights, layer, name, n, 1, out);
 }
 
-/* Returns N of the name "blk.N.suffix", or UINT32_MAX. */
-static uint32_t block_index(qn_string name)
+uint32_t qn_weights_block(qn_string name)
 {
     uint64_t block = 0;
     size_t i = 4;
@@ -165,7 +164,7 @@ qn_status qn_weights_check_all_used(const qn_weights *weights, const char *archi
 {
     for (size_t i = 0; i < qn_gguf_n_tensors(weights->file); i++) {
         const qn_gguf_tensor *t = qn_gguf_tensor_at(weights->file, i);
-        const uint32_t block = block_index(t->name);
+        const uint32_t block = qn_weights_block(t->name);
         const int length = (int)(t->name.length < NAME_MAX_BYTES ? t->name.length : NAME_MAX_BYTES - 1);
         char name[NAME_MAX_BYTES];
         snprintf(name, sizeof name, "%.*s", length, t->name.data);

@@ -57,6 +57,9 @@ qn_status qn_weights_vector(qn_weights *weights, int layer, const char *name, si
 /* qn_weights_has - returns whether the tensor exists. */
 bool qn_weights_has(const qn_weights *weights, int layer, const char *name);
 
+/* qn_weights_block - returns N of the name "blk.N.suffix", or UINT32_MAX. */
+uint32_t qn_weights_block(qn_string name);
+
 /* qn_weights_check_all_used - returns QN_ERR_UNSUPPORTED, naming the tensor, if a tensor was not looked up, or a
  * rotated one is not used in a matmul. Ignores tensors of blocks first_ignored to end_ignored - 1. */
 qn_status qn_weights_check_all_used(const qn_weights *weights, const char *architecture, uint32_t first_ignored,

@@ -6,7 +6,7 @@ model=$golden/qwen3.f16.gguf
 # ---- Bad usage ----
 refuses 2 "unknown command 'nonsense'" nonsense
 refuses 2 "unknown option '--nonsense'" --nonsense
-for command in run chat batch bench perplexity tokenize logits info quantize convert pull list rm; do
+for command in run chat batch bench perplexity tokenize logits info quantize convert graft pull list rm; do
     refuses 2 "unknown option '--nonsense'" $command --nonsense
     quern $command --help
     { [ $status -eq 0 ] && grep -q "^usage: quern $command" "$work/out"; } || fail "quern $command --help"

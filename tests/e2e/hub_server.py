@@ -5,7 +5,7 @@ Serves the API of a model's files and their content as the hub does: LFS files b
 once with the SHA-1 of their git blob. The name of the repository t/NAME says how it misbehaves: the table at the end. A second port
 plays the content delivery network. FOLDER gets the file `ports` when both listen, and `log` with a line for each request. With TLS_CERT and
 TLS_KEY in the environment, a third port speaks TLS. BIG_FILE is served by sendfile as t/big."""
-import hashlib, json, os, random, socket, ssl, sys, threading, time
+import hashlib, json, os, random, socket, ssl, struct, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -59,6 +59,8 @@ MODELS = {  # files that are models
     "parrot-F16.gguf": File(open(os.path.join(golden, "parrot.gguf"), "rb").read()),
     "qwen3-Q1_0.gguf": File(open(os.path.join(golden, "qwen3.q1_0.gguf"), "rb").read()),
 }
+# A file of an architecture that drafts: one key, no tensors.
+dflash = File(b"GGUF" + struct.pack("<IQQQ20sIQ6s", 3, 0, 1, 20, b"general.architecture", 8, 6, b"dflash"))
 OTHERS = {"parrot-F16.gguf": MODELS["parrot-F16.gguf"], "qwen3-Q1_0.gguf": small}  # of t/revisions, except on branch main
 REVISIONS = {"main": COMMIT, COMMIT: COMMIT, "v1.0": NEXT_COMMIT, "refs/pr/1": NEXT_COMMIT, NEXT_COMMIT: NEXT_COMMIT, "abc": "a" * 40}
 ONE = {"m-Q1_0.gguf": small}
@@ -273,6 +275,9 @@ REPOS["no-part"] = ({path: file for path, file in FILES.items() if path.startswi
 REPOS["long-name"] = ({"n" * 250 + ".gguf": small}, "long-name")
 REPOS["none"] = ({"config.json": FILES["config.json"]}, "none")
 REPOS["unreadable"] = ({"m-IQ3_XXS.gguf": small, "m-IQ2_S.gguf": small}, "unreadable")
+REPOS["drafters"] = ({"parrot-F16.gguf": MODELS["parrot-F16.gguf"], "parrot-DFlash-Q4_0.gguf": dflash, "MTP/parrot-Q8_0-MTP.gguf": dflash}, "good")
+REPOS["hidden"] = ({"parrot-F16.gguf": MODELS["parrot-F16.gguf"], "x-Q4_0.gguf": dflash}, "good")
+REPOS["only-drafter"] = ({"m-DFlash-Q8_0.gguf": dflash}, "good")
 REPOS["same"] = ({"a-Q4_0.gguf": small, "b-Q4_0.gguf": small}, "same")
 if len(sys.argv) > 2:
     REPOS["big"] = ({"big-Q1_0.gguf": File(path=sys.argv[2])}, "big")

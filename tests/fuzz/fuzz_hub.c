@@ -56,6 +56,10 @@ static void select_some(const qn_hub_files *files, const qn_hub_name *name)
                 if (selection.at[i] >= files->count)
                     abort();
         }
+        char line[512];
+        (void)qn_hub_offer_drafter(files, name, &selection, line, sizeof line);
+        if (strlen(line) >= sizeof line)
+            abort();
         qn_hub_selection_free(&selection);
     }
 }

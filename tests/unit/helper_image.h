@@ -87,13 +87,13 @@ static void put_data(size_t alignment, size_t bytes)
 }
 
 /* Opens a copy of the exact size, so that the address sanitizer detects reads past the end. */
-static qn_status open_image(const struct image *m, qn_gguf **file, uint8_t **copy)
+static qn_status open_image(const struct image *m, qn_gguf **file, uint8_t **copied)
 {
-    *copy = malloc(m->size ? m->size : 1);
-    assert_non_null(*copy);
+    *copied = malloc(m->size ? m->size : 1);
+    assert_non_null(*copied);
     if (m->size)
-        memcpy(*copy, m->data, m->size);
-    return qn_gguf_open_memory(*copy, m->size, "image", file);
+        memcpy(*copied, m->data, m->size);
+    return qn_gguf_open_memory(*copied, m->size, "image", file);
 }
 
 #endif

@@ -314,6 +314,187 @@ TEST(test_split)
     qn_hub_files_free(&listed);
 }
 
+/* ---- Drafters ---- */
+
+TEST(names_of_drafters)
+{
+    static const struct {
+        const char *path;
+        qn_hub_guess guess;
+    } cases[] = {
+        { "Qwen3.6-27B-Q8_0.gguf", QN_HUB_ORDINARY },
+        { "mtp-Qwen3.6-27B-NVFP4.gguf", QN_HUB_MTP },
+        { "MTP-x.gguf", QN_HUB_MTP },
+        { "MTP/gemma-4-E2B-it-Q8_0-MTP.gguf", QN_HUB_MTP },
+        { "UD-Q2/MTP/x.gguf", QN_HUB_MTP },
+        { "Qwen3-Next-MTP-only-BF16.gguf", QN_HUB_MTP },
+        { "x-mtp-head.gguf", QN_HUB_MTP },
+        { "Qwen3.6-27B-NVFP4-Q4_K_M-mtp.gguf", QN_HUB_PERHAPS_MTP },
+        { "ornith-9b-mtp-kl-Q8_0.gguf", QN_HUB_PERHAPS_MTP },
+        { "Qwen3.6-27B-MTP-GGUF/x.gguf", QN_HUB_MTP },
+        { "Qwen3.6-35B-A3B-DFlash-Q8_0.gguf", QN_HUB_DRAFTER },
+        { "dflash-draft-3.6-q4_k_m.gguf", QN_HUB_DRAFTER },
+        { "eagle3-x.gguf", QN_HUB_DRAFTER },
+        { "Qwen3.6-27B-PRISM-EAGLE3.gguf", QN_HUB_DRAFTER },
+        { "Mistral-Small-DRAFT-0.5B_Q8_0.gguf", QN_HUB_DRAFTER },
+        { "model_draft_q8_0.gguf", QN_HUB_DRAFTER },
+        { "drafts/x.gguf", QN_HUB_DRAFTER },
+        { "smtp-x.gguf", QN_HUB_ORDINARY }, /* parts of words are none */
+        { "overdraft-x.gguf", QN_HUB_ORDINARY },
+        { "beagle3.gguf", QN_HUB_ORDINARY },
+        { "mtp2-x.gguf", QN_HUB_ORDINARY },
+        { "dflash", QN_HUB_DRAFTER }, /* words that are looked for */
+        { "mtp", QN_HUB_PERHAPS_MTP },
+        { "Q8_0", QN_HUB_ORDINARY },
+        { "", QN_HUB_ORDINARY },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        label("%s", cases[i].path);
+        assert_int_equal(qn_hub_guess_drafter(cases[i].path), cases[i].guess);
+    }
+}
+
+/* What is said about drafters after a selection. */
+static const char *offer_after(const char *text)
+{
+    static char line[512];
+    qn_hub_name name;
+    qn_hub_selection selection;
+    assert_ok(qn_hub_name_parse(text, &name));
+    qn_hub_files_sort(&listed);
+    assert_ok(qn_hub_select(&listed, &name, UINT64_MAX, &selection));
+    assert_ok(qn_hub_offer_drafter(&listed, &name, &selection, line, sizeof line));
+    qn_hub_selection_free(&selection);
+    return line;
+}
+
+/* Sets what a listed file was found to be. */
+static void has_role(const char *path, qn_file_role role)
+{
+    qn_hub_files_sort(&listed);
+    for (size_t i = 0; i < listed.count; i++)
+        if (strcmp(listed.at[i].path, path) == 0) {
+            listed.at[i].has_role = true;
+            listed.at[i].role = role;
+            return;
+        }
+    fail_msg("%s is not listed", path);
+}
+
+TEST(drafters_are_not_selected)
+{
+    static const uint64_t giga = 1000000000;
+    add("m-F16.gguf", 16 * giga);
+    add("m-Q4_K_M.gguf", 5 * giga);
+    add("mtp-m-Q8_0.gguf", 1 * giga);
+    add("m-MTP-BF16.gguf", 2 * giga); /* a head: the model has 16 in this type and that */
+    add("m-DFlash-Q8_0.gguf", 2 * giga);
+    add("m-EAGLE3-F32.gguf", 1 * giga);
+    add("m-draft-Q1_0.gguf", 1 * giga);
+    assert_selects("a/b", 100 * giga, 1, "m-Q4_K_M.gguf");
+    assert_null(select_from("a/b:Q8_0", 100 * giga, 1));
+    assert_text("no model of type Q8_0; there is F16, Q4_K_M");
+    assert_null(select_from("a/b:BF16", 100 * giga, 1));
+    assert_selects("a/b:F16", 1, 1, "m-F16.gguf");
+    assert_selects("a/b:mtp-m-Q8_0.gguf", 1, 1, "mtp-m-Q8_0.gguf"); /* named ones are */
+    assert_selects("a/b:dflash", 1, 1, "m-DFlash-Q8_0.gguf");
+    assert_selects("a/b:eagle3", 1, 1, "m-EAGLE3-F32.gguf");
+    qn_hub_files_free(&listed);
+}
+
+/* Models with their block have names with MTP; such a block alone is small. */
+TEST(models_with_a_block)
+{
+    static const uint64_t giga = 1000000000;
+    add("x-mtp-kl-Q8_0.gguf", 9 * giga);
+    add("x-mtp-kl-Q4_K_M.gguf", 6 * giga);
+    add("mtp-x-mtp-kl-Q8_0.gguf", 2 * giga);
+    assert_selects("a/b:Q8_0", 1, 1, "x-mtp-kl-Q8_0.gguf");
+    assert_selects("a/b", 100 * giga, 1, "x-mtp-kl-Q8_0.gguf");
+    assert_string_equal(offer_after("a/b"),
+                        "this repository has a drafter, 2 GB: pull it with quern pull "
+                        "a/b:mtp-x-mtp-kl-Q8_0.gguf; use it with --draft-model FILE or quern graft");
+    qn_hub_files_free(&listed);
+    add("y-Q4_K_M.gguf", 6 * giga);
+    add("y-MTP-Q4_K_M.gguf", 7 * giga);
+    add("y-MTP-Q8_0.gguf", 10 * giga); /* no other file has its type, and it is not small */
+    assert_selects("a/b:Q8_0", 1, 1, "y-MTP-Q8_0.gguf");
+    assert_selects("a/b", 100 * giga, 1, "y-MTP-Q8_0.gguf");
+    assert_string_equal(offer_after("a/b"), "");
+    qn_hub_files_free(&listed);
+    add("z-Q4_K_M.gguf", 0); /* sizes that are not known */
+    add("z-MTP-Q4_K_M.gguf", 0);
+    assert_null(select_from("a/b:Q4_K_M", 1, 1));
+    assert_text("2 models match");
+    qn_hub_files_free(&listed);
+}
+
+TEST(repositories_of_drafters)
+{
+    qn_hub_name name;
+    qn_hub_selection selection;
+    add("m-DFlash-Q8_0.gguf", 2);
+    add("m-DFlash-BF16.gguf", 3);
+    assert_selects("a/m-DFlash", 100, 1, "m-DFlash-Q8_0.gguf");
+    assert_selects("a/m-DFlash:BF16", 1, 1, "m-DFlash-BF16.gguf");
+    assert_ok(qn_hub_name_parse("a/m-DFlash", &name));
+    assert_ok(qn_hub_select(&listed, &name, 100, &selection));
+    assert_true(selection.is_drafter);
+    qn_hub_selection_free(&selection);
+    assert_string_equal(offer_after("a/m-DFlash"),
+                        "m-DFlash-Q8_0.gguf is a drafter, which runs next to a model: use it with --draft-model FILE");
+    add("m-Q4_0.gguf", 9);
+    assert_selects("a/m-DFlash", 100, 1, "m-Q4_0.gguf");
+    assert_ok(qn_hub_name_parse("a/m-DFlash:dflash", &name));
+    name.type[0] = '\0';
+    assert_ok(qn_hub_select(&listed, &name, 100, &selection));
+    assert_false(selection.is_drafter);
+    qn_hub_selection_free(&selection);
+    qn_hub_files_free(&listed);
+}
+
+/* Content decides, but a small model that is meant to draft is like any other. */
+TEST(drafters_by_their_content)
+{
+    add("m-Q4_0.gguf", 9);
+    add("other-Q8_0.gguf", 3);
+    add("mtp-whole-Q5_0.gguf", 8);
+    add("m-draft-F16.gguf", 1);
+    add("eyes-Q4_1.gguf", 1);
+    assert_selects("a/b", 100, 1, "m-Q4_0.gguf");
+    assert_selects("a/b:Q8_0", 1, 1, "other-Q8_0.gguf");
+    has_role("other-Q8_0.gguf", QN_FILE_DRAFTER);
+    has_role("mtp-whole-Q5_0.gguf", QN_FILE_MODEL);
+    has_role("m-draft-F16.gguf", QN_FILE_MODEL);
+    has_role("eyes-Q4_1.gguf", QN_FILE_PROJECTOR);
+    assert_null(select_from("a/b:Q8_0", 1, 1));
+    assert_selects("a/b:Q5_0", 1, 1, "mtp-whole-Q5_0.gguf");
+    assert_null(select_from("a/b:F16", 1, 1));
+    assert_null(select_from("a/b:Q4_1", 1, 1));
+    qn_hub_files_free(&listed);
+}
+
+TEST(the_drafter_that_fits)
+{
+    add("Qwen3.6-27B-Q4_K_M.gguf", 16000000000);
+    add("Qwen3.6-9B-Q4_K_M.gguf", 6000000000);
+    add("mtp-Qwen3.6-9B-Q8_0.gguf", 3000000000);
+    add("mtp-Qwen3.6-27B-BF16.gguf", 5600000000);
+    add("mtp-Qwen3.6-27B-Q8_0.gguf", 3000000000);
+    add("mtp-Qwen3.6-27B-Q4_0.gguf", 1600000000);
+    assert_contains(offer_after("a/b:Qwen3.6-27B-Q4_K_M.gguf"),
+                    "quern pull a/b:mtp-Qwen3.6-27B-Q8_0.gguf; use it with");
+    assert_contains(offer_after("a/b@v1:Qwen3.6-9B-Q4_K_M.gguf"), "quern pull a/b@v1:mtp-Qwen3.6-9B-Q8_0.gguf; use it");
+    assert_contains(offer_after("a/b:mtp-Qwen3.6-27B-Q4_0.gguf"), "mtp-Qwen3.6-27B-Q4_0.gguf is a drafter");
+    qn_hub_files_free(&listed);
+    add("m-Q4_0.gguf", 9);
+    add("config.json", 1);
+    add("mtp-m-Q8_0-00001-of-00002.gguf", 1); /* a part is missing */
+    assert_string_equal(offer_after("a/b"), "");
+    assert_string_equal(offer_after("a/b:config.json"), "");
+    qn_hub_files_free(&listed);
+}
+
 /* ---- The hub's answer ---- */
 
 #define SHA "\"sha\": \"0123456789abcdef0123456789abcdef01234567\""

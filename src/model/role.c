@@ -1,0 +1,64 @@
+/* Roles of files. Architectures of drafters are llama.cpp's (dflash, eagle3, gemma4-assistant), and those of older
+ * branches ("dflash-draft"). */
+#include "model/role.h"
+
+#include "model/keys.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool contains(qn_string s, const char *word)
+{
+    return s.length > 0 && memmem(s.data, s.length, word, strlen(word)) != NULL;
+}
+
+static bool is_text(const qn_gguf *file, const char *key, const char *text)
+{
+    const qn_gguf_kv *kv = qn_gguf_find(file, key);
+    return kv && kv->type == QN_GGUF_STRING && qn_string_equals(kv->string, text);
+}
+
+static bool is_drafter_architecture(qn_string architecture)
+{
+    static const char *const words[] = { "dflash", "dspark", "eagle", "-assistant", "-draft" };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (contains(architecture, words[i]))
+            return true;
+    return false;
+}
+
+/* Whether the file has an MTP block and not the first layer, by which llama.cpp tells such files, too. */
+static bool is_block_alone(const qn_gguf *file, qn_string architecture)
+{
+    char name[64];
+    uint32_t n_mtp = 0, n_files = 0;
+    snprintf(name, sizeof name, "%.*s", (int)(architecture.length < 40 ? architecture.length : 40), architecture.data);
+    if (qn_key_u32(file, name, "nextn_predict_layers", false, &n_mtp) || !n_mtp ||
+        qn_gguf_get_u32(file, "split.count", false, &n_files) || (n_files > 1 && qn_gguf_n_files(file) == 1))
+        return false;
+    return qn_gguf_n_tensors(file) > 0 && !qn_gguf_find_tensor(file, "blk.0.attn_norm.weight");
+}
+
+qn_file_role qn_file_role_of(const qn_gguf *file)
+{
+    qn_string architecture = { "", 0 };
+    const qn_gguf_kv *kv = qn_gguf_find(file, "general.architecture");
+    if (kv && kv->type == QN_GGUF_STRING)
+        architecture = kv->string;
+    if (qn_string_equals(architecture, "clip") || is_text(file, "general.type", "mmproj"))
+        return QN_FILE_PROJECTOR;
+    if (is_text(file, "general.type", "imatrix"))
+        return QN_FILE_IMATRIX;
+    return is_drafter_architecture(architecture) || is_block_alone(file, architecture) ? QN_FILE_DRAFTER
+                                                                                       : QN_FILE_MODEL;
+}
+
+bool qn_file_role_read(const char *path, qn_file_role *role)
+{
+    qn_gguf *file;
+    if (qn_gguf_open_alone(path, &file))
+        return false;
+    *role = qn_file_role_of(file);
+    qn_gguf_close(file);
+    return true;
+}
