@@ -526,8 +526,7 @@ TEST(scaled_positions)
     static const char *const kinds[] = {
         "\"rope_type\": \"linear\", \"factor\": 2.5",
         "\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 128",
-        "\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 128, \"beta_fast\": 8, "
-        "\"beta_slow\": 0.5, \"attention_factor\": 1.3",
+        "\"rope_type\": \"yarn\", \"factor\": 4.0, \"beta_fast\": 8, \"beta_slow\": 0.5, \"attention_factor\": 1.3",
         "\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 128, \"truncate\": false",
     };
     char first[4096];
