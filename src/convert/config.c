@@ -365,6 +365,7 @@ static qn_status read_qwen35(qn_config *c)
     QN_TRY(get_u32(c, NULL, "linear_key_head_dim", 128, 1, 1024, &c->head_k));
     QN_TRY(get_u32(c, NULL, "linear_value_head_dim", 128, 1, 1024, &c->head_v));
     QN_TRY(get_u32(c, NULL, "linear_conv_kernel_dim", 4, 2, 64, &c->taps));
+    c->names_mtp = find(c, "mtp_num_hidden_layers") != NULL;
     QN_TRY(get_u32(c, NULL, "mtp_num_hidden_layers", 0, 0, MAX_BLOCKS - c->n_layers, &c->n_mtp));
     if (c->n_v_heads % c->n_k_heads)
         return qn_fail(QN_ERR_FORMAT, "%s: linear_num_value_heads %u is not a multiple of linear_num_key_heads %u",
@@ -402,6 +403,17 @@ qn_status qn_config_read(qn_config *c, const char *path)
     QN_TRY(read_shape(c, row));
     QN_TRY(read_rope(c));
     return c->kind == QN_CONFIG_QWEN35 ? read_qwen35(c) : QN_OK;
+}
+
+qn_status qn_config_set_mtp(qn_config *c, uint32_t n_mtp)
+{
+    bool *kinds;
+    QN_TRY(qn_alloc(&kinds, c->n_layers + n_mtp, sizeof *kinds, "kinds of layers"));
+    memcpy(kinds, c->is_recurrent, c->n_layers * sizeof *kinds);
+    qn_free(c->is_recurrent);
+    c->is_recurrent = kinds;
+    c->n_mtp = n_mtp;
+    return QN_OK;
 }
 
 void qn_config_free(qn_config *c)

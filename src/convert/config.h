@@ -41,6 +41,7 @@ typedef struct qn_config {
     uint32_t n_k_heads, n_v_heads, head_k, head_v, taps;
     uint32_t interval;  /* every interval-th layer is attention, if the layers follow such a rule */
     bool *is_recurrent; /* [n_layers + n_mtp] */
+    bool names_mtp;     /* the file has the key of n_mtp */
 } qn_config;
 
 /* qn_config_read - reads config.json.
@@ -51,6 +52,10 @@ typedef struct qn_config {
  * QN_ERR_UNSUPPORTED, with the key, for a model that quern cannot run. */
 qn_status qn_config_read(qn_config *config, const char *path);
 void qn_config_free(qn_config *config);
+
+/* qn_config_set_mtp - sets the number of MTP blocks of a model of kind QN_CONFIG_QWEN35, for checkpoints that have them
+ * though their configuration does not say so. */
+qn_status qn_config_set_mtp(qn_config *config, uint32_t n_mtp);
 
 /* qn_config_write - adds the keys of the architecture to a GGUF file. */
 qn_status qn_config_write(const qn_config *config, qn_gguf_writer *writer);

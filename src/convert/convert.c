@@ -239,6 +239,8 @@ static void log_summary(const struct conversion *c)
         log_line(
             c,
             "lm_head.weight is used: its values are not those of the embedding, although tie_word_embeddings is true");
+    if (c->targets.unnamed_mtp)
+        log_line(c, "config.json does not name the MTP block that the checkpoint has: it is converted");
     if (c->targets.dropped_mtp)
         log_line(c, "left out: the MTP block, which config.json names and the checkpoint does not have");
 }

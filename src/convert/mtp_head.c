@@ -220,6 +220,20 @@ static qn_status read_keys(const qn_gguf *file, qn_hparams *h)
     return qn_gguf_find(file, base_key) ? qn_rope_read(file, h) : QN_OK;
 }
 
+/* Compares the divisors of rope's frequencies. A file with the block alone may leave them out. */
+static qn_status compare_frequencies(const qn_head *head, const qn_trunk *trunk)
+{
+    static const char name[] = "rope_freqs.weight";
+    const qn_gguf_tensor *a = qn_gguf_find_tensor(head->file, name), *b = qn_gguf_find_tensor(trunk->file, name);
+    const bool is_whole = qn_gguf_find_tensor(head->file, "blk.0.attn_norm.weight") != NULL;
+    if (a && b)
+        return a->type == b->type && a->bytes == b->bytes && memcmp(a->data, b->data, a->bytes) == 0
+                   ? QN_OK
+                   : other_model(head, trunk, name, "its values", "others");
+    return a || (b && is_whole) ? other_model(head, trunk, name, a ? "a tensor" : "none", a ? "none" : "a tensor")
+                                : QN_OK;
+}
+
 /* Refuses a block whose matrices expect rotated inputs: they would be joined as ordinary ones. */
 static qn_status reject_rotated(const qn_gguf *file, uint32_t block)
 {
@@ -329,6 +343,7 @@ static qn_status open_file(qn_head *head, const qn_trunk *trunk, const qn_type_i
     QN_TRY(read_depth(head->file, &h, &block));
     QN_TRY(read_keys(head->file, &h));
     QN_TRY(compare(head, trunk, &h));
+    QN_TRY(compare_frequencies(head, trunk));
     QN_TRY(compare_vocabulary_of_file(head, trunk, h.n_vocab));
     QN_TRY(reject_rotated(head->file, block));
     for (size_t i = 0; i < N_PARTS; i++)
@@ -433,7 +448,7 @@ static qn_status open_checkpoint(qn_head *head, bool is_folder, const qn_trunk *
     const qn_hparams h = hparams_of(c, trunk->hparams);
     const bool has_frequencies = qn_gguf_find_tensor(trunk->file, "rope_freqs.weight") != NULL;
     QN_TRY(compare(head, trunk, &h));
-    QN_TRY(compare_integer(head, trunk, "tensors of rope frequencies", qn_config_has_rope_factors(c), has_frequencies));
+    QN_TRY(compare_integer(head, trunk, "tensors rope_freqs.weight", qn_config_has_rope_factors(c), has_frequencies));
     QN_TRY(compare_vocabulary_of_folder(head, trunk));
     QN_TRY(open_sources(head, is_folder));
     QN_TRY(qn_targets_list_mtp(&head->targets, &head->config, &head->checkpoint));

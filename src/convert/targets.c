@@ -230,12 +230,30 @@ static const char *find_mtp(const qn_checkpoint *checkpoint)
     return NULL;
 }
 
+/* Counts the MTP blocks of a checkpoint whose configuration has none, as those of Qwen3.6 (am17an/llama.cpp, pull
+ * request 8): layers.0., layers.1. and so on. */
+static qn_status count_mtp(struct list *l, const char *prefix)
+{
+    enum { MOST = 16 }; /* tensors of others are unknown */
+    uint32_t n = 0;
+    char layer[64];
+    for (; n < MOST; n++) {
+        snprintf(layer, sizeof layer, "%slayers.%u.", prefix, (unsigned)n);
+        if (!qn_checkpoint_has_prefix(l->checkpoint, layer))
+            break;
+    }
+    l->targets->unnamed_mtp = n > 0;
+    return qn_config_set_mtp(l->config, n);
+}
+
 /* Adds the block of multi-token prediction: attention, SwiGLU, and the projection that joins the embedding with the
  * last hidden state. */
 static qn_status add_mtp(struct list *l)
 {
     qn_config *c = l->config;
     const char *prefix = find_mtp(l->checkpoint);
+    if (prefix && c->kind == QN_CONFIG_QWEN35 && !c->names_mtp && !c->n_mtp)
+        QN_TRY(count_mtp(l, prefix));
     if (c->n_mtp && !prefix) {
         l->targets->dropped_mtp = true; /* transformers saves a model without them but keeps the key */
         c->n_mtp = 0;

@@ -56,6 +56,7 @@ typedef struct qn_targets {
     size_t n, capacity;
     bool dropped_output, dropped_mtp; /* dropped_output: the output matrix equals the embedding; dropped_mtp: the MTP
                                          block is not stored */
+    bool unnamed_mtp;                 /* the MTP block is not in config.json */
     bool untied_output;               /* config.json says that the output matrix is the embedding, but they differ */
     size_t n_vision;                  /* tensors of the image encoder, which are not converted */
     size_t n_activation;              /* scales of activations and of the KV cache, which are not converted */
@@ -65,8 +66,8 @@ typedef struct qn_targets {
  * have a use.
  *
  *   targets      zeroed; free it with qn_targets_free, even after an error
- *   config       n_mtp becomes 0 if the checkpoint has no MTP block; tied becomes false if the output matrix differs
- *                from the embedding
+ *   config       n_mtp becomes 0 if the checkpoint has no MTP block, and the number of its blocks if config.json has no
+ *                such key; tied becomes false if the output matrix differs from the embedding
  *   checkpoint   its tensors are marked as used
  *
  * QN_ERR_FORMAT, with the name, for a tensor that is missing, unknown, has another shape, or is neither f32, f16, bf16

@@ -314,6 +314,20 @@ TEST(test_missing_files)
     }
 }
 
+/* Checkpoints of Qwen3.6 have a block that their configuration does not name. */
+TEST(test_unnamed_mtp)
+{
+    char named[4096];
+    link_checkpoint("qwen35");
+    convert_copy();
+    snprintf(named, sizeof named, "%s/named.gguf", work);
+    assert_int_equal(rename(out, named), 0);
+    edit("config.json", ",\n    \"mtp_num_hidden_layers\": 1", "");
+    convert_copy();
+    assert_contains(log_text, "config.json does not name the MTP block that the checkpoint has");
+    assert_same_files(out, named);
+}
+
 /* transformers saves Qwen3.5 without its MTP block. */
 TEST(test_left_out)
 {

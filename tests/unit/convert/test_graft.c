@@ -520,6 +520,35 @@ TEST(a_part_of_a_checkpoint)
     assert_fails(graft(trunk, path, NULL), QN_ERR_INVALID, "mtp_num_hidden_layers is 2");
 }
 
+/* Scaled positions of a configuration are those of the file that is converted from it, whatever the kind. */
+TEST(scaled_positions)
+{
+    static const char *const kinds[] = {
+        "\"rope_type\": \"linear\", \"factor\": 2.5",
+        "\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 128",
+        "\"rope_type\": \"yarn\", \"factor\": 4.0, \"beta_fast\": 8, \"beta_slow\": 0.5, \"attention_factor\": 1.3",
+        "\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 128, \"truncate\": false",
+    };
+    char first[4096];
+    make_files();
+    snprintf(first, sizeof first, "%.4000s/first.gguf", work);
+    assert_int_equal(rename(trunk, first), 0); /* with plain positions */
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        label("%s", kinds[i]);
+        link_checkpoint("qwen35");
+        edit("config.json", "\"rope_type\": \"default\"", kinds[i]);
+        convert_copy();
+        change_file(out, trunk, &(struct change){ .strip = true });
+        assert_ok(graft(trunk, copy, "keep"));
+        check_same(joined, out);
+        assert_ok(graft(trunk, out, "keep"));
+        check_same(joined, out);
+        assert_fails(graft(first, copy, "keep"), QN_ERR_INVALID, "rope");
+        assert_fails(graft(first, out, "keep"), QN_ERR_INVALID, "rope");
+        assert_fails(graft(trunk, full, "keep"), QN_ERR_INVALID, "rope");
+    }
+}
+
 TEST(checkpoints_of_other_models)
 {
     static const struct {

@@ -352,6 +352,7 @@ TEST(write_and_read)
     assert_int_equal(qn_gguf_writer_data(w, bytes, 1), QN_ERR_INVALID); /* before qn_gguf_writer_begin_data */
     assert_ok(qn_gguf_writer_begin_data(w));
     assert_int_equal(qn_gguf_writer_add_u32(w, "late", 1), QN_ERR_INVALID);
+    assert_int_equal(qn_gguf_writer_set_alignment(w, source), QN_ERR_INVALID);
     assert_ok(qn_gguf_writer_data(w, bytes, 20));
     assert_ok(qn_gguf_writer_data(w, bytes + 20, 30));
     assert_ok(qn_gguf_writer_data(w, bytes, 999));
