@@ -851,14 +851,15 @@ typedef enum qn_jump_forward {
  * answers are the same, to the bit, in fewer steps (docs/speculation.md). On a GPU, steps of other numbers of rows
  * round differently. */
 typedef enum qn_draft_kind {
-    QN_DRAFT_AUTO,  /* a drafter that is there, where measurements show a gain: on the CPU QN_DRAFT_NGRAM */
+    QN_DRAFT_AUTO,  /* drafters that are there, where measurements show a gain: on the CPU QN_DRAFT_NGRAM, and
+                       QN_DRAFT_MODEL with a draft model */
     QN_DRAFT_OFF,   /* none */
     QN_DRAFT_NGRAM, /* tokens that followed the end of the text earlier: in the prompt and the answer, and in answers of
                        a scheduler's earlier requests of the same scope, if that is not "" (strangers may share it) and
                        the scheduler keeps prefixes */
-    QN_DRAFT_MTP,   /* the rest are not supported yet: QN_ERR_UNSUPPORTED */
+    QN_DRAFT_MTP,   /* this one and the next are not supported yet: QN_ERR_UNSUPPORTED */
     QN_DRAFT_DFLASH,
-    QN_DRAFT_MODEL
+    QN_DRAFT_MODEL /* what the draft model of the model (qn_model_params.draft_model) finds likeliest */
 } qn_draft_kind;
 
 /* How far a prompt was evaluated. Later versions add members at the end. */
