@@ -255,6 +255,20 @@ def test_notes(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+def test_a_draft_model_changes_no_text(demo: pyquern.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo model drafts for itself; another vocabulary is refused, and so is the drafter without a draft model."""
+    with pytest.raises(pyquern.UnsupportedError, match="not the vocabulary"):
+        pyquern.Model(DEMO, device="cpu", draft_model=PARROT)
+    with pytest.raises(pyquern.UnsupportedError, match="draft model"):
+        demo.generate(PROMPT, max_tokens=1, draft="model")
+    plain = demo.generate(PROMPT, max_tokens=40, temperature=0, ignore_eos=True, draft="off")
+    monkeypatch.setenv("QN_DRAFT", "model")
+    model = pyquern.Model(DEMO, device="cpu", draft_model=DEMO)
+    drafted = model.generate(PROMPT, max_tokens=40, temperature=0, ignore_eos=True)
+    assert drafted.text == plain.text
+    assert drafted.usage.accepted_tokens == drafted.usage.drafted_tokens > 20
+
+
 def test_drafts_change_no_text(demo: pyquern.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second answer to a prompt is drafted from the first; QN_DRAFT, read by a new scheduler, weighs no costs."""
     monkeypatch.setenv("QN_DRAFT", "ngram")

@@ -20,15 +20,50 @@ for temp in 0 0.5; do
     ! grep -q drafted "$work/err" || fail "--draft off: drafts"
 done
 
+# The demo model drafts for itself: at --temp 0 all of its tokens are accepted, with another random number not all.
+for temp in 0 0.7; do
+    quern run -m "$demo" --temp $temp --seed 5 -n 120 --draft off 'Once upon a time'
+    cp "$work/out" "$work/plain"
+    for draft in model auto; do
+        QN_DRAFT=model quern run -m "$demo" --temp $temp --seed 5 -n 120 --draft $draft --draft-model "$demo" 'Once upon a time'
+        [ $status -eq 0 ] || fail "--draft-model, --draft $draft"
+        cmp -s "$work/out" "$work/plain" || fail "--draft-model, --draft $draft, --temp $temp: another text"
+        read -r per_step accepted drafted < <(sed -nE 's|.* ([0-9.]+) tokens/step \(([0-9]+) of ([0-9]+) drafted\).*|\1 \2 \3|p' "$work/err")
+        if [ $temp = 0 ]; then
+            [ "$accepted" -eq "$drafted" ] && [ "${per_step%.*}" -ge 8 ] || fail "--draft-model at --temp 0: $(cat "$work/err")"
+        else
+            [ "$accepted" -lt "$drafted" ] && [ "${per_step%.*}" -ge 2 ] || fail "--draft-model at --temp $temp: $(cat "$work/err")"
+        fi
+    done
+done
+
+# Files that a stranger made never take the program down: cut, and with one byte changed, they load or are refused with a reason.
+size=$(stat -c %s "$QN_SOURCE_DIR/tests/golden/parrot.gguf")
+for at in 4 8 9 20 100 500 1000 2000 4000 8000 $((size - 1)); do
+    head -c "$at" "$QN_SOURCE_DIR/tests/golden/parrot.gguf" >"$work/cut.gguf"
+    cp "$QN_SOURCE_DIR/tests/golden/parrot.gguf" "$work/changed.gguf"
+    printf '\377' | dd of="$work/changed.gguf" bs=1 seek="$at" conv=notrunc 2>/dev/null
+    for file in cut changed; do
+        quern run -m "$QN_SOURCE_DIR/tests/golden/parrot.gguf" -n 8 --temp 0 --draft-model "$work/$file.gguf" 'the'
+        [ $status -eq 0 ] || { [ $status -eq 1 ] && grep -q "$file.gguf" "$work/err"; } || fail "--draft-model $file at $at: $status, $(cat "$work/err")"
+    done
+done
+
 for command in run chat serve bench; do
     refuses 2 "--draft: dflash is not supported yet; auto, off, ngram, mtp and model are" $command -m "$demo" --draft dflash
-    refuses 2 '--draft: model needs --draft-model FILE' $command -m "$demo" --draft model
+    refuses 2 '--draft: model needs --draft-model' $command -m "$demo" --draft model
+    for draft in off ngram; do
+        refuses 2 "--draft-model: it is not used with --draft $draft" $command -m "$demo" --draft $draft --draft-model "$demo"
+    done
 done
 refuses 2 '--draft: dflash is not supported yet' batch -m "$demo" --draft dflash "$work/in" "$work/out2"
 refuses 2 "--draft: 'fast'" run -m "$demo" --draft fast x
 refuses 2 '--accept: needs --draft' bench -m "$demo" --accept 0.5
 refuses 2 '--draft-tokens: needs --draft' bench -m "$demo" --draft-tokens 3
 refuses 2 '--draft: at -n 0 nothing is decoded' bench -m "$demo" --draft ngram -n 0
+refuses 2 '--draft-model: serves one model' serve -m "$demo" -m "$demo" --draft-model "$demo"
+refuses 1 'not the vocabulary of' run -m "$demo" --draft-model "$QN_SOURCE_DIR/tests/golden/parrot.gguf" x
+refuses 1 'nowhere.gguf' run -m "$demo" --draft-model "$work/nowhere.gguf" x
 QN_DRAFT=model refuses 1 'draft: model needs a draft model' run -m "$demo" x
 QN_DRAFT=fast refuses 1 "QN_DRAFT: 'fast'" run -m "$demo" x
 
@@ -66,6 +101,13 @@ assert plain["draft"] == "off" and plain["drafted"] == 0 and plain["tokens_per_s
 assert drafted["test"] == "tg60 draft" and drafted["draft"] == "ngram" and drafted["accept"] == 1
 assert drafted["drafted"] == drafted["accepted"] > 60 and 3 < drafted["tokens_per_step"] <= 4
 assert drafted["of_free"] > 0
+END
+
+quern bench -m "$demo" -p 0 -n 60 -r 2 --draft model --draft-model "$demo" --format json
+python3 - "$work/out" <<'END' || fail "bench --draft-model: $(cat "$work/out")"
+import json, sys
+plain, drafted = map(json.loads, open(sys.argv[1]))
+assert drafted["draft"] == "model" and drafted["accepted"] <= drafted["drafted"]
 END
 
 # A server with two keys: what the first was told is drafted for the first only, and for neither if they share prefixes.

@@ -101,6 +101,7 @@ def load(
     chat_template: str | None,
     vocab_only: bool,
     deterministic: bool,
+    draft_model: str | os.PathLike[str] | None,
     on_progress_: OnProgress | None,
 ) -> ModelHandle:
     """Loads a model. Ctrl-C, or an exception of on_progress, ends it."""
@@ -112,6 +113,8 @@ def load(
     device_text = ffi.new("char[]", terminated(device or os.environ.get("QN_DEVICE") or "auto", "device"))
     template = ffi.NULL if chat_template is None else ffi.new("char[]", terminated(chat_template, "chat_template"))
     params.device, params.chat_template = device_text, template
+    draft = ffi.NULL if draft_model is None else ffi.new("char[]", os.fsencode(hub.find(draft_model)))
+    params.draft_model = draft
     assign(params, "n_threads", n_threads, "n_threads")
     assign(params, "memory", size(memory, "memory"), "memory")
     params.vocab_only, params.deterministic = flag(vocab_only, "vocab_only"), flag(deterministic, "deterministic")

@@ -103,6 +103,8 @@ class Model:
     chat_template   the source of a template to use instead of the file's
     vocab_only      load only the tokeniser
     deterministic   on a GPU, the same bits whatever else is evaluated at the same time
+    draft_model     a small model with the same vocabulary, named as the model is, that drafts tokens: on the CPU
+                    (docs/speculation.md)
     on_progress     called with the number of bytes of weights checked so far and the total; False ends loading
 
     Errors are pyquern.Error, with the library's text. Notes of the library go to the logger "pyquern". A model belongs
@@ -122,6 +124,7 @@ class Model:
         chat_template: str | None = None,
         vocab_only: bool = False,
         deterministic: bool = False,
+        draft_model: str | os.PathLike[str] | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
         kv_text(kv)
@@ -136,6 +139,7 @@ class Model:
             chat_template=chat_template,
             vocab_only=vocab_only,
             deterministic=deterministic,
+            draft_model=draft_model,
             on_progress_=on_progress,
         )
         self.tokenizer = Tokenizer(self._handle)
