@@ -29,16 +29,18 @@ qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
     const bool checks_first = constraint->accepts && !overlaps && !is_greedy;
     const size_t most = o->most && o->most < QN_DRAFT_TOKENS ? o->most : QN_DRAFT_TOKENS;
     qn_drafts d = { .forces = forces,
-                        .is_lone = o->jump_forward == QN_JUMP_FORWARD_AUTO,
-                        .chance = first_chance,
-                        .proposes = o->kind != QN_DRAFT_OFF && can && !checks_first,
-                        .always = o->always,
-                        .most = most,
-                        .simulated = o->simulated,
-                        .random = o->sampling->seed,
-                        .has_drafter = o->kind != QN_DRAFT_MTP,
-                        .has_head = o->device->drafts && (o->kind == QN_DRAFT_MTP || o->kind == QN_DRAFT_AUTO),
-                        .head.most = o->most ? most : o->always ? FORCED_CHAIN : CHAIN };
+                    .is_lone = o->jump_forward == QN_JUMP_FORWARD_AUTO,
+                    .chance = first_chance,
+                    .proposes = o->kind != QN_DRAFT_OFF && can && !checks_first,
+                    .always = o->always,
+                    .most = most,
+                    .simulated = o->simulated,
+                    .random = o->sampling->seed,
+                    .has_drafter = o->kind != QN_DRAFT_MTP,
+                    .has_head = o->device->drafts && (o->kind == QN_DRAFT_MTP || o->kind == QN_DRAFT_AUTO),
+                    .head.most = o->most     ? most
+                                 : o->always ? FORCED_CHAIN
+                                             : CHAIN };
     memcpy(d.head.acceptance.chances, head_chances, sizeof head_chances);
     return d;
 }
