@@ -199,13 +199,12 @@ qn_status qn_build_attention(qn_build *build, uint32_t layer)
                                                                .k_norm = k_norm,
                                                                .eps = h->eps,
                                                                .shape = plan->heads } }));
-    QN_TRY(qn_plan_add(
-        plan, &(qn_op){ .kind = QN_OP_ATTENTION,
-                        .layer = n,
-                        .attention = { .queries = build->q,
-                                       .out = build->attention,
-                                       .shape = plan->heads,
-                                       .first = build->first_position } }));
+    QN_TRY(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_ATTENTION,
+                                       .layer = n,
+                                       .attention = { .queries = build->q,
+                                                      .out = build->attention,
+                                                      .shape = plan->heads,
+                                                      .first = build->first_position } }));
     return qn_build_matmuls(
         build,
         &(qn_op){ .kind = QN_OP_ATTENTION_COMBINE,
@@ -246,12 +245,11 @@ qn_status qn_build_output(qn_build *build, qn_weight *output)
 
 qn_status qn_build_logits(qn_build *build, const float *norm, const qn_weight *output)
 {
-    return qn_build_matmuls(
-        build,
-        &(qn_op){ .kind = QN_OP_LOGIT_NORM,
-                  .layer = -1,
-                  .norm = { .in = build->x, .weight = norm, .eps = build->hparams->eps } },
-        -1, output, NULL, 1, false);
+    return qn_build_matmuls(build,
+                            &(qn_op){ .kind = QN_OP_LOGIT_NORM,
+                                      .layer = -1,
+                                      .norm = { .in = build->x, .weight = norm, .eps = build->hparams->eps } },
+                            -1, output, NULL, 1, false);
 }
 
 qn_status qn_build_head(qn_build *build)

@@ -191,8 +191,7 @@ static void count_draft(qn_scheduler *s, const qn_piece *piece, size_t n)
     }
     r->result.n_drafted += piece->n_drafted;
     s->n_drafted += piece->n_drafted;
-    if (r->drafts.drafter && !r->drafts.is_of_head && !r->drafts.is_of_model &&
-        r->drafts.drafter->vtable->accepted)
+    if (r->drafts.drafter && !r->drafts.is_of_head && !r->drafts.is_of_model && r->drafts.drafter->vtable->accepted)
         r->drafts.drafter->vtable->accepted(r->drafts.drafter, n);
     if (qn_drafting_count(&s->drafting, r->drafts.is_of_head, piece->n_drafted, n) && s->params.on_log)
         qn_drafting_log(&s->drafting, s->model->drafting, s->params.on_log, s->params.user);

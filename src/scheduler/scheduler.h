@@ -316,13 +316,13 @@ struct qn_scheduler {
     double last_end;      /* end of the last step; 0: the scheduler was idle since */
     size_t n_generated;   /* tokens generated since the last counted step */
     qn_step_times times;
-    qn_draft_forced forced_draft;   /* of QN_DRAFT; constant */
-    qn_written *written;            /* answers that drafters read; NULL with no_prefix_cache */
+    qn_draft_forced forced_draft;       /* of QN_DRAFT; constant */
+    qn_written *written;                /* answers that drafters read; NULL with no_prefix_cache */
     struct qn_draft_model *draft_model; /* with its times; of the draft model; NULL: there is none */
-    qn_drafting drafting;           /* copy of the model's, which is updated when the scheduler is freed */
-    uint64_t n_drafted, n_accepted; /* tokens of proposals since the last counted step */
-    double (*now)(void);            /* the clock of `times`: qn_now */
-    uint64_t n_released;            /* how often a sequence was freed */
+    qn_drafting drafting;               /* copy of the model's, which is updated when the scheduler is freed */
+    uint64_t n_drafted, n_accepted;     /* tokens of proposals since the last counted step */
+    double (*now)(void);                /* the clock of `times`: qn_now */
+    uint64_t n_released;                /* how often a sequence was freed */
 
     /* Events, for the thread that calls callbacks. */
     pthread_mutex_t events_lock; /* protects the members from here to no_more_masks */

@@ -473,7 +473,8 @@ static void on_end(void *user, const qn_request_result *result)
         withdraw(a);
         return;
     }
-    qn_metrics_ended(a->model->metrics, result, is_first_choice(a->exchange, s->index)); /* who has the end finds it counted */
+    qn_metrics_ended(a->model->metrics, result, is_first_choice(a->exchange, s->index)); /* who has the end finds it
+                                                                                            counted */
     (void)pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = result });
     if (result->finish == QN_FINISH_STOP || result->finish == QN_FINISH_LENGTH || result->finish == QN_FINISH_CONTEXT)
         qn_recall_keep(a->model->recall, a->scope, a->exchange, s->index, &s->recalled);

@@ -421,8 +421,8 @@ TEST(wrong_operands_are_refused)
 
 /* ---- Barriers ---- */
 
-/* In the models every operation depends on the previous one, but the pairs do not on the logits; two matmuls of the same activations into different buffers
- * do not, but the operation after them depends on the first. */
+/* In the models every operation depends on the previous one, but the pairs do not on the logits; two matmuls of the
+ * same activations into different buffers do not, but the operation after them depends on the first. */
 TEST(barriers_where_operations_depend)
 {
     bool barriers[512];
