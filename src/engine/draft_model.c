@@ -1,5 +1,5 @@
-/* A model that drafts for another one: its file is checked before the other model is loaded, and it is loaded after it,
- * on the same team. */
+/* A model that drafts for another one: its file is checked before the other model is loaded, its vocabulary after
+ * both. */
 #include "engine/internal.h"
 
 #include "engine/spec/draft_file.h"
@@ -60,29 +60,18 @@ static qn_status check(const qn_model *model, const qn_model *draft)
     return qn_draft_vocab_compare(&of_model, &of_draft);
 }
 
-static bool is_on_cpu(const qn_model *model)
+qn_status qn_model_check_draft_device(const qn_model *model, const char *path)
 {
-    return !model->device->vtable->launch;
+    if (!model->device->vtable->launch)
+        return QN_OK;
+    return qn_fail(QN_ERR_UNSUPPORTED,
+                   "%s: a draft model is supported on the CPU only yet, and %s runs on %s (device \"cpu\" is the CPU)",
+                   path, qn_gguf_path(model->file), model->device->name);
 }
 
-qn_status qn_model_open_draft(qn_model *model, const qn_model_params *params)
+qn_status qn_model_take_draft(qn_model *model)
 {
-    const char *path = params->draft_model;
-    const qn_model_params own = { .size = sizeof own,
-                                  .device = "cpu",
-                                  .memory = params->memory,
-                                  .skip_weight_scan = params->skip_weight_scan,
-                                  .on_progress = params->on_progress,
-                                  .on_log = params->on_log,
-                                  .user = params->user,
-                                  .draft = QN_DRAFT_OFF };
     const qn_kv_format *format;
-    if (!is_on_cpu(model))
-        return qn_fail(
-            QN_ERR_UNSUPPORTED,
-            "%s: a draft model is supported on the CPU only yet, and %s runs on %s (device \"cpu\" is the CPU)", path,
-            qn_gguf_path(model->file), model->device->name);
-    QN_TRY(qn_model_load_draft(model, path, &own, 1 - model->memory_share, &model->draft));
     QN_TRY(check(model, model->draft));
     QN_TRY(qn_model_kv_format(model->draft, NULL, &format));
     return qn_draft_runner_create(model->draft->device, format, model->draft->hparams.n_vocab,

@@ -182,13 +182,12 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params);
  * the share of the memory of sessions that it needs to follow as many tokens as `plan`, the model's, holds. */
 qn_status qn_model_read_draft(const char *path, const qn_plan *plan, double *share);
 
-/* qn_model_open_draft - Loads the draft model that params name, and checks that it can serve the loaded model. Called
- * once, by qn_model_load. QN_ERR_UNSUPPORTED: another vocabulary; a model that is not on the CPU. */
-qn_status qn_model_open_draft(qn_model *model, const qn_model_params *params);
+/* qn_model_check_draft_device - QN_ERR_UNSUPPORTED if the loaded model is not on the CPU. path: of the draft model. */
+qn_status qn_model_check_draft_device(const qn_model *model, const char *path);
 
-/* qn_model_load_draft - Loads a model as the draft model of another one. */
-qn_status qn_model_load_draft(qn_model *of, const char *path, const qn_model_params *params, double share,
-                              qn_model **out);
+/* qn_model_take_draft - Checks that the draft model, which was loaded, can serve the model, and creates its runner.
+ * QN_ERR_UNSUPPORTED: another vocabulary, or no model of text. */
+qn_status qn_model_take_draft(qn_model *model);
 
 /* qn_session_append - Does what qn_session_eval does without logits. Does not clear session->cancelled. The caller has
  * entered the session (qn_session_enter) and does not hold the model's lock. */

@@ -255,10 +255,29 @@ static void fill_info(qn_model *model)
     };
 }
 
+static qn_status create(qn_model *of, const char *path, const qn_model_params *params, double share, qn_model **out);
+
+/* Loads the draft model, on the team of the model. */
+static qn_status load_draft(qn_model *model, const qn_model_params *params)
+{
+    const qn_model_params own = { .size = sizeof own,
+                                  .device = "cpu",
+                                  .memory = params->memory,
+                                  .skip_weight_scan = params->skip_weight_scan,
+                                  .on_progress = params->on_progress,
+                                  .on_log = params->on_log,
+                                  .user = params->user,
+                                  .draft = QN_DRAFT_OFF };
+    QN_TRY(qn_model_check_draft_device(model, params->draft_model));
+    QN_TRY(create(model, params->draft_model, &own, 1 - model->memory_share, &model->draft));
+    return qn_model_take_draft(model);
+}
+
 /* of: NULL, or the model whose draft model this is, with its share of the memory. */
 static qn_status create(qn_model *of, const char *path, const qn_model_params *params, double share, qn_model **out)
 {
     qn_model *model;
+    *out = NULL;
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "model"));
     model->process = getpid();
     model->is_draft = of;
@@ -268,7 +287,7 @@ static qn_status create(qn_model *of, const char *path, const qn_model_params *p
     if (status == QN_OK)
         status = load(model, path, params);
     if (status == QN_OK && params->draft_model)
-        status = qn_model_open_draft(model, params);
+        status = load_draft(model, params);
     if (status != QN_OK) {
         qn_model_free(model);
         return status;
@@ -291,13 +310,6 @@ qn_status qn_model_load(const char *path, const qn_model_params *params, qn_mode
     if (params->draft_model && params->vocab_only)
         return qn_fail(QN_ERR_INVALID, "draft_model: it is given with vocab_only");
     return create(NULL, path, params, 0, out);
-}
-
-qn_status qn_model_load_draft(qn_model *of, const char *path, const qn_model_params *params, double share,
-                              qn_model **out)
-{
-    *out = NULL;
-    return create(of, path, params, share, out);
 }
 
 void qn_model_free(qn_model *model)

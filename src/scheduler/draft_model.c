@@ -14,6 +14,9 @@
 /* Rows of a text that are not evaluated with those of the other texts, but before, in pieces. */
 enum { CATCH_UP_ROWS = 16 };
 
+/* The part of the draft model's memory that kept recurrent states may take: one in STATES_SHARE. */
+enum { STATES_SHARE = 4 };
+
 /* The longest piece, in steps without drafts: of a text alone, and beside others. */
 static const double ALONE = 1, BESIDE = 0.25;
 
@@ -44,6 +47,7 @@ struct ask {
 struct qn_draft_model {
     qn_model *draft;
     qn_drafting drafting;      /* a copy of the draft model's */
+    qn_kept *kept;             /* prefixes of texts; NULL with no_prefix_cache */
     struct ask *asks;          /* [max_sequences] */
     qn_draft_rows *rows;       /* [max_sequences] */
     size_t n_without, n_trial; /* steps without drafts since the last; until the next trial */
@@ -56,6 +60,17 @@ struct qn_draft_model {
 
 /* ---- Creation ---- */
 
+static qn_status create_kept(qn_scheduler *s, qn_model *draft)
+{
+    qn_memory_params params = { .n_ctx = 1, .n_batch = 1 };
+    const qn_kv_format *format;
+    const qn_cache *cache;
+    QN_TRY(qn_model_kv_format(draft, NULL, &format));
+    QN_TRY(qn_model_find_cache(draft, format, &params, &cache));
+    const uint64_t budget = qn_pool_get_usage(qn_pool_of(cache->pages ? cache->pages : cache->states)).budget;
+    return qn_kept_create(&draft->kept, cache, budget / STATES_SHARE, 0, &s->draft_model->kept);
+}
+
 qn_status qn_draft_model_create(qn_scheduler *s)
 {
     qn_model *draft = s->model->draft;
@@ -65,6 +80,8 @@ qn_status qn_draft_model_create(qn_scheduler *s)
     QN_TRY(qn_alloc(&s->draft_model, 1, sizeof *s->draft_model, "draft model"));
     QN_TRY(qn_alloc(&s->draft_model->asks, n, sizeof *s->draft_model->asks, "draft model"));
     QN_TRY(qn_alloc(&s->draft_model->rows, n, sizeof *s->draft_model->rows, "draft model"));
+    if (!s->params.no_prefix_cache)
+        QN_TRY(create_kept(s, draft));
     qn_drafting_load(draft->drafting, &s->draft_model->drafting);
     qn_draft_record_begin(&s->draft_model->drafting.record);
     s->draft_model->draft = draft;
@@ -81,6 +98,7 @@ void qn_draft_model_free(qn_scheduler *s)
         return;
     if (p->draft)
         qn_drafting_store(&p->drafting, p->draft->drafting);
+    qn_kept_free(&s->model->draft->kept, p->kept);
     qn_free(p->asks);
     qn_free(p->rows);
     qn_free(p);
@@ -88,6 +106,37 @@ void qn_draft_model_free(qn_scheduler *s)
 }
 
 /* ---- Texts ---- */
+
+/* The scope in which prefixes of a request's text are shared; NULL: they are not. As for answers that are drafted from
+ * (engine/spec/ngram.h), the scope "" is nobody's, since strangers may share it. */
+static const char *scope_of(const qn_scheduler *s, const qn_request *r)
+{
+    const char *scope = r->lists->scope;
+    return s->draft_model->kept && scope && *scope ? scope : NULL;
+}
+
+/* Takes over what the draft model has evaluated of another text with the same beginning. */
+static void adopt(qn_scheduler *s, const qn_request *r, qn_draft_sequence *sequence)
+{
+    qn_memory *memory = qn_draft_sequence_memory(sequence);
+    uint32_t matched;
+    if (scope_of(s, r) && qn_kept_adopt(&s->model->draft->kept, s->draft_model->kept, scope_of(s, r),
+                                        qn_token_ids(r->tokens), r->n_tokens, memory, &matched) == QN_OK)
+        (void)qn_draft_sequence_take(sequence, r->tokens);
+}
+
+/* Keeps what the draft model has evaluated of a text for later ones. */
+static void keep(qn_scheduler *s, const qn_request *r)
+{
+    qn_draft_sequence *sequence = r->drafts.sequence;
+    size_t n_held;
+    if (r->drafts.borrows || !scope_of(s, r))
+        return;
+    (void)qn_draft_sequence_follow(sequence, r->tokens, r->n_tokens, &n_held);
+    if (n_held)
+        qn_kept_state(s->draft_model->kept, scope_of(s, r), qn_token_ids(r->tokens), qn_draft_sequence_memory(sequence),
+                      QN_STATE_MARK);
+}
 
 /* Begins the sequence of a request: that of its session, which may hold a part of the text, or a new one. */
 static bool begin_sequence(qn_scheduler *s, qn_request *r)
@@ -97,6 +146,8 @@ static bool begin_sequence(qn_scheduler *s, qn_request *r)
     qn_draft_sequence **sequence = session ? &session->draft : &d->sequence;
     if (!*sequence && qn_draft_sequence_create(s->model->draft_runner, sequence) != QN_OK)
         return false;
+    if (!session)
+        adopt(s, r, *sequence);
     qn_draft_sequence_restart(*sequence);
     d->sequence = *sequence;
     d->borrows = session;
@@ -112,7 +163,9 @@ static bool begin_sequence(qn_scheduler *s, qn_request *r)
 void qn_draft_model_leave(qn_scheduler *s, qn_request *r)
 {
     qn_drafts *d = &r->drafts;
-    if (s->draft_model && d->sequence && d->simulated <= 0) {
+    if (d->sequence)
+        keep(s, r);
+    if (d->sequence && d->simulated <= 0) {
         qn_draft_record *record = &s->draft_model->drafting.record;
         memcpy(record->chances, d->acceptance.chances + QN_DRAFT_MODEL_CLASS, sizeof record->chances);
         record->chance = d->model_chance;

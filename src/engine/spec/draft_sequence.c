@@ -74,6 +74,23 @@ void qn_draft_sequence_free(qn_draft_sequence *q)
     qn_free(q);
 }
 
+qn_memory *qn_draft_sequence_memory(qn_draft_sequence *q)
+{
+    return q->memory;
+}
+
+qn_status qn_draft_sequence_take(qn_draft_sequence *q, const qn_token *tokens)
+{
+    const size_t length = q->memory->sequence->length;
+    const qn_status status =
+        qn_realloc_array(&q->tokens, &q->cap_tokens, length, sizeof *q->tokens, "tokens of a draft");
+    if (status != QN_OK)
+        qn_memory_truncate(q->memory, 0);
+    else if (length)
+        memcpy(q->tokens, tokens, length * sizeof *q->tokens);
+    return status;
+}
+
 void qn_draft_sequence_restart(qn_draft_sequence *q)
 {
     q->n_same = 0;

@@ -29,6 +29,12 @@ void qn_draft_runner_free(qn_draft_runner *runner);
 qn_status qn_draft_sequence_create(qn_draft_runner *runner, qn_draft_sequence **out);
 void qn_draft_sequence_free(qn_draft_sequence *sequence);
 
+/* qn_draft_sequence_memory - Returns its memory. While that is empty, pages and states of another sequence with the
+ * same first tokens may be put into it: then call qn_draft_sequence_take with these tokens. QN_ERR_MEMORY leaves it
+ * empty. */
+qn_memory *qn_draft_sequence_memory(qn_draft_sequence *sequence);
+qn_status qn_draft_sequence_take(qn_draft_sequence *sequence, const qn_token *tokens);
+
 /* qn_draft_sequence_restart - The next text may differ anywhere from that of earlier calls. */
 void qn_draft_sequence_restart(qn_draft_sequence *sequence);
 
