@@ -3,6 +3,7 @@
  * the splits' results are combined in the same order, so results do not depend on the number of threads. qn_kv_view in
  * view.h describes pages, and which pages of an AURA cache are fp16. */
 #include "cpu/acts.h"
+#include "cpu/follow.h"
 #include "cpu/memory.h"
 
 #include "base/f16.h"
@@ -417,6 +418,9 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, const qn_cpu
         }
         first_unit += n_units;
     }
+    for (size_t unit = begin; ex->follower && unit < end; unit++) /* of one row */
+        qn_follow_acts(ex, unit % h->n_kv_heads * group * dim, group * dim, visible_splits(ex->step->rows),
+                       range->thread);
 }
 
 /* A tile: queries of rows [row, row + n) and heads [head, head + n_heads), all of one KV head. */
@@ -517,6 +521,8 @@ static void attend_unsplit(const qn_executor *ex, const qn_op *op, const qn_cpu_
             }
         }
     }
+    for (size_t kv = begin; ex->follower && kv < end; kv++) /* of one row */
+        qn_follow_acts(ex, kv * group * h->head_dim, group * h->head_dim, 1, range->thread);
 }
 
 size_t qn_executor_attention(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)

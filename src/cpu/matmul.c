@@ -1,5 +1,5 @@
 /* Matmuls on the CPU: the rows of an operation's matrices as items of work, and prefetch of weights. */
-#include "cpu/operations.h"
+#include "cpu/follow.h"
 
 #include "base/memory.h"
 #include "kernels/matmul/packed.h"
@@ -81,6 +81,13 @@ static void run_rows(const qn_executor *ex, const qn_op *op, size_t matrix, size
                         m->accumulate, out, stride, scratch);
 }
 
+/* For the operation that follows a matmul of one row: rows [begin, end) of a matrix are computed. */
+static void arrive_rows(const qn_executor *ex, const qn_op_matrix *matrix, size_t begin, size_t end, int thread)
+{
+    end = end < matrix->weights.n_rows ? end : matrix->weights.n_rows;
+    qn_follow_buffer(ex, matrix->out, begin, end - begin, thread);
+}
+
 /* Items [begin, end) of one matrix: whole panels at once, and at the ends perhaps a part of one. */
 static void run_matrix(const qn_executor *ex, const qn_op *op, size_t matrix, size_t begin, size_t end, size_t parts,
                        int thread)
@@ -104,8 +111,10 @@ static void run_items(const qn_executor *ex, const qn_op *op, const qn_cpu_range
         n = items_of(op, m) * parts;
         const size_t begin = range->begin > first ? range->begin - first : 0,
                      end = range->end - first < n ? range->end - first : n;
-        if (begin < end)
-            run_matrix(ex, op, m, begin, end, parts, range->thread);
+        if (begin >= end)
+            continue;
+        run_matrix(ex, op, m, begin, end, parts, range->thread);
+        arrive_rows(ex, &op->matmul.matrices.at[m], begin / parts * ITEM_ROWS, end / parts * ITEM_ROWS, range->thread);
     }
 }
 

@@ -7,6 +7,8 @@
 #include "device/device.h"
 #include "kernels/kernels.h"
 
+#include <stdatomic.h>
+
 typedef struct qn_executor qn_executor;
 typedef struct qn_cpu_work qn_cpu_work;
 
@@ -31,6 +33,7 @@ struct qn_cpu_work {
     size_t count, unit;
     qn_cpu_spread spread;
     size_t item_bytes;               /* memory read for an item, 0 for little: pieces are divided by that */
+    bool late;                       /* no part of what another operation follows: done in the next phase (follow.h) */
     size_t n_own_items, own, shared; /* set by cpu/phases.c: items in the threads' own pieces, and numbers of pieces */
 };
 
@@ -52,9 +55,13 @@ struct qn_executor {
     double own_part; /* of a thread's equal part of the work, how much may be its own: 1, or less if cores differ */
     size_t *phases;  /* [n_phases + 1] the first operation of each phase; then n_ops */
     size_t n_phases;
+    bool *follows;         /* [n_phases] whether the phase's operation can follow the one before it (follow.h) */
+    atomic_uint *arrivals; /* counters, zero between phases */
     /* Of the phase that is open: written by the thread that opens it, read by all that do its pieces. */
     qn_cpu_work *works; /* [n_works] */
     size_t n_works;
+    const qn_op *follower; /* the operation that follows that of the phase; NULL for none */
+    qn_cpu_work follower_works[QN_CPU_OP_WORKS];
     qn_cpu_profile *profile; /* NULL: off. Set between steps; the caller's */
 };
 

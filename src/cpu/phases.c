@@ -3,10 +3,13 @@
 
 #include "base/memory.h"
 #include "base/topology.h"
+#include "cpu/follow.h"
+
+#include <string.h>
 
 /* Limit of operations in a phase, so that the numbers of pieces of their works fit in qn_team_pieces; a phase that is
  * divided in two is only slower. */
-enum { MAX_OPS = 4, MAX_WORKS = MAX_OPS * QN_CPU_OP_WORKS };
+enum { MAX_OPS = 4, MAX_WORKS = MAX_OPS * QN_CPU_OP_WORKS + QN_CPU_OP_WORKS /* late ones */ };
 
 /* Pieces. A thread that is interrupted delays the others by the piece that it is in, so pieces are short; but each
  * costs a claim, and begins to read memory anew. A work that reads little memory is divided once for each thread if it
@@ -26,6 +29,11 @@ static double find_own_part(size_t n_threads)
     return qn_own_part(speeds, n_threads < topology.n_cores ? n_threads : topology.n_cores);
 }
 
+static size_t ops_of(const qn_executor *ex, size_t phase)
+{
+    return ex->phases[phase + 1] - ex->phases[phase];
+}
+
 qn_status qn_phases_create(qn_executor *executor)
 {
     const qn_plan *plan = executor->plan;
@@ -39,6 +47,12 @@ qn_status qn_phases_create(qn_executor *executor)
         if (barriers[i] || i + 1 == plan->n_ops || i + 1 - first == MAX_OPS)
             executor->phases[++executor->n_phases] = first = i + 1;
     qn_free(barriers);
+    QN_TRY(qn_alloc(&executor->arrivals, qn_follow_counters(plan), QN_FOLLOW_STRIDE * sizeof *executor->arrivals,
+                    "executor"));
+    QN_TRY(qn_alloc(&executor->follows, executor->n_phases, sizeof *executor->follows, "executor"));
+    for (size_t phase = 1; phase < executor->n_phases; phase++)
+        executor->follows[phase] = ops_of(executor, phase - 1) == 1 && ops_of(executor, phase) == 1 &&
+                                   phase + 1 < executor->n_phases && qn_follow_can(plan, executor->phases[phase]);
     return QN_OK;
 }
 
@@ -46,6 +60,8 @@ void qn_phases_free(qn_executor *executor)
 {
     qn_free(executor->phases);
     qn_free(executor->works);
+    qn_free(executor->follows);
+    qn_free(executor->arrivals);
 }
 
 static size_t at_most(size_t n, size_t most)
@@ -112,15 +128,44 @@ static size_t find_works(const qn_executor *ex, const qn_op *op, size_t n_thread
     return n;
 }
 
+/* Returns whether the operation of a phase is done in the phase before it. */
+static bool is_follower(const qn_executor *ex, size_t phase)
+{
+    return ex->step->n_rows == 1 && phase < ex->n_phases && ex->follows[phase];
+}
+
+/* Adds the late works of the operation that followed the phase before. */
+static void add_late_works(qn_executor *ex)
+{
+    for (size_t i = 0; i < QN_CPU_OP_WORKS; i++)
+        if (ex->follower_works[i].late)
+            ex->works[ex->n_works++] = ex->follower_works[i];
+}
+
+static void open_follower(qn_executor *ex, size_t phase, size_t n_threads)
+{
+    ex->follower = NULL;
+    if (!is_follower(ex, phase + 1))
+        return;
+    ex->follower = &ex->plan->ops[ex->phases[phase + 1]];
+    memset(ex->follower_works, 0, sizeof ex->follower_works);
+    find_works(ex, ex->follower, n_threads, ex->follower_works);
+}
+
 qn_team_pieces qn_phases_open(void *executor, size_t phase, int n_threads)
 {
     qn_executor *ex = executor;
     qn_team_pieces pieces = { 0 };
+    if (is_follower(ex, phase))
+        return pieces;
     if (ex->profile)
         qn_cpu_profile_open(ex->profile, phase, (size_t)n_threads);
     ex->n_works = 0;
     for (size_t i = ex->phases[phase]; i < ex->phases[phase + 1]; i++)
         ex->n_works += find_works(ex, &ex->plan->ops[i], (size_t)n_threads, &ex->works[ex->n_works]);
+    if (phase && is_follower(ex, phase - 1))
+        add_late_works(ex);
+    open_follower(ex, phase, (size_t)n_threads);
     for (size_t i = 0; i < ex->n_works; i++) {
         pieces.own += ex->works[i].own;
         pieces.shared += ex->works[i].shared;
@@ -176,9 +221,12 @@ static void run_range(const qn_executor *ex, const qn_cpu_work *work, qn_cpu_ran
 /* A thread at the end of its own pieces prefetches the weights that it begins the next phase with. */
 static void prefetch_next_phase(const qn_executor *ex, const qn_team_piece *piece)
 {
-    const qn_op *op = &ex->plan->ops[ex->phases[piece->phase + 1]];
+    size_t phase = piece->phase + 1;
+    while (is_follower(ex, phase))
+        phase++;
+    const qn_op *op = &ex->plan->ops[ex->phases[phase]];
     qn_cpu_work works[QN_CPU_OP_WORKS];
-    if (piece->phase + 1 == ex->n_phases || !qn_op_matrices_of(op))
+    if (phase == ex->n_phases || !qn_op_matrices_of(op))
         return;
     find_works(ex, op, (size_t)piece->n_threads, works);
     if (works[0].own)

@@ -1,6 +1,7 @@
 /* Gated DeltaNet layers on the CPU: distribution of heads over the threads, and the update of a layer's state and open
  * chunk. The arithmetic is in kernels/deltanet/. */
 #include "cpu/acts.h"
+#include "cpu/follow.h"
 #include "cpu/memory.h"
 
 #include <math.h>
@@ -48,6 +49,18 @@ static size_t next_state_position(const seq_rows *seq)
                                                             : seq->state_position;
 }
 
+/* Returns the place of a value head in grouped activations, and the value head of a place. */
+static size_t grouped_head(const qn_recurrent_shape *shape, size_t v_head)
+{
+    return v_head % shape->n_k_heads * (shape->n_v_heads / shape->n_k_heads) + v_head / shape->n_k_heads;
+}
+
+static size_t value_head(const qn_recurrent_shape *shape, size_t grouped)
+{
+    const size_t rep = shape->n_v_heads / shape->n_k_heads;
+    return grouped % rep * shape->n_k_heads + grouped / rep;
+}
+
 static size_t q_width(const qn_recurrent_shape *shape)
 {
     return shape->n_k_heads * shape->head_k;
@@ -93,14 +106,19 @@ static void l2_normalize_head(const qn_executor *ex, float *x, size_t n)
         x[i] *= scale;
 }
 
-static void compute_gates(const qn_executor *ex, const qn_op *op, size_t row, size_t head)
+/* Items: rows. */
+static void compute_gates(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
-    float *g = qn_buffer_row(ex, op->conv.alpha, row) + head, *beta = qn_buffer_row(ex, op->conv.beta, row) + head;
-    *g = qn_gdn_log_decay(*g, op->conv.bias[head], op->conv.factor[head]);
-    *beta = qn_gdn_beta(*beta);
+    for (size_t row = range->begin; row < range->end; row++) {
+        float *g = qn_buffer_row(ex, op->conv.alpha, row), *beta = qn_buffer_row(ex, op->conv.beta, row);
+        for (size_t head = 0; head < ex->plan->recurrent.n_v_heads; head++) {
+            g[head] = qn_gdn_log_decay(g[head], op->conv.bias[head], op->conv.factor[head]);
+            beta[head] = qn_gdn_beta(beta[head]);
+        }
+    }
 }
 
-/* Items: the heads of all rows; of a row q heads, k heads, then v heads with their gates. */
+/* Items: the heads of all rows; of a row q heads, k heads, then v heads. */
 static void convolve_heads(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
@@ -120,9 +138,7 @@ static void convolve_heads(const qn_executor *ex, const qn_op *op, const qn_cpu_
         for (size_t t = 0; t < shape->taps; t++)
             taps_in[t] = conv_inputs[t] + first;
         ex->kernels->deltanet.conv(y, taps_in, op->conv.taps + first, width, shape->taps, n);
-        if (is_value)
-            compute_gates(ex, op, row, v_head);
-        else
+        if (!is_value)
             l2_normalize_head(ex, y, n);
     }
 }
@@ -133,7 +149,8 @@ size_t qn_executor_conv(const qn_executor *ex, const qn_op *op, qn_cpu_work *wor
     (void)op;
     works[0] =
         (qn_cpu_work){ .run = convolve_heads, .count = ex->step->n_rows * (2 * shape->n_k_heads + shape->n_v_heads) };
-    return 1;
+    works[1] = (qn_cpu_work){ .run = compute_gates, .count = ex->step->n_rows };
+    return 2;
 }
 
 /* ---- Delta rule ---- */
@@ -242,6 +259,17 @@ static size_t head_slices(const qn_executor *ex)
     return wanted < most ? wanted : most;
 }
 
+/* For the gated norm of one row: the values of units [begin, end) are there. */
+static void arrive_units(const qn_executor *ex, size_t slices, size_t begin, size_t end, int thread)
+{
+    const qn_recurrent_shape *shape = &ex->plan->recurrent;
+    for (size_t index = begin; ex->follower && index < end; index++) {
+        const head_slice u = slice_at(shape, slices, index);
+        const size_t head = ex->follower->gated_norm.grouped ? grouped_head(shape, u.head) : u.head;
+        qn_follow_acts(ex, head * shape->head_v + u.first, u.last - u.first, 1, thread);
+    }
+}
+
 /* Items: slices of the value heads of all sequences, as numbered by slice_at. */
 static void advance_slices(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
 {
@@ -255,6 +283,7 @@ static void advance_slices(const qn_executor *ex, const qn_op *op, const qn_cpu_
                           end - first < units ? end - first : units, range->thread);
         row += seq.n;
     }
+    arrive_units(ex, slices, begin, end, range->thread);
 }
 
 size_t qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
@@ -329,8 +358,7 @@ static void gated_norm_head(const qn_executor *ex, const qn_op *op, size_t row, 
                             float *values)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
-    const size_t rep = shape->n_v_heads / shape->n_k_heads, dim = shape->head_v;
-    const size_t v_head = op->gated_norm.grouped ? head % rep * shape->n_k_heads + head / rep : head;
+    const size_t dim = shape->head_v, v_head = op->gated_norm.grouped ? value_head(shape, head) : head;
     const float *o = qn_buffer_row(ex, op->gated_norm.in, row) + v_head * dim;
     const float scale = qn_rms_scale(&ex->kernels->norm, o, dim, op->gated_norm.eps);
     ex->kernels->norm.scale(values, o + from, op->gated_norm.weight + from, scale, n);
@@ -357,6 +385,8 @@ size_t qn_executor_gated_norm(const qn_executor *ex, const qn_op *op, qn_cpu_wor
 {
     works[0] =
         (qn_cpu_work){ .run = gated_norm_slices, .count = qn_act_slices(ex, &op->gated_norm.acts, ex->step->n_rows) };
-    works[1] = (qn_cpu_work){ .run = append_open_chunks, .count = count_sequences(ex) * ex->plan->recurrent.n_k_heads };
+    works[1] = (qn_cpu_work){ .run = append_open_chunks,
+                              .count = count_sequences(ex) * ex->plan->recurrent.n_k_heads,
+                              .late = true };
     return 2;
 }

@@ -1,8 +1,10 @@
-/* Phases on the CPU: how much of the work is a thread's own where cores differ in speed, which changes no bit; and the
- * profile of operations. */
+/* Phases on the CPU: how much of the work is a thread's own where cores differ in speed, which changes no bit; the
+ * operations without a phase of their own; and the profile of operations. */
 #include "helper_create.h"
+#include "helper_plan.h"
 
 #include "cpu/device.h"
+#include "cpu/follow.h"
 #include "cpu/phases.h"
 #include "engine/internal.h"
 #include "engine/read_rate.h"
@@ -76,6 +78,7 @@ TEST(own_pieces_by_speed)
     qn_executor *ex = executor_of(model);
     const qn_step step = { .n_rows = 1, .n_logit_rows = 1 };
     ex->step = &step;
+    memset(ex->follows, 0, ex->n_phases * sizeof *ex->follows); /* the step has no rows that they could read */
     for (size_t i = 0; i < COUNT(parts); i++) {
         size_t n_own = 0, n_shared = 0;
         ex->own_part = parts[i];
@@ -97,6 +100,106 @@ TEST(own_pieces_by_speed)
     }
     ex->step = NULL;
     qn_model_free(model);
+}
+
+/* ---- Operations that follow others ---- */
+
+static const char *const following[] = { "qk_norm_rope_store", "attention_combine", "swiglu", "conv", "gated_norm" };
+
+static bool has_line(const qn_profile *profile, const char *name)
+{
+    for (size_t i = 0; i < profile->n_lines; i++)
+        if (!strcmp(profile->lines[i].name, name))
+            return true;
+    return false;
+}
+
+/* Steps of one row have no phases for them, and the bits of steps of many rows. */
+TEST(one_row_has_fewer_phases)
+{
+    static const char *const models[] = { "qwen35-rotated.q1_0", "qwen35.f16", "qwen3.q2_0" };
+    static const int threads[] = { 1, 2, 3, 8 };
+    for (size_t m = 0; m < COUNT(models); m++) {
+        qn_model *alone = open_model(models[m], 1);
+        float *expected = evaluate(alone, N_IDS);
+        const size_t bytes = N_IDS * sizeof(float) * qn_model_get_info(alone)->n_vocab;
+        for (size_t i = 0; i < COUNT(threads); i++) {
+            qn_model *model = open_model(models[m], threads[i]);
+            qn_profile rows = { 0 }, row = { 0 };
+            label("%s, %d threads", models[m], threads[i]);
+            assert_ok(qn_model_profile_start(model));
+            free(evaluate(model, 5));
+            qn_model_profile_stop(model, &rows);
+            assert_ok(qn_model_profile_start(model));
+            float *found = evaluate(model, 1);
+            qn_model_profile_stop(model, &row);
+            if (memcmp(found, expected, bytes) != 0)
+                fail_msg("the logits differ");
+            free(found);
+            for (size_t f = 0; f < COUNT(following); f++) {
+                label("%s, %d threads: %s", models[m], threads[i], following[f]);
+                assert_int_equal(has_line(&rows, following[f]), f < 3 || m < 2);
+                assert_false(has_line(&row, following[f]));
+            }
+            qn_model_free(model);
+        }
+        free(expected);
+        qn_model_free(alone);
+    }
+}
+
+static size_t count_following(const qn_plan *plan)
+{
+    size_t n = 0;
+    for (size_t i = 1; i < plan->n_ops; i++)
+        n += qn_follow_can(plan, i);
+    return n;
+}
+
+/* An operation follows only what writes all of its inputs, once. */
+TEST(what_can_follow)
+{
+    static const struct shape shape = { .n_layers = 2,
+                                        .interval = 2,
+                                        .embd = 512,
+                                        .ff = 1024,
+                                        .heads = 4,
+                                        .kv = 2,
+                                        .head_dim = 256,
+                                        .k_heads = 4,
+                                        .v_heads = 8,
+                                        .head = 128,
+                                        .type = QN_TYPE_Q1_0,
+                                        .gates = QN_TYPE_Q1_0 };
+    qn_plan plan = { 0 };
+    build_plan(&plan, &shape);
+    assert_int_equal(count_following(&plan), 2 * 3);
+    assert_true(qn_follow_counters(&plan) >= 2 * 4 + 8 + 1);
+    for (size_t i = 1; i < plan.n_ops; i++) {
+        if (!qn_follow_can(&plan, i) || plan.ops[i - 1].kind != QN_OP_MATMUL)
+            continue;
+        qn_op_matrix *matrix = &plan.ops[i - 1].matmul.matrices.at[0];
+        const qn_op_matrix before = *matrix;
+        label("%s", qn_op_desc_of(plan.ops[i].kind)->name);
+        matrix->accumulate = true;
+        assert_false(qn_follow_can(&plan, i));
+        *matrix = before;
+        matrix->weights.n_rows--;
+        assert_false(qn_follow_can(&plan, i));
+        *matrix = before;
+        matrix->out = plan.ops[i - 1].matmul.matrices.at[1].out;
+        assert_false(qn_follow_can(&plan, i));
+        *matrix = before;
+        assert_true(qn_follow_can(&plan, i));
+    }
+    for (size_t i = 0; i < plan.n_ops; i++) {
+        if (plan.ops[i].kind == QN_OP_ATTENTION)
+            plan.ops[i].attention.out = plan.ops[i].attention.queries;
+        if (plan.ops[i].kind == QN_OP_DELTA_RULE)
+            plan.recurrent.head_v = 384; /* no slice has whole heads */
+    }
+    assert_int_equal(count_following(&plan), 2 * 3 - 2);
+    qn_plan_free(&plan);
 }
 
 /* ---- Profile ---- */
