@@ -16,7 +16,7 @@
  * token i, word 2i + 1 is token 8 + i, so that widening even and odd words gives tokens in ascending order. */
 enum {
     TABLE_TOKENS = 32,
-    TABLE_ROWS = 256,
+    TABLE_ROWS = 512,
     ENTRY_BYTES = 2 * TABLE_TOKENS,
     TABLE_BYTES = 256 * ENTRY_BYTES,
     MAX_FIELDS = 16,
@@ -42,16 +42,16 @@ struct table_job {
     size_t row, n_rows, first, n_tokens;
 };
 
-/* Transposes bytes, [16 tokens][16 columns] to [16 columns][16 tokens]. */
-QN_INLINE void transpose_bytes(__m128i x[16])
+/* Transposes bytes in both halves, [16 tokens][16 columns] to [16 columns][16 tokens]. */
+QN_INLINE void transpose_bytes(__m256i x[16])
 {
-    __m128i y[16];
+    __m256i y[16];
     QN_UNROLLED
     for (int round = 0; round < 4; round++) {
         QN_UNROLLED
         for (int i = 0; i < 8; i++) {
-            y[2 * i] = _mm_unpacklo_epi8(x[i], x[8 + i]);
-            y[2 * i + 1] = _mm_unpackhi_epi8(x[i], x[8 + i]);
+            y[2 * i] = _mm256_unpacklo_epi8(x[i], x[8 + i]);
+            y[2 * i + 1] = _mm256_unpackhi_epi8(x[i], x[8 + i]);
         }
         QN_UNROLLED
         for (int i = 0; i < 16; i++)
@@ -64,21 +64,22 @@ static void read_columns(const struct table_job *job, size_t group, size_t n_vec
 {
     static const int8_t zeros[QN_QUANT_GROUP];
     const size_t token_groups = job->acts->n_super * QN_SUPER_GROUPS, at = job->first * token_groups + group;
-    for (size_t v = 0; v < n_vectors; v++)
-        for (size_t half = 0; half < 2; half++) {
-            __m128i bytes[16];
-            for (size_t i = 0; i < 16; i++) {
-                const size_t t = 16 * v + i % 2 * 8 + i / 2;
-                const int8_t *codes = t < job->n_tokens
-                                          ? job->acts->codes[QN_ACT_PLAIN] + (at + t * token_groups) * QN_QUANT_GROUP
-                                          : zeros;
-                bytes[i] = _mm_loadu_si128((const __m128i *)(const void *)(codes + 16 * half));
-            }
-            transpose_bytes(bytes);
-            for (size_t i = 0; i < 16; i++)
-                _mm256_store_si256((__m256i *)(void *)(s->columns[16 * half + i] + 16 * v),
-                                   _mm256_cvtepi8_epi16(bytes[i]));
+    for (size_t v = 0; v < n_vectors; v++) {
+        __m256i bytes[16];
+        for (size_t i = 0; i < 16; i++) {
+            const size_t t = 16 * v + i % 2 * 8 + i / 2;
+            bytes[i] = load32(t < job->n_tokens
+                                  ? job->acts->codes[QN_ACT_PLAIN] + (at + t * token_groups) * QN_QUANT_GROUP
+                                  : zeros);
         }
+        transpose_bytes(bytes);
+        for (size_t i = 0; i < 16; i++) {
+            _mm256_store_si256((__m256i *)(void *)(s->columns[i] + 16 * v),
+                               _mm256_cvtepi8_epi16(_mm256_castsi256_si128(bytes[i])));
+            _mm256_store_si256((__m256i *)(void *)(s->columns[16 + i] + 16 * v),
+                               _mm256_cvtepi8_epi16(_mm256_extracti128_si256(bytes[i], 1)));
+        }
+    }
     for (size_t t = 0; t < 16 * n_vectors; t++)
         s->act_scale[t] = t < job->n_tokens ? job->acts->scale[at + t * token_groups] : 0;
 }
@@ -187,7 +188,7 @@ QN_INLINE void unpack_offsets_2bit(const uint8_t *p, uint16_t *offsets)
 
 /* Adds a group of one row to its partial sums of 16 * n_vectors tokens; `begin`: they are zero. */
 QN_INLINE void add_row(bool bits, const struct table_scratch *s, const uint16_t *offsets, size_t n_vectors,
-                       const __m256 *act_scale, float scale, bool begin, float *partial)
+                       const __m256 *act_scale, float scale, __m256i even, bool begin, float *partial)
 {
     const size_t n_fields = bits ? 6 : MAX_FIELDS;
     const __m256 row_scale = _mm256_set1_ps(scale);
@@ -210,7 +211,7 @@ QN_INLINE void add_row(bool bits, const struct table_scratch *s, const uint16_t 
     }
     QN_UNROLLED
     for (size_t v = 0; v < n_vectors; v++) {
-        const __m256i tokens[2] = { _mm256_madd_epi16(sum[v], _mm256_set1_epi32(1)), _mm256_srai_epi32(sum[v], 16) };
+        const __m256i tokens[2] = { _mm256_madd_epi16(sum[v], even), _mm256_srai_epi32(sum[v], 16) };
         QN_UNROLLED
         for (size_t i = 0; i < 2; i++) {
             float *to = partial + 16 * v + 8 * i;
@@ -226,18 +227,20 @@ QN_INLINE void add_rows(bool bits, const struct table_scratch *s, size_t n_rows,
                         float (*partial)[TABLE_TOKENS])
 {
     __m256 act_scale[4];
+    __m256i even = _mm256_set1_epi32(1);
+    __asm__("" : "+x"(even)); /* in a register: gcc would load it for each use, and loads are what limits this loop */
     QN_UNROLLED
     for (size_t i = 0; i < 2 * n_vectors; i++)
         act_scale[i] = _mm256_load_ps(s->act_scale + 8 * i);
     for (size_t row = 0; !bits && row < n_rows; row++)
-        add_row(false, s, s->offsets + 2 * row, n_vectors, act_scale, s->scale[row], begin, partial[row]);
+        add_row(false, s, s->offsets + 2 * row, n_vectors, act_scale, s->scale[row], even, begin, partial[row]);
     for (size_t at = 0; bits && at < n_rows; at += 16) {
         const size_t row = at / QN_PANEL_ROWS * QN_PANEL_ROWS + at / 32 % 2 * 8 + at / 16 % 2 * 32;
         for (size_t i = 0; i < 8; i++) {
             const uint16_t *offsets = s->offsets + at + 2 * i;
             const size_t r = row + i;
-            add_row(true, s, offsets, n_vectors, act_scale, s->scale[r], begin, partial[r]);
-            add_row(true, s, offsets + 1, n_vectors, act_scale, s->scale[r + 16], begin, partial[r + 16]);
+            add_row(true, s, offsets, n_vectors, act_scale, s->scale[r], even, begin, partial[r]);
+            add_row(true, s, offsets + 1, n_vectors, act_scale, s->scale[r + 16], even, begin, partial[r + 16]);
         }
     }
 }
@@ -263,13 +266,28 @@ static void read_group(bool bits, size_t block_groups, const struct table_job *j
     }
 }
 
-/* Adds the sums of a level to those of the level before. */
-static void add_level(float (*to)[TABLE_TOKENS], size_t n_rows)
+/* Adds the sums of n levels to those of the level before them, the last ones first. */
+QN_INLINE void add_n_levels(float (*to)[TABLE_TOKENS], size_t n, size_t n_rows)
 {
-    const float *from = to[TABLE_ROWS];
-    for (size_t i = 0; i < n_rows * TABLE_TOKENS; i += 8)
-        _mm256_store_ps(to[0] + i, _mm256_add_ps(_mm256_load_ps(to[0] + i), _mm256_load_ps(from + i)));
+    for (size_t i = 0; i < n_rows * TABLE_TOKENS; i += 8) {
+        __m256 sum = _mm256_load_ps(to[n * TABLE_ROWS] + i);
+        QN_UNROLLED
+        for (size_t level = n; level; level--)
+            sum = _mm256_add_ps(_mm256_load_ps(to[(level - 1) * TABLE_ROWS] + i), sum);
+        _mm256_store_ps(to[0] + i, sum);
+    }
 }
+
+static void add_levels(float (*to)[TABLE_TOKENS], size_t n, size_t n_rows)
+{
+    switch (n) {
+    case 1: add_n_levels(to, 1, n_rows); break;
+    case 2: add_n_levels(to, 2, n_rows); break;
+    case 3: add_n_levels(to, 3, n_rows); break;
+    case 4: add_n_levels(to, 4, n_rows); break;
+    }
+}
+_Static_assert(PARTIAL_LEVELS == 5, "add_levels has all cases");
 
 QN_INLINE void transpose_floats(__m256 x[8])
 {
@@ -335,8 +353,11 @@ QN_INLINE void table_tile(bool bits, size_t block_groups, const struct table_job
             else
                 add_rows(bits, s, job->n_rows, n_vectors, false, partial);
         }
+        size_t n_pairs = 0;
         for (size_t pairs = k; pairs & 1; pairs >>= 1)
-            add_level(s->partial[--level], job->n_rows);
+            n_pairs++;
+        level -= n_pairs;
+        add_levels(s->partial[level], n_pairs, job->n_rows);
     }
 }
 
@@ -345,12 +366,15 @@ QN_INLINE void table_loop(bool bits, size_t block_groups, const qn_packed_matrix
                           size_t out_stride, void *scratch)
 {
     struct table_scratch *s = scratch;
-    for (size_t end = row + n_rows; row < end; row += TABLE_ROWS)
+    /* Blocks of nearly the same size: a small one would need the same tables. */
+    const size_t n_blocks = (n_rows + TABLE_ROWS - 1) / TABLE_ROWS,
+                 block_rows = (n_rows / QN_PANEL_ROWS + n_blocks - 1) / n_blocks * QN_PANEL_ROWS;
+    for (size_t end = row + n_rows; row < end; row += block_rows)
         for (size_t t = 0; t < n_tokens; t += TABLE_TOKENS) {
             const struct table_job job = { .weights = weights,
                                            .acts = acts,
                                            .row = row,
-                                           .n_rows = end - row < TABLE_ROWS ? end - row : TABLE_ROWS,
+                                           .n_rows = end - row < block_rows ? end - row : block_rows,
                                            .first = first + t,
                                            .n_tokens = n_tokens - t < TABLE_TOKENS ? n_tokens - t : TABLE_TOKENS };
             if (job.n_tokens > TABLE_TOKENS / 2)
