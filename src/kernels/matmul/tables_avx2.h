@@ -11,15 +11,16 @@
 #include "kernels/matmul/matmul_simd.h"
 #include "kernels/matmul/packed.h"
 
-/* Tables of a group. 1-bit: for each half of its word the sums of bits 0 to 5, 6 to 10 and 11 to 15, of 64, 32 and 32
- * entries. 2-bit: for each nibble of its two words, 16 entries. An entry has 32 words of 16 bits: word 2i of 16 is
+/* Tables of a group: for each half of a word of 32 bits the sums of bits 0 to 5, 6 to 10 and 11 to 15, of 64, 32 and 32
+ * entries. A row of 1-bit weights has one such word. One of 2-bit weights has two, with the lower and the upper bits of
+ * its codes: both are looked up in the same tables. An entry has 32 words of 16 bits: word 2i of 16 is
  * token i, word 2i + 1 is token 8 + i, so that widening even and odd words gives tokens in ascending order. */
 enum {
     TABLE_TOKENS = 32,
-    TABLE_ROWS = 256,
+    TABLE_ROWS = 512,
     ENTRY_BYTES = 2 * TABLE_TOKENS,
     TABLE_BYTES = 256 * ENTRY_BYTES,
-    MAX_FIELDS = 16,
+    MAX_FIELDS = 12,
     TABLES_MIN_TOKENS = 12, /* with fewer, filling tables costs more than they save */
     PARTIAL_LEVELS = 5 /* partial sums that wait for their counterpart in the tree of a canonical sum, and the current
                         */
@@ -29,6 +30,7 @@ struct table_scratch {
     _Alignas(64) uint8_t tables[TABLE_BYTES];
     _Alignas(64) float partial[PARTIAL_LEVELS][TABLE_ROWS][TABLE_TOKENS];
     _Alignas(64) int16_t columns[QN_QUANT_GROUP][TABLE_TOKENS]; /* activation codes, words as in an entry */
+    _Alignas(64) int16_t minus[TABLE_TOKENS];                   /* 2-bit weights: minus the sum of all columns */
     _Alignas(64) float act_scale[TABLE_TOKENS];
     _Alignas(64) float scale[TABLE_ROWS];
     _Alignas(64) uint16_t offsets[MAX_FIELDS * TABLE_ROWS]; /* byte offsets of entries in their tables */
@@ -42,16 +44,16 @@ struct table_job {
     size_t row, n_rows, first, n_tokens;
 };
 
-/* Transposes bytes, [16 tokens][16 columns] to [16 columns][16 tokens]. */
-QN_INLINE void transpose_bytes(__m128i x[16])
+/* Transposes bytes in both halves, [16 tokens][16 columns] to [16 columns][16 tokens]. */
+QN_INLINE void transpose_bytes(__m256i x[16])
 {
-    __m128i y[16];
+    __m256i y[16];
     QN_UNROLLED
     for (int round = 0; round < 4; round++) {
         QN_UNROLLED
         for (int i = 0; i < 8; i++) {
-            y[2 * i] = _mm_unpacklo_epi8(x[i], x[8 + i]);
-            y[2 * i + 1] = _mm_unpackhi_epi8(x[i], x[8 + i]);
+            y[2 * i] = _mm256_unpacklo_epi8(x[i], x[8 + i]);
+            y[2 * i + 1] = _mm256_unpackhi_epi8(x[i], x[8 + i]);
         }
         QN_UNROLLED
         for (int i = 0; i < 16; i++)
@@ -59,26 +61,28 @@ QN_INLINE void transpose_bytes(__m128i x[16])
     }
 }
 
-/* Reads the activations of a group: columns and act_scale. Tokens from n_tokens on are zeros. */
-static void read_columns(const struct table_job *job, size_t group, size_t n_vectors, struct table_scratch *s)
+/* Reads the activations of a group: columns, in the order of the bits of a word, and act_scale. Tokens from n_tokens on
+ * are zeros. */
+QN_INLINE void read_columns(bool bits, const struct table_job *job, size_t group, size_t n_vectors,
+                            struct table_scratch *s)
 {
     static const int8_t zeros[QN_QUANT_GROUP];
     const size_t token_groups = job->acts->n_super * QN_SUPER_GROUPS, at = job->first * token_groups + group;
-    for (size_t v = 0; v < n_vectors; v++)
-        for (size_t half = 0; half < 2; half++) {
-            __m128i bytes[16];
-            for (size_t i = 0; i < 16; i++) {
-                const size_t t = 16 * v + i % 2 * 8 + i / 2;
-                const int8_t *codes = t < job->n_tokens
-                                          ? job->acts->codes[QN_ACT_PLAIN] + (at + t * token_groups) * QN_QUANT_GROUP
-                                          : zeros;
-                bytes[i] = _mm_loadu_si128((const __m128i *)(const void *)(codes + 16 * half));
-            }
-            transpose_bytes(bytes);
-            for (size_t i = 0; i < 16; i++)
-                _mm256_store_si256((__m256i *)(void *)(s->columns[16 * half + i] + 16 * v),
-                                   _mm256_cvtepi8_epi16(bytes[i]));
+    for (size_t v = 0; v < n_vectors; v++) {
+        __m256i bytes[16];
+        for (size_t i = 0; i < 16; i++) {
+            const size_t t = 16 * v + i % 2 * 8 + i / 2;
+            bytes[i] = load32(
+                t < job->n_tokens ? job->acts->codes[QN_ACT_PLAIN] + (at + t * token_groups) * QN_QUANT_GROUP : zeros);
         }
+        transpose_bytes(bytes);
+        for (size_t i = 0; i < 16; i++) {
+            _mm256_store_si256((__m256i *)(void *)(s->columns[bits ? i : 2 * i] + 16 * v),
+                               _mm256_cvtepi8_epi16(_mm256_castsi256_si128(bytes[i])));
+            _mm256_store_si256((__m256i *)(void *)(s->columns[bits ? 16 + i : 2 * i + 1] + 16 * v),
+                               _mm256_cvtepi8_epi16(_mm256_extracti128_si256(bytes[i], 1)));
+        }
+    }
     for (size_t t = 0; t < 16 * n_vectors; t++)
         s->act_scale[t] = t < job->n_tokens ? job->acts->scale[at + t * token_groups] : 0;
 }
@@ -88,15 +92,16 @@ QN_INLINE __m256i *entry_at(uint8_t *table, size_t i)
     return (__m256i *)(void *)(table + i * ENTRY_BYTES);
 }
 
-/* Fills the table of n 1-bit weights, -1 or 1: entry i has the sum of the columns whose bit is set in i, minus the
- * others. */
-QN_INLINE void fill_signs(const int16_t (*columns)[TABLE_TOKENS], size_t n, size_t n_vectors, uint8_t *table)
+/* Fills the table of n bits. `signs`: a bit is a weight of -1 or 1; entry i has the sum of the columns whose bit is set
+ * in i, minus the others. Else without the others. */
+QN_INLINE void fill_table(bool signs, const int16_t (*columns)[TABLE_TOKENS], size_t n, size_t n_vectors,
+                          uint8_t *table)
 {
-    __m256i sum[2], twice[2];
+    __m256i sum[2], step[2];
     QN_UNROLLED
     for (size_t v = 0; v < n_vectors; v++) {
         sum[v] = _mm256_setzero_si256();
-        for (size_t k = 0; k < n; k++)
+        for (size_t k = 0; signs && k < n; k++)
             sum[v] = _mm256_sub_epi16(sum[v], load32(columns[k] + 16 * v));
         _mm256_store_si256(entry_at(table, 0) + v, sum[v]);
     }
@@ -104,47 +109,31 @@ QN_INLINE void fill_signs(const int16_t (*columns)[TABLE_TOKENS], size_t n, size
     for (size_t k = 0; k < n; k++) {
         QN_UNROLLED
         for (size_t v = 0; v < n_vectors; v++)
-            twice[v] = _mm256_slli_epi16(load32(columns[k] + 16 * v), 1);
+            step[v] = signs ? _mm256_slli_epi16(load32(columns[k] + 16 * v), 1) : load32(columns[k] + 16 * v);
         for (size_t i = 0; i < (size_t)1 << k; i++)
             QN_UNROLLED
         for (size_t v = 0; v < n_vectors; v++)
             _mm256_store_si256(entry_at(table, i + ((size_t)1 << k)) + v,
-                               _mm256_add_epi16(load32(entry_at(table, i) + v), twice[v]));
-    }
-}
-
-/* Fills the table of two 2-bit weights, code - 1 each: entry i has those of codes i % 4 and i / 4. */
-QN_INLINE void fill_codes(const int16_t (*columns)[TABLE_TOKENS], size_t n_vectors, uint8_t *table)
-{
-    __m256i a[2], b[2], sum[2];
-    QN_UNROLLED
-    for (size_t v = 0; v < n_vectors; v++) {
-        a[v] = load32(columns[0] + 16 * v);
-        b[v] = load32(columns[1] + 16 * v);
-        sum[v] = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_add_epi16(a[v], b[v]));
-    }
-    QN_UNROLLED
-    for (size_t i = 0; i < 16; i++)
-        QN_UNROLLED
-    for (size_t v = 0; v < n_vectors; v++) {
-        _mm256_store_si256(entry_at(table, i) + v, sum[v]);
-        sum[v] = _mm256_add_epi16(sum[v], a[v]);
-        if (i % 4 == 3) /* from code 3 of the first weight to code 0 */
-            sum[v] = _mm256_add_epi16(_mm256_sub_epi16(sum[v], _mm256_slli_epi16(a[v], 2)), b[v]);
+                               _mm256_add_epi16(load32(entry_at(table, i) + v), step[v]));
     }
 }
 
 QN_INLINE void fill_tables(bool bits, size_t n_vectors, struct table_scratch *s)
 {
     const int16_t(*columns)[TABLE_TOKENS] = (const int16_t(*)[TABLE_TOKENS])s->columns;
-    for (size_t half = 0; bits && half < 2; half++, columns += 16) {
+    for (size_t half = 0; half < 2; half++, columns += 16) {
         uint8_t *to = s->tables + half * (TABLE_BYTES / 2);
-        fill_signs(columns, 6, n_vectors, to);
-        fill_signs(columns + 6, 5, n_vectors, to + 64 * ENTRY_BYTES);
-        fill_signs(columns + 11, 5, n_vectors, to + 96 * ENTRY_BYTES);
+        fill_table(bits, columns, 6, n_vectors, to);
+        fill_table(bits, columns + 6, 5, n_vectors, to + 64 * ENTRY_BYTES);
+        fill_table(bits, columns + 11, 5, n_vectors, to + 96 * ENTRY_BYTES);
     }
-    for (size_t pair = 0; !bits && pair < MAX_FIELDS; pair++)
-        fill_codes(columns + 2 * pair, n_vectors, s->tables + pair * 16 * ENTRY_BYTES);
+    for (size_t v = 0; !bits && v < n_vectors; v++) {
+        static const uint8_t last[] = { 63, 95, 127, 191, 223, 255 }; /* sums of all columns of their tables */
+        __m256i minus = _mm256_setzero_si256();
+        for (size_t i = 0; i < sizeof last; i++)
+            minus = _mm256_sub_epi16(minus, load32(entry_at(s->tables, last[i]) + v));
+        _mm256_store_si256((__m256i *)(void *)s->minus + v, minus);
+    }
 }
 
 /* Unpacks the offsets of a group of 1-bit weights of a panel, [2 halves of the word][3 fields][TABLE_ROWS]: of 16
@@ -167,36 +156,42 @@ QN_INLINE void unpack_offsets_1bit(const uint8_t *p, uint16_t *offsets)
         }
 }
 
-/* Unpacks the offsets of a group of 2-bit weights of a panel, [2 words][4 nibbles of a half][TABLE_ROWS][2 halves]. */
+/* Unpacks the offsets of a group of 2-bit weights of a panel, [2 bits of the weights][3 fields][TABLE_ROWS][2 halves].
+ * A bit of all 32 weights makes a word: of weight i of the first word of codes at 2i, of the second at 2i + 1. */
 QN_INLINE void unpack_offsets_2bit(const uint8_t *p, uint16_t *offsets)
 {
-    const __m256i four = _mm256_set1_epi16(15 << 6);
-    for (size_t word = 0; word < 2; word++, offsets += 8 * TABLE_ROWS)
-        for (size_t i = 0; i < 4 * QN_PANEL_ROWS; i += 32, p += 32) {
-            const __m256i words = load32(p);
-            uint16_t *to = offsets + i / 2;
-            _mm256_store_si256((__m256i *)(void *)to, _mm256_and_si256(_mm256_slli_epi16(words, 6), four));
-            _mm256_store_si256((__m256i *)(void *)(to + 2 * TABLE_ROWS),
-                               _mm256_and_si256(_mm256_slli_epi16(words, 2), four));
+    const __m256i five = _mm256_set1_epi16(31 << 6), six = _mm256_set1_epi16(63 << 6),
+                  low = _mm256_set1_epi32(0x55555555);
+    for (size_t row = 0; row < QN_PANEL_ROWS; row += 8, p += 32) {
+        const __m256i first = load32(p), second = load32(p + 4 * QN_PANEL_ROWS);
+        QN_UNROLLED
+        for (size_t bit = 0; bit < 2; bit++) {
+            const __m256i even = _mm256_and_si256(bit ? _mm256_srli_epi32(first, 1) : first, low);
+            const __m256i odd =
+                bit ? _mm256_andnot_si256(low, second) : _mm256_slli_epi32(_mm256_and_si256(second, low), 1);
+            const __m256i words = _mm256_or_si256(even, odd);
+            uint16_t *to = offsets + bit * 6 * TABLE_ROWS + 2 * row;
+            _mm256_store_si256((__m256i *)(void *)to, _mm256_and_si256(_mm256_slli_epi16(words, 6), six));
+            _mm256_store_si256((__m256i *)(void *)(to + 2 * TABLE_ROWS), _mm256_and_si256(words, five));
             _mm256_store_si256((__m256i *)(void *)(to + 4 * TABLE_ROWS),
-                               _mm256_and_si256(_mm256_srli_epi16(words, 2), four));
-            _mm256_store_si256((__m256i *)(void *)(to + 6 * TABLE_ROWS),
-                               _mm256_and_si256(_mm256_srli_epi16(words, 6), four));
+                               _mm256_and_si256(_mm256_srli_epi16(words, 5), five));
         }
+    }
 }
 
 /* Adds a group of one row to its partial sums of 16 * n_vectors tokens; `begin`: they are zero. */
 QN_INLINE void add_row(bool bits, const struct table_scratch *s, const uint16_t *offsets, size_t n_vectors,
-                       const __m256 *act_scale, float scale, bool begin, float *partial)
+                       const __m256 *act_scale, float scale, __m256i even, bool begin, float *partial)
 {
     const size_t n_fields = bits ? 6 : MAX_FIELDS;
     const __m256 row_scale = _mm256_set1_ps(scale);
     __m256i sum[2];
     QN_UNROLLED
     for (size_t field = 0; field < n_fields; field++) {
-        /* Entries of the tables before: 64, 32 and 32 for each half word of 1-bit weights, 16 for each nibble. */
-        const size_t before = !bits ? 16 * field : field / 3 * 128 + (field % 3 ? 32 + 32 * (field % 3) : 0);
-        const size_t at = bits ? field * TABLE_ROWS : (field / 8 * 4 + field % 4) * 2 * TABLE_ROWS + field / 4 % 2;
+        /* Of 2-bit weights the upper bits first. Entries of the tables before: 64, 32 and 32 for each half word. */
+        const size_t half = field / 3 % 2, i = field % 3, bit = 1 - field / 6;
+        const size_t before = half * 128 + (i ? 32 + 32 * i : 0);
+        const size_t at = bits ? field * TABLE_ROWS : (bit * 3 + i) * 2 * TABLE_ROWS + half;
         const uint8_t *entry = s->tables + offsets[at];
         __asm__("" : "+r"(entry)); /* one addition: loads with an index register are two operations on Intel's cores */
         entry += before * ENTRY_BYTES;
@@ -204,13 +199,15 @@ QN_INLINE void add_row(bool bits, const struct table_scratch *s, const uint16_t 
         for (size_t v = 0; v < n_vectors; v++) {
             const __m256i words = load32(entry + 32 * v);
             sum[v] = field ? _mm256_add_epi16(sum[v], words) : words;
+            if (!bits && field == 5) /* twice the upper bits, minus one for each weight */
+                sum[v] = _mm256_add_epi16(_mm256_slli_epi16(sum[v], 1), load32(s->minus + 16 * v));
             /* In this order: gcc would add all of a vector's entries first, and keep their addresses in memory. */
             __asm__ volatile("" : "+x"(sum[v]));
         }
     }
     QN_UNROLLED
     for (size_t v = 0; v < n_vectors; v++) {
-        const __m256i tokens[2] = { _mm256_madd_epi16(sum[v], _mm256_set1_epi32(1)), _mm256_srai_epi32(sum[v], 16) };
+        const __m256i tokens[2] = { _mm256_madd_epi16(sum[v], even), _mm256_srai_epi32(sum[v], 16) };
         QN_UNROLLED
         for (size_t i = 0; i < 2; i++) {
             float *to = partial + 16 * v + 8 * i;
@@ -226,18 +223,20 @@ QN_INLINE void add_rows(bool bits, const struct table_scratch *s, size_t n_rows,
                         float (*partial)[TABLE_TOKENS])
 {
     __m256 act_scale[4];
+    __m256i even = _mm256_set1_epi32(1);
+    __asm__("" : "+x"(even)); /* in a register: gcc would load it for each use, and loads are what limits this loop */
     QN_UNROLLED
     for (size_t i = 0; i < 2 * n_vectors; i++)
         act_scale[i] = _mm256_load_ps(s->act_scale + 8 * i);
     for (size_t row = 0; !bits && row < n_rows; row++)
-        add_row(false, s, s->offsets + 2 * row, n_vectors, act_scale, s->scale[row], begin, partial[row]);
+        add_row(false, s, s->offsets + 2 * row, n_vectors, act_scale, s->scale[row], even, begin, partial[row]);
     for (size_t at = 0; bits && at < n_rows; at += 16) {
         const size_t row = at / QN_PANEL_ROWS * QN_PANEL_ROWS + at / 32 % 2 * 8 + at / 16 % 2 * 32;
         for (size_t i = 0; i < 8; i++) {
             const uint16_t *offsets = s->offsets + at + 2 * i;
             const size_t r = row + i;
-            add_row(true, s, offsets, n_vectors, act_scale, s->scale[r], begin, partial[r]);
-            add_row(true, s, offsets + 1, n_vectors, act_scale, s->scale[r + 16], begin, partial[r + 16]);
+            add_row(true, s, offsets, n_vectors, act_scale, s->scale[r], even, begin, partial[r]);
+            add_row(true, s, offsets + 1, n_vectors, act_scale, s->scale[r + 16], even, begin, partial[r + 16]);
         }
     }
 }
@@ -263,13 +262,28 @@ static void read_group(bool bits, size_t block_groups, const struct table_job *j
     }
 }
 
-/* Adds the sums of a level to those of the level before. */
-static void add_level(float (*to)[TABLE_TOKENS], size_t n_rows)
+/* Adds the sums of n levels to those of the level before them, the last ones first. */
+QN_INLINE void add_n_levels(float (*to)[TABLE_TOKENS], size_t n, size_t n_rows)
 {
-    const float *from = to[TABLE_ROWS];
-    for (size_t i = 0; i < n_rows * TABLE_TOKENS; i += 8)
-        _mm256_store_ps(to[0] + i, _mm256_add_ps(_mm256_load_ps(to[0] + i), _mm256_load_ps(from + i)));
+    for (size_t i = 0; i < n_rows * TABLE_TOKENS; i += 8) {
+        __m256 sum = _mm256_load_ps(to[n * TABLE_ROWS] + i);
+        QN_UNROLLED
+        for (size_t level = n; level; level--)
+            sum = _mm256_add_ps(_mm256_load_ps(to[(level - 1) * TABLE_ROWS] + i), sum);
+        _mm256_store_ps(to[0] + i, sum);
+    }
 }
+
+static void add_levels(float (*to)[TABLE_TOKENS], size_t n, size_t n_rows)
+{
+    switch (n) {
+    case 1: add_n_levels(to, 1, n_rows); break;
+    case 2: add_n_levels(to, 2, n_rows); break;
+    case 3: add_n_levels(to, 3, n_rows); break;
+    case 4: add_n_levels(to, 4, n_rows); break;
+    }
+}
+_Static_assert(PARTIAL_LEVELS == 5, "add_levels has all cases");
 
 QN_INLINE void transpose_floats(__m256 x[8])
 {
@@ -328,15 +342,18 @@ QN_INLINE void table_tile(bool bits, size_t block_groups, const struct table_job
         for (size_t group = order[k]; group < n_groups; group += QN_LANES) {
             const size_t after = group + QN_LANES, then = order[(k + 1) % QN_LANES];
             read_group(bits, block_groups, job, group, after < n_groups ? after : then < n_groups ? then : 0, s);
-            read_columns(job, group, n_vectors, s);
+            read_columns(bits, job, group, n_vectors, s);
             fill_tables(bits, n_vectors, s);
             if (group < QN_LANES)
                 add_rows(bits, s, job->n_rows, n_vectors, true, partial);
             else
                 add_rows(bits, s, job->n_rows, n_vectors, false, partial);
         }
+        size_t n_pairs = 0;
         for (size_t pairs = k; pairs & 1; pairs >>= 1)
-            add_level(s->partial[--level], job->n_rows);
+            n_pairs++;
+        level -= n_pairs;
+        add_levels(s->partial[level], n_pairs, job->n_rows);
     }
 }
 
@@ -345,12 +362,15 @@ QN_INLINE void table_loop(bool bits, size_t block_groups, const qn_packed_matrix
                           size_t out_stride, void *scratch)
 {
     struct table_scratch *s = scratch;
-    for (size_t end = row + n_rows; row < end; row += TABLE_ROWS)
+    /* Blocks of nearly the same size: a small one would need the same tables. */
+    const size_t n_blocks = (n_rows + TABLE_ROWS - 1) / TABLE_ROWS,
+                 block_rows = (n_rows / QN_PANEL_ROWS + n_blocks - 1) / n_blocks * QN_PANEL_ROWS;
+    for (size_t end = row + n_rows; row < end; row += block_rows)
         for (size_t t = 0; t < n_tokens; t += TABLE_TOKENS) {
             const struct table_job job = { .weights = weights,
                                            .acts = acts,
                                            .row = row,
-                                           .n_rows = end - row < TABLE_ROWS ? end - row : TABLE_ROWS,
+                                           .n_rows = end - row < block_rows ? end - row : block_rows,
                                            .first = first + t,
                                            .n_tokens = n_tokens - t < TABLE_TOKENS ? n_tokens - t : TABLE_TOKENS };
             if (job.n_tokens > TABLE_TOKENS / 2)
