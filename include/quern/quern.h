@@ -88,8 +88,9 @@ typedef enum qn_draft_kind {
                        the scheduler keeps prefixes */
     QN_DRAFT_MTP,   /* the model's own block for multi-token prediction, on the CPU; QN_ERR_UNSUPPORTED, with the reason,
                        where the model has none that can be used */
-    QN_DRAFT_DFLASH, /* the rest are not supported yet: QN_ERR_UNSUPPORTED */
-    QN_DRAFT_MODEL
+    QN_DRAFT_DFLASH, /* a block drafter that the model was loaded with (qn_model_params.draft_model), on the CPU;
+                        QN_ERR_UNSUPPORTED where it was loaded without one */
+    QN_DRAFT_MODEL   /* not supported yet: QN_ERR_UNSUPPORTED */
 } qn_draft_kind;
 
 typedef struct qn_model_params {
@@ -117,8 +118,13 @@ typedef struct qn_model_params {
     void *user; /* passed to both callbacks; must outlive the model if on_log is set */
     /* Whether the model is loaded with its block for multi-token prediction, which takes some memory and, in each step,
      * a little time. QN_DRAFT_AUTO: if it has one that the device can run; a block that cannot be used is named in the
-     * log. QN_DRAFT_MTP: a model that cannot have it is not loaded: QN_ERR_UNSUPPORTED. All others: without it. */
+     * log. QN_DRAFT_MTP: a model that cannot have it is not loaded: QN_ERR_UNSUPPORTED. All others: without it.
+     * QN_DRAFT_DFLASH: the same for draft_model. */
     qn_draft_kind draft;
+    /* The GGUF file of a drafter for this model: of the architecture dflash (QN_DRAFT_DFLASH). It runs on the same
+     * threads, on the CPU, and instead of a block for multi-token prediction. NULL: none. QN_ERR_UNSUPPORTED or
+     * QN_ERR_FORMAT, with the reason, if it cannot serve this model. */
+    const char *draft_model;
 } qn_model_params;
 #define QN_MODEL_PARAMS_INIT QN_INIT(qn_model_params)
 

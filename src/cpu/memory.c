@@ -79,7 +79,7 @@ static qn_status create_hidden(const qn_plan *plan, qn_cpu_hidden **out)
 {
     qn_cpu_hidden *h;
     *out = NULL;
-    if (!plan->head.draft)
+    if (!plan->head.draft || plan->head.block)
         return QN_OK;
     QN_TRY(qn_alloc(&h, 1, sizeof *h, "session"));
     h->width = plan->buffers[plan->ops[plan->head.draft].pair.hidden].width;
@@ -177,7 +177,7 @@ static qn_status memory_serialize(const qn_memory *memory, qn_memory_region_fn o
 }
 
 /* Zeroes what the draft head has stored for the rows: files do not have it. Drafts are then worse for a while. */
-static void zero_draft_head(const qn_cpu_memory *m, size_t layer)
+static void zero_draft_layer(const qn_cpu_memory *m, size_t layer)
 {
     const qn_sequence *s = &m->sequence;
     const qn_kv_view kv = kv_view_of(m);
@@ -200,8 +200,8 @@ static qn_status memory_deserialize(qn_memory *memory, const qn_extent *extent, 
     qn_saved_region region;
     QN_TRY(qn_sequence_restore(memory->sequence, extent));
     const qn_kv_view kv = kv_view_of(m);
-    if (m->hidden)
-        zero_draft_head(m, m->format->saved.n_layers);
+    for (size_t layer = m->format->saved.n_layers; layer < m->format->n_layers; layer++)
+        zero_draft_layer(m, layer);
     for (size_t i = 0; qn_saved_find_region(&m->format->saved, extent, i, &region); i++)
         if (region.bytes)
             QN_TRY(on_region(context, qn_kv_region(&kv, &region), region.bytes));
@@ -303,6 +303,7 @@ static qn_status create_format(const qn_cpu_caches *c, qn_cpu_format *f)
                               QN_KV_SEED));
     QN_TRY(qn_kv_layout_create(&f->layout, c->plan, &f->codecs, f->format->is_f32));
     f->saved = qn_saved_layout_of(c->plan, f->format);
+    f->n_layers = c->plan->n_layers;
     f->recurrent = c->states ? &c->recurrent : NULL;
     f->cache =
         (qn_cache){ .states = c->states, .open_chunks = c->open_chunks, .max_dropped = QN_PAGE, .copy = copy_item };

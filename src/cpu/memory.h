@@ -17,6 +17,7 @@ typedef struct qn_cpu_format {
     qn_aura_codecs codecs;
     qn_kv_layout layout;
     qn_saved_layout saved;
+    size_t n_layers; /* of the plan: those of `saved`, then those of the draft head */
     const qn_recurrent_layout *recurrent; /* the same in all formats; NULL without recurrent layers */
     struct qn_cpu_format *next;
 } qn_cpu_format;

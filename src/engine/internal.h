@@ -28,7 +28,7 @@
  * this order: `turn`, `lock`, those of `kept`, that of the device's pool. */
 struct qn_model {
     pid_t process; /* that loaded it (base/process.h) */
-    qn_gguf *file;
+    qn_gguf *file, *drafter; /* drafter: of the draft head; NULL without one */
     qn_hparams hparams; /* with vocab_only this and the members up to `lock` are zero */
     qn_plan plan;
     qn_model_head head;

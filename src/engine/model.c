@@ -90,30 +90,45 @@ static void count_weights(qn_model *model)
     }
 }
 
-static qn_status load_tensor(qn_model *model, const qn_gguf_tensor *tensor)
+static qn_status load_tensor(qn_model *model, const qn_gguf *file, const qn_gguf_tensor *tensor)
 {
     bool uploaded;
     QN_TRY(model->device->vtable->upload(model->device, tensor->data, &uploaded));
     if (uploaded)
-        qn_gguf_drop_pages(model->file, tensor);
+        qn_gguf_drop_pages(file, tensor);
     return QN_OK;
 }
 
-/* Prepares weights tensor by tensor, so that at most one tensor is in memory twice. */
+static size_t count_bytes(const qn_gguf *file)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; file && i < qn_gguf_n_tensors(file); i++)
+        bytes += qn_gguf_tensor_at(file, i)->bytes;
+    return bytes;
+}
+
+/* Prepares the weights of a file tensor by tensor, so that at most one tensor is in memory twice. */
+static qn_status prepare_file(qn_model *model, const qn_gguf *file, const qn_model_params *params, size_t *done)
+{
+    const size_t total = count_bytes(model->file) + count_bytes(model->drafter);
+    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
+        const qn_gguf_tensor *tensor = qn_gguf_tensor_at(file, i);
+        if (!params->skip_weight_scan)
+            QN_TRY(qn_scan_tensor(file, tensor, model->team, params->on_progress, params->user, done, total));
+        QN_TRY(load_tensor(model, file, tensor));
+        QN_TRY(qn_gguf_check_whole(file));
+        if (tensor->type == QN_TYPE_NVFP4)
+            qn_gguf_drop_pages(file, tensor);
+    }
+    return QN_OK;
+}
+
 static qn_status prepare_weights(qn_model *model, const qn_model_params *params)
 {
-    size_t done = 0, total = 0;
-    for (size_t i = 0; i < qn_gguf_n_tensors(model->file); i++)
-        total += qn_gguf_tensor_at(model->file, i)->bytes;
-    for (size_t i = 0; i < qn_gguf_n_tensors(model->file); i++) {
-        const qn_gguf_tensor *tensor = qn_gguf_tensor_at(model->file, i);
-        if (!params->skip_weight_scan)
-            QN_TRY(qn_scan_tensor(model->file, tensor, model->team, params->on_progress, params->user, &done, total));
-        QN_TRY(load_tensor(model, tensor));
-        QN_TRY(qn_gguf_check_whole(model->file));
-        if (tensor->type == QN_TYPE_NVFP4)
-            qn_gguf_drop_pages(model->file, tensor);
-    }
+    size_t done = 0;
+    QN_TRY(prepare_file(model, model->file, params, &done));
+    if (model->drafter)
+        QN_TRY(prepare_file(model, model->drafter, params, &done));
     for (size_t i = 0; i < model->plan.n_scaled; i++) {
         bool uploaded;
         QN_TRY(model->device->vtable->upload(model->device, model->plan.scaled[i].loaded, &uploaded));
@@ -149,6 +164,19 @@ static void note_threads(const qn_model_params *params)
     log_line(params, line);
 }
 
+/* Builds the plan with the drafter's file as its draft head. */
+static qn_status build_with_drafter(qn_model *model, const qn_model_params *params, bool is_cpu)
+{
+    if (params->draft != QN_DRAFT_AUTO && params->draft != QN_DRAFT_DFLASH)
+        return qn_fail(QN_ERR_INVALID, "draft_model: it is given with draft %s", qn_draft_name(params->draft));
+    if (!is_cpu)
+        return qn_fail(QN_ERR_UNSUPPORTED, "draft: dflash: drafters run on the CPU only (device cpu)");
+    QN_TRY(qn_gguf_open(params->draft_model, &model->drafter));
+    QN_TRY(qn_model_build_with_drafter(model->file, model->drafter, &model->hparams, &model->plan));
+    (void)qn_print(model->head.why, sizeof model->head.why, "the model was loaded with a drafter instead");
+    return QN_OK;
+}
+
 /* Builds the plan, with the draft head if it is wanted and can be used. */
 static qn_status build_plan(qn_model *model, const qn_model_params *params)
 {
@@ -159,6 +187,10 @@ static qn_status build_plan(qn_model *model, const qn_model_params *params)
     QN_TRY(qn_device_name_parse("device", params->device ? params->device : "auto", &name));
     const bool is_wanted = params->draft == QN_DRAFT_AUTO || params->draft == QN_DRAFT_MTP,
                is_cpu = qn_device_is_cpu(&name);
+    if (params->draft_model)
+        return build_with_drafter(model, params, is_cpu);
+    if (params->draft == QN_DRAFT_DFLASH)
+        return qn_model_check_draft(model, QN_DRAFT_DFLASH);
     if (is_wanted && is_cpu) {
         QN_TRY(qn_model_build_with_head(model->file, &model->hparams, &model->plan, head));
         if (head->is_broken && params->draft == QN_DRAFT_AUTO) {
@@ -179,6 +211,8 @@ qn_status qn_model_check_draft(const qn_model *model, qn_draft_kind kind)
     QN_TRY(qn_draft_check(kind));
     if (kind == QN_DRAFT_MTP && !model->head.is_there)
         return qn_fail(QN_ERR_UNSUPPORTED, "draft: mtp: %s", without_path(model, model->head.why));
+    if (kind == QN_DRAFT_DFLASH && !model->drafter)
+        return qn_fail(QN_ERR_UNSUPPORTED, "draft: dflash: the model was loaded without a drafter (--draft-model)");
     return QN_OK;
 }
 
@@ -212,6 +246,8 @@ static qn_status load(qn_model *model, const char *path, const qn_model_params *
     QN_TRY(qn_ranking_find(model->file, &model->plan, model->tokenizer, &model->ranking));
     if (qn_gguf_q2_layout(model->file))
         log_line(params, qn_gguf_q2_layout(model->file));
+    if (model->drafter)
+        QN_TRY(qn_gguf_check_unchanged(model->drafter));
     return qn_gguf_check_unchanged(model->file);
 }
 
@@ -252,6 +288,8 @@ qn_status qn_model_load(const char *path, const qn_model_params *params, qn_mode
     params = &own;
     if (params->n_threads < 0 || params->n_threads > QN_TEAM_MAX)
         return qn_fail(QN_ERR_INVALID, "threads: %d, expected 0 to %d", params->n_threads, QN_TEAM_MAX);
+    if (params->draft_model && params->vocab_only)
+        return qn_fail(QN_ERR_INVALID, "draft_model: it is given with vocab_only");
     qn_model *model;
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "model"));
     model->process = getpid();
@@ -287,6 +325,7 @@ void qn_model_free(qn_model *model)
         pthread_mutex_destroy(&model->turn);
         pthread_mutex_destroy(&model->lock);
     }
+    qn_gguf_close(model->drafter);
     qn_gguf_close(model->file);
     qn_free(model);
 }
@@ -298,5 +337,7 @@ const qn_model_info *qn_model_get_info(const qn_model *model)
 
 qn_status qn_model_check(const qn_model *model)
 {
+    if (model->drafter)
+        QN_TRY(qn_gguf_check_whole(model->drafter));
     return qn_gguf_check_whole(model->file);
 }

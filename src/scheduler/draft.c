@@ -28,6 +28,7 @@ qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
         constraint->accepts = NULL;
     const bool checks_first = constraint->accepts && !overlaps && !is_greedy;
     const size_t most = o->most && o->most < QN_DRAFT_TOKENS ? o->most : QN_DRAFT_TOKENS;
+    const qn_draft_kind of_head = o->block ? QN_DRAFT_DFLASH : QN_DRAFT_MTP;
     qn_drafts d = { .forces = forces,
                         .is_lone = o->jump_forward == QN_JUMP_FORWARD_AUTO,
                         .chance = first_chance,
@@ -36,9 +37,12 @@ qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
                         .most = most,
                         .simulated = o->simulated,
                         .random = o->sampling->seed,
-                        .has_drafter = o->kind != QN_DRAFT_MTP,
-                        .has_head = o->device->drafts && (o->kind == QN_DRAFT_MTP || o->kind == QN_DRAFT_AUTO),
+                        .has_drafter = o->kind != of_head,
+                        .has_head = o->device->drafts && (o->kind == of_head || o->kind == QN_DRAFT_AUTO),
+                        .head.block = o->block,
                         .head.most = o->most ? most : o->always ? FORCED_CHAIN : CHAIN };
+    if (o->block)
+        d.head.most = o->most && o->most < o->block ? o->most : o->block - 1;
     memcpy(d.head.acceptance.chances, head_chances, sizeof head_chances);
     return d;
 }

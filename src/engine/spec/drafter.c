@@ -29,10 +29,10 @@ qn_status qn_draft_check(qn_draft_kind kind)
     case QN_DRAFT_AUTO:
     case QN_DRAFT_OFF:
     case QN_DRAFT_NGRAM:
-    case QN_DRAFT_MTP: return QN_OK;
-    case QN_DRAFT_DFLASH:
+    case QN_DRAFT_MTP:
+    case QN_DRAFT_DFLASH: return QN_OK;
     case QN_DRAFT_MODEL:
-        return qn_fail(QN_ERR_UNSUPPORTED, "draft: %s is not supported yet; auto, off, ngram and mtp are",
+        return qn_fail(QN_ERR_UNSUPPORTED, "draft: %s is not supported yet; auto, off, ngram, mtp and dflash are",
                        qn_draft_names[kind]);
     }
     return qn_fail(QN_ERR_INVALID, "draft: %d, expected a qn_draft_kind", (int)kind);

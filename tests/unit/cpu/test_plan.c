@@ -410,8 +410,10 @@ TEST(wrong_operands_are_refused)
     x.plan.ops[0].norm = x.plan.ops[find(&x.plan, QN_OP_LOGIT_NORM)].norm;
     expect_refused(&x.plan, "operation 0, norm: in: buffer");
     x.plan.ops[0] = first;
-    x.plan.head = (qn_plan_head){ 1, 2 };
+    x.plan.head = (qn_plan_head){ .pairs = 1, .draft = 2 };
     expect_refused(&x.plan, "operation 1, norm: a section of the draft head begins with a pair");
+    x.plan.head.block = 8;
+    expect_refused(&x.plan, "operation 1, norm: a section of the draft head begins with fuse or embed");
     x.plan.head = (qn_plan_head){ 0 };
     take_embeddings(&x);
     REFUSES(QN_OP_INPUT, input.width, x.hparams.n_embd + 1, "input: out: width");
