@@ -154,7 +154,7 @@ static bool is_at_its_place(const qn_plan *plan, size_t i)
     const qn_op_kind kind = plan->ops[i].kind;
     if (!head->block)
         return (kind == QN_OP_PAIR) == (is_pairs || is_draft) && kind != QN_OP_FUSE;
-    return kind != QN_OP_PAIR && (kind == QN_OP_FUSE) == is_pairs && (kind == QN_OP_EMBED) == (is_draft || !i);
+    return kind != QN_OP_PAIR && (kind == QN_OP_FUSE) == is_pairs && (!i || (kind == QN_OP_EMBED) == is_draft);
 }
 
 static qn_status check_head(const qn_plan *plan)

@@ -46,12 +46,9 @@ static void set_up(struct drafting *d, const char *model, const char *drafter, i
     assert_ok(qn_gguf_open(path, &x->file));
     snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, drafter);
     assert_ok(qn_gguf_open(path, &d->drafter));
-    assert_ok(qn_model_build_with_drafter(x->file, d->drafter, &x->hparams, &x->plan));
     assert_ok(qn_cpu_features(&cpu));
     qn_kernels_init(&x->kernels, cpu);
-    assert_ok(qn_team_create(n_threads, &x->team));
-    assert_ok(qn_executor_create(x->team, &x->kernels, &x->plan, &x->executor));
-    assert_ok(qn_executor_reserve(x->executor, MAX_ROWS, CONTEXT));
+    build_executor_with(x, d->drafter, n_threads, MAX_ROWS, CONTEXT);
     d->n_rows = x->plan.head.block;
     assert_in_range(d->n_rows, 2, MAX_BLOCK);
     assert_in_range(x->plan.n_vocab, 1, MAX_VOCAB);
