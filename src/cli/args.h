@@ -43,7 +43,7 @@ typedef struct qn_args {
     int64_t n_predict, min_tokens, reasoning_budget;
     bool chat, ignore_end;
     const char *json_schema, *grammar, *choices, *json_space, *json_order, *jump_forward;
-    const char *draft;
+    const char *draft, *draft_model;
     int64_t draft_tokens; /* bench */
     float accept;         /* bench */
     qn_sampling sampling;

@@ -16,9 +16,17 @@ qn_draft_kind qn_find_draft(const qn_args *args)
 
 int qn_check_draft(const qn_args *args)
 {
-    if (qn_draft_check(qn_find_draft(args)) == QN_OK)
+    const qn_draft_kind kind = qn_find_draft(args);
+    if (qn_draft_check(kind) != QN_OK)
+        qn_cli_error("--draft: %s is not supported yet; auto, off, ngram, mtp and dflash are", args->draft);
+    else if (kind == QN_DRAFT_DFLASH && !args->draft_model)
+        qn_cli_error("--draft: dflash needs --draft-model FILE");
+    else if (args->draft_model && kind != QN_DRAFT_AUTO && kind != QN_DRAFT_DFLASH)
+        qn_cli_error("--draft-model: it is not used with --draft %s; --draft dflash or auto use it", args->draft);
+    else if (args->draft_model && (args->models_dir || args->models.count > 1))
+        qn_cli_error("--draft-model: serves one model, but there are several");
+    else
         return QN_EXIT_DONE;
-    qn_cli_error("--draft: %s is not supported yet; auto, off, ngram and mtp are", args->draft);
     return QN_EXIT_USAGE;
 }
 

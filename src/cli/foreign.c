@@ -138,7 +138,7 @@ const qn_foreign_option qn_foreign_options[] = {
     { "--license", "--template", 0, INFO_TELLS },
     { "--lora", "--enable-lora", 0, "quern has no adapters: merge it into the checkpoint, then use quern convert" },
     { "-mm", "--mmproj", 0, NOT_THIS },
-    { "-md", "--model-draft", 0, NOT_THIS },
+    { "--model-draft", NULL, 0, "use --draft-model" },
     { "--draft-max", "--speculative-config", 0, NOT_THIS },
     { "--rope-scaling", "--rope-freq-base", 0, "rope is that of the GGUF file; leave it out" },
     { "--max-model-len", "--context-length", 0, "use -c" },

@@ -90,6 +90,7 @@ static int load(const qn_args *args, bool vocab_only, const char *device, const 
         .on_log = args->quiet ? NULL : qn_progress_log,
         .user = &progress,
         .draft = qn_find_draft(args),
+        .draft_model = vocab_only ? NULL : args->draft_model,
     };
     const qn_status loaded = qn_model_load(args->model, &params, model);
     qn_progress_end(&progress);
@@ -161,6 +162,8 @@ int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model *
         status = find_demo_model(args);
     if (status == QN_EXIT_DONE)
         status = qn_resolve_model(&args->model, args->quiet);
+    if (status == QN_EXIT_DONE && args->draft_model)
+        status = qn_resolve_model(&args->draft_model, args->quiet);
     if (status != QN_EXIT_DONE)
         return status;
     status = load_with_template(args, vocab_only, device.text, model);

@@ -251,12 +251,16 @@ const qn_option qn_options[] = {
     CHOICE(GENERATE | SERVE | BATCH, "--draft", NULL, NULL, draft, "KIND", qn_draft_names,
            "tokens that a step evaluates ahead: auto, off, ngram, mtp, dflash or model (default auto)",
            "Only tokens that would have come one by one are kept: the text is the same. ngram drafts what followed the "
-           "same words before; mtp is the model's block for multi-token prediction, if it has one. auto is both on the "
-           "CPU, off on a GPU. Tokens are drafted while that is measured to be faster. dflash and model are not "
-           "supported yet."),
+           "same words before; mtp is the model's block for multi-token prediction, if it has one; dflash is a drafter "
+           "of its own file (--draft-model). auto is all that are there on the CPU, off on a GPU. Tokens are drafted "
+           "while that is measured to be faster. model is not supported yet."),
     CHOICE(BENCH, "--draft", NULL, NULL, draft, "KIND", qn_draft_names,
            "also measure decoding with drafts, as in run: auto, off, ngram, mtp, dflash or model (default off)",
            "The tokens of a benchmark mean nothing; see --accept."),
+    TEXT(GENERATE | SERVE | BATCH | BENCH, "--draft-model", NULL, "-md", draft_model, "FILE",
+         "a drafter for the model, of the architecture dflash",
+         "A GGUF file, or OWNER/REPO[:FILE or TYPE] of the hub. On the CPU. A file that cannot serve is an error that "
+         "says why. Not with --draft off, ngram or mtp, nor with several models."),
     NUMBER(BENCH, "--accept", NULL, NULL, accept, "R", 0, 1,
            "with --draft: accept each drafted token with this chance (default 0: if it is sampled)", NULL),
     INT(BENCH, "--draft-tokens", NULL, NULL, draft_tokens, "N", 1, 15,
