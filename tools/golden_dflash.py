@@ -29,6 +29,13 @@ DRAFTERS = {
     # Heads as those of the model. It is rotated, which the drafter's weights are not.
     "qwen35-dflash.f16": ("qwen35-mtp-grafted.f16", "f16", dict(
         layers=2, block=8, mask=71, captured=[1, 2], heads=4, kv=2, head_dim=64, ff=96, base=1e4)),
+    # Other heads than the model's, a layer that slides, and blocks longer than the window of others.
+    "qwen35-dflash-wide.bf16": ("qwen35-mtp-grafted.f16", "bf16", dict(
+        layers=3, block=16, mask=70, captured=[2], heads=3, kv=1, head_dim=128, ff=64, base=1e6, window=40, slides=[1, 0, 1])),
+    # Causal blocks, and an output matrix of the drafter's own. Heads that caches have no codes for.
+    "qwen3-dflash-causal.f32": ("qwen3-yarn.f16", "f32", dict(
+        layers=1, block=4, mask=0, captured=[1, 1], heads=4, kv=4, head_dim=32, ff=48, base=1e5, eps=1e-5, window=100, causal=True,
+        likely=(3, 9))),
 }
 
 
@@ -100,6 +107,7 @@ def make(folder, name):
     model = reference_logits.Model(os.path.join(folder, of + ".gguf"))
     n_vocab, hidden = model.weights["token_embd.weight"].shape
     rng = np.random.default_rng([ord(c) for c in name])
+    shape = dict(shape)
     likely = shape.pop("likely", None)
     keys = make_dflash_drafter.keys_of(hidden, name=f"golden {name}", **shape)
     ggufio.write(path + ".gguf", keys, list(make_dflash_drafter.draw(keys, n_vocab, rng, type_name, likely)))

@@ -13,9 +13,16 @@
 
 _Static_assert((int)QN_KEY_BLOCK == (int)QN_AURA_BLOCK, "caches with and without codes have the same blocks");
 
-static const qn_kv_view *cache_of(const qn_row *row)
+/* The part of a row's cache that has the layer of an operation. */
+static const qn_kv_view *cache_of(const qn_executor *ex, const qn_op *op, const qn_row *row)
 {
-    return &qn_cpu_memory_of(row)->kv;
+    const qn_cpu_memory *memory = qn_cpu_memory_of(row);
+    return (size_t)op->layer < qn_plan_saved_layers(ex->plan) ? &memory->kv : &memory->head_kv;
+}
+
+static bool has_codes(const qn_row *row)
+{
+    return qn_cpu_memory_of(row)->kv.key_codec != NULL;
 }
 
 /* The kernels for the pages of a cache that hold no codes. */
@@ -81,7 +88,7 @@ static void quantize_query(const qn_executor *ex, const qn_aura_codec *codec, fl
 static void norm_rope_query(const qn_executor *ex, const qn_op *op, size_t row, size_t head)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
-    const qn_kv_view *cache = cache_of(&ex->step->rows[row]);
+    const qn_kv_view *cache = cache_of(ex, op, &ex->step->rows[row]);
     const float *from =
         qn_buffer_row(ex, op->qk_norm_rope_store.queries, row) + head * h->head_dim * (h->gated ? 2 : 1);
     float *q = qn_buffer_row(ex, op->qk_norm_rope_store.out, row) + head * h->head_dim;
@@ -149,7 +156,7 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
 {
     const size_t dim = op->qk_norm_rope_store.shape.head_dim, layer = (size_t)op->layer;
     const qn_row *r = &ex->step->rows[row];
-    const qn_kv_view *cache = cache_of(r);
+    const qn_kv_view *cache = cache_of(ex, op, r);
     const size_t page = r->position / QN_PAGE;
     float *key = qn_buffer_row(ex, op->qk_norm_rope_store.keys, row) + kv * dim;
     const float *value = qn_buffer_row(ex, op->qk_norm_rope_store.values, row) + kv * dim;
@@ -173,7 +180,7 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
 static size_t rows_of_page(const qn_step *step, size_t row)
 {
     const qn_row *first = &step->rows[row];
-    const bool all = cache_of(first)->key_codec && first->position < QN_PAGE;
+    const bool all = has_codes(first) && first->position < QN_PAGE;
     size_t n = 1;
     while (row + n < step->n_rows && first[n].memory == first->memory &&
            (all || first[n].position / QN_PAGE == first->position / QN_PAGE))
@@ -266,7 +273,7 @@ static size_t code_blocks(size_t position)
 static size_t visible_splits(const qn_executor *ex, const qn_row *row)
 {
     const size_t last = last_seen(ex, row);
-    if (!cache_of(row)->key_codec)
+    if (!has_codes(row))
         return last / QN_KEY_BLOCK + 1;
     return last < QN_PAGE ? 1 : code_blocks(last) + 2;
 }
@@ -275,7 +282,7 @@ static size_t visible_splits(const qn_executor *ex, const qn_row *row)
 static size_t first_split(const qn_attention_shape *h, const qn_row *row)
 {
     const size_t first = first_seen(h, 0, row), page = row->position / QN_PAGE;
-    if (!cache_of(row)->key_codec)
+    if (!has_codes(row))
         return first / QN_KEY_BLOCK;
     if (first < QN_PAGE)
         return 0;
@@ -293,7 +300,7 @@ static size_t skipped(const qn_op *op, const qn_row *row, size_t begin)
  * position on. */
 static kv_split block_split(const qn_executor *ex, const qn_row *row, const qn_op *op, size_t kv, size_t block)
 {
-    const qn_kv_view *cache = cache_of(row);
+    const qn_kv_view *cache = cache_of(ex, op, row);
     const bool is_codes = cache->key_codec != NULL;
     const size_t first = is_codes + block * QN_BLOCK_PAGES, end = last_seen(ex, row) / QN_PAGE + !is_codes;
     const size_t layer = (size_t)op->layer;
@@ -309,9 +316,9 @@ static kv_split block_split(const qn_executor *ex, const qn_row *row, const qn_o
     return split;
 }
 
-static kv_split page_split(const qn_row *row, const qn_op *op, size_t kv, size_t page)
+static kv_split page_split(const qn_executor *ex, const qn_row *row, const qn_op *op, size_t kv, size_t page)
 {
-    const qn_kv_view *cache = cache_of(row);
+    const qn_kv_view *cache = cache_of(ex, op, row);
     const size_t layer = (size_t)op->layer;
     return (kv_split){ .cache = cache,
                        .layer = layer,
@@ -323,13 +330,13 @@ static kv_split page_split(const qn_row *row, const qn_op *op, size_t kv, size_t
 
 static kv_split split_at(const qn_executor *ex, const qn_row *row, const qn_op *op, size_t kv, size_t index)
 {
-    if (!cache_of(row)->key_codec)
+    if (!has_codes(row))
         return block_split(ex, row, op, kv, index);
     if (index == 0)
-        return page_split(row, op, kv, 0);
+        return page_split(ex, row, op, kv, 0);
     if (index <= code_blocks(row->position))
         return block_split(ex, row, op, kv, index - 1);
-    return page_split(row, op, kv, row->position / QN_PAGE);
+    return page_split(ex, row, op, kv, row->position / QN_PAGE);
 }
 
 /* Returns the number of elements of [first, first + n) that are below `end`. */
@@ -343,7 +350,7 @@ static uint16_t visible_in_block(const qn_executor *ex, const qn_row *row, size_
 {
     const size_t page = row->position / QN_PAGE, codes = page ? (page - 1) * QN_PAGE : 0;
     return count_before(block * QN_KEY_BLOCK, QN_KEY_BLOCK,
-                        cache_of(row)->key_codec ? codes : last_seen(ex, row) + 1);
+                        has_codes(row) ? codes : last_seen(ex, row) + 1);
 }
 
 /* Returns the number of positions of an fp16 page of an AURA cache that a row attends to. */
@@ -356,7 +363,7 @@ static uint16_t visible_in_page(const qn_executor *ex, const qn_row *row, size_t
 
 static uint16_t visible_at(const qn_executor *ex, const qn_row *row, size_t index)
 {
-    if (!cache_of(row)->key_codec)
+    if (!has_codes(row))
         return visible_in_block(ex, row, index);
     if (index > 0 && index <= code_blocks(row->position))
         return visible_in_block(ex, row, index - 1);
@@ -464,7 +471,7 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, const qn_cpu
                 const size_t n = group - q < QN_QUERY_TILE ? group - q : QN_QUERY_TILE;
                 for (size_t i = 0; i < n; i++) {
                     s->visible[i] = visible_at(ex, r, index);
-                    load_query(s, cache_of(r), i,
+                    load_query(s, cache_of(ex, op, r), i,
                                qn_buffer_row(ex, op->attention.queries, row) + (kv * group + q + i) * dim, dim);
                 }
                 attend_one_split(ex, s, &p, prefetched, n, dim, workspace->partial + (entry + q) * dim,
@@ -504,7 +511,7 @@ static void accumulate_split(const qn_executor *ex, struct tile *t, struct atten
 static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, struct attention_scratch *s)
 {
     const qn_row *rows = &ex->step->rows[t->row], *last = &rows[t->n - 1];
-    const qn_kv_view *cache = cache_of(rows);
+    const qn_kv_view *cache = cache_of(ex, op, rows);
     const bool is_codes = cache->key_codec != NULL;
     const size_t page = last->position / QN_PAGE, first = first_split(&op->attention.shape, rows);
     const size_t n_blocks = is_codes ? code_blocks(last->position) : last_seen(ex, last) / QN_KEY_BLOCK + 1;
@@ -514,7 +521,7 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
                        (t->head + q % t->n_heads) * t->dim,
                    t->dim);
     if (is_codes && !first) {
-        const kv_split p = page_split(rows, op, t->kv, 0);
+        const kv_split p = page_split(ex, rows, op, t->kv, 0);
         accumulate_split(ex, t, s, &p, NULL, visible_in_page, 0);
     }
     for (size_t block = is_codes && first ? first - 1 : first; block < n_blocks; block++) {
@@ -524,7 +531,7 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
         accumulate_split(ex, t, s, &p, t->n == 1 ? &next : NULL, visible_in_block, block);
     }
     for (size_t r = rows->position / QN_PAGE; is_codes && r <= page; r++) {
-        const kv_split p = page_split(last, op, t->kv, r);
+        const kv_split p = page_split(ex, last, op, t->kv, r);
         if (r)
             accumulate_split(ex, t, s, &p, NULL, visible_in_page, r);
     }
@@ -594,9 +601,9 @@ size_t qn_executor_attention(const qn_executor *ex, const qn_op *op, qn_cpu_work
 /* ---- Results ---- */
 
 /* Combines the partials of one head of a row, in the order of the splits; `sum` is scratch [head_dim]. */
-static void combine_head(const qn_executor *ex, const qn_attention_shape *h, size_t row, size_t head, float *out,
-                         float *sum)
+static void combine_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, float *out, float *sum)
 {
+    const qn_attention_shape *h = &op->attention_combine.shape;
     const qn_cpu_workspace *workspace = &ex->workspace;
     const size_t n_splits = visible_splits(ex, &ex->step->rows[row]), first = first_split(h, &ex->step->rows[row]);
     size_t entry = (partial_base(ex, row) + first) * h->n_heads + head;
@@ -607,7 +614,7 @@ static void combine_head(const qn_executor *ex, const qn_attention_shape *h, siz
         ex->kernels->attention.combine(sum, &m, &l, workspace->partial + entry * h->head_dim,
                                        workspace->partial_m[entry], workspace->partial_l[entry], h->head_dim);
     }
-    normalize_query(ex, cache_of(&ex->step->rows[row]), out, sum, l, h->head_dim);
+    normalize_query(ex, cache_of(ex, op, &ex->step->rows[row]), out, sum, l, h->head_dim);
 }
 
 /* Computes values [from, from + n) of a head's output, with its gate. */
@@ -616,7 +623,7 @@ static void output_head(const qn_executor *ex, const qn_op *op, size_t row, size
 {
     const qn_attention_shape *h = &op->attention_combine.shape;
     if (ex->split_kv)
-        combine_head(ex, h, row, head, combined, combined + h->head_dim);
+        combine_head(ex, op, row, head, combined, combined + h->head_dim);
     memcpy(values,
            (ex->split_kv ? combined : qn_buffer_row(ex, op->attention_combine.in, row) + head * h->head_dim) + from,
            n * sizeof *values);

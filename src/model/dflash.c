@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "model/architectures.h"
 #include "model/keys.h"
+#include "plan/limits.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -244,12 +245,14 @@ static qn_status add_layers(qn_plan *plan, const struct drafter *d, const qn_att
     return qn_build_frequencies(&d->hparams, NULL, &plan->head.rope.frequencies);
 }
 
-static qn_status check_heads(const qn_gguf *file, const qn_attention_shape *own, const qn_attention_shape *model)
+/* Caches of codes, if the model has them, need codes for the drafter's heads, too. */
+static qn_status check_heads(const qn_gguf *file, size_t head_dim, size_t of_model)
 {
-    if (own->n_kv_heads == model->n_kv_heads && own->head_dim == model->head_dim)
+    if (qn_aura_has_dim(head_dim) || !qn_aura_has_dim(of_model))
         return QN_OK;
-    return qn_fail(QN_ERR_UNSUPPORTED, "%s: %zu KV heads of %zu elements, those of the model are %zu of %zu",
-                   qn_gguf_path(file), own->n_kv_heads, own->head_dim, model->n_kv_heads, model->head_dim);
+    return qn_fail(QN_ERR_UNSUPPORTED,
+                   "%s: heads of %zu elements, for which caches have no codes; those of the model have %zu",
+                   qn_gguf_path(file), head_dim, of_model);
 }
 
 static qn_status read_tensors(qn_weights *w, const struct drafter *d, struct tensors *t)
@@ -279,7 +282,7 @@ static qn_status build_with(qn_build *model, qn_weights *weights, const struct d
                                   .scale = (float)(1 / sqrt((double)h->head_dim)) } };
     struct tensors t;
     int captured;
-    QN_TRY(check_heads(weights->file, &build.shape, &plan->heads));
+    QN_TRY(check_heads(weights->file, h->head_dim, plan->heads.head_dim));
     QN_TRY(read_tensors(weights, d, &t));
     QN_TRY(add_layers(plan, d, &build.shape));
     QN_TRY(qn_build_buffers(&build));

@@ -172,8 +172,11 @@ static size_t count_recurrent(const qn_plan *plan)
 
 uint64_t qn_plan_position_bytes(const qn_plan *plan)
 {
-    const uint64_t kv_heads = (uint64_t)(plan->n_layers - count_recurrent(plan)) * plan->heads.n_kv_heads;
-    return kv_heads * 2 * plan->heads.head_dim * sizeof(uint16_t);
+    uint64_t elements = 0;
+    for (size_t layer = 0; layer < plan->n_layers; layer++)
+        if (!plan->is_recurrent || !plan->is_recurrent[layer])
+            elements += (uint64_t)2 * qn_plan_heads(plan, layer)->n_kv_heads * qn_plan_heads(plan, layer)->head_dim;
+    return elements * sizeof(uint16_t);
 }
 
 uint64_t qn_plan_state_bytes(const qn_plan *plan)

@@ -74,7 +74,8 @@ static bool kv_region(const struct fixture *x, size_t index, uint8_t **data, siz
     layout.n_attention += x->plan.head.n_layers;
     const bool found = qn_saved_find_region(&layout, &extent, index, &region);
     *bytes = region.bytes;
-    *data = *bytes ? qn_kv_region(&memory.of->kv, &region) : NULL;
+    const bool is_head = region.layer >= memory.of->format->saved.n_layers;
+    *data = *bytes ? qn_kv_region(is_head ? &memory.of->head_kv : &memory.of->kv, &region) : NULL;
     return found;
 }
 
