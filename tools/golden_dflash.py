@@ -4,7 +4,7 @@
 usage: golden_dflash.py FOLDER [NAME...]     FOLDER has the golden models (make_golden_models.py)
 
 For NAME it writes NAME.gguf and NAME.blocks.f32 (raw little-endian f32 [lengths, block - 1, n_vocab]): logits of a block of the last
-token and mask tokens after so many ids of the model as LENGTHS has, in float64. The definition is that of the reference (z-lab/dflash,
+token and mask tokens after so many ids of the model, which are repeated, as LENGTHS has, in float64. The definition is that of the reference (z-lab/dflash,
 dflash/model.py): keys and values of positions before the block come of the model's hidden states, those of the block of its own rows.
 
 Needs numpy. The same numpy version gives the same files.
@@ -22,7 +22,7 @@ import reference_logits
 from reference_logits import Arithmetic, rms_norm, silu, softmax
 
 # The first row that has a block, ends of pages and of the blocks that attention works in, the open page.
-LENGTHS = 1, 2, 30, 56, 64, 130, 184, 190
+LENGTHS = 1, 2, 30, 56, 64, 130, 184, 190, 300
 
 # The model, and what make_dflash_drafter.keys_of is told of the drafter.
 DRAFTERS = {
@@ -113,10 +113,9 @@ def make(folder, name):
     ggufio.write(path + ".gguf", keys, list(make_dflash_drafter.draw(keys, n_vocab, rng, type_name, likely)))
     ids = reference_logits.read_ids(os.path.join(folder, of + ".ids"))
     drafter = Drafter(path + ".gguf", model)
-    lengths = [n for n in LENGTHS if n < len(ids)]
-    blocks = np.array([drafter.block(ids, n) for n in lengths])
-    blocks.astype("<f4").tofile(path + ".blocks.f32")
-    print(f"{name:20} {os.path.getsize(path + '.gguf'):8} bytes, {len(lengths)} blocks")
+    ids = np.resize(ids, max(LENGTHS) + 1)
+    np.array([drafter.block(ids, n) for n in LENGTHS]).astype("<f4").tofile(path + ".blocks.f32")
+    print(f"{name:24} {os.path.getsize(path + '.gguf'):8} bytes")
 
 
 def main():
