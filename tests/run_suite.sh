@@ -101,7 +101,10 @@ stage_more() {
     fi
 
     # Every proposal is drafted: answers, errors and times of ends are those of one token a step.
-    [ ! -e "$build/CMakeCache.txt" ] || QN_DRAFT=ngram run drafts "$build" -L '^drafts$'
+    if [ -e "$build/CMakeCache.txt" ]; then
+        QN_DRAFT=ngram run drafts "$build" -L '^drafts$'
+        QN_DRAFT=mtp run drafts-mtp "$build" -L '^mtp$'
+    fi
 
     # test_scheduler_random covers the code of the scheduler's tests, and they run with TSan. test_gpu_code runs the installed compilers,
     # which no sanitizer checks; test_pipeline has the code that calls them.

@@ -1,5 +1,5 @@
-/* The inputs of a step on the CPU, of the model and of its draft head: embeddings of the rows, hidden states of the rows
- * before them, and the angles of their positions. */
+/* The inputs of a step on the CPU, of the model and of its draft head: embeddings of the rows, hidden states of the
+ * rows before them, and the angles of their positions. */
 #include "cpu/acts.h"
 #include "cpu/memory.h"
 

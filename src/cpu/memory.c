@@ -193,8 +193,7 @@ static void zero_draft_layer(const qn_cpu_memory *m, size_t layer)
             memset(qn_kv_keys(&kv, layer, page, 0), 0, kv.n_heads * (kv.key_bytes + kv.value_bytes));
         if (!kv.key_codec || s->f16_pages[page] == QN_NO_ITEM)
             continue;
-        memset(qn_kv_f16_keys(&kv, layer, page, 0), 0,
-               kv.n_heads * 2 * QN_PAGE * kv.key_codec->dim * sizeof(uint16_t));
+        memset(qn_kv_f16_keys(&kv, layer, page, 0), 0, kv.n_heads * 2 * QN_PAGE * kv.key_codec->dim * sizeof(uint16_t));
         if (!page)
             memset(qn_kv_key_mean(&kv, layer, 0), 0, kv.n_heads * kv.key_codec->dim * sizeof(float));
     }

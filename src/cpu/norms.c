@@ -1,4 +1,5 @@
-/* Norms and SwiGLU on the CPU, and the hidden states that memories keep: operations that write activations, slice by slice. */
+/* Norms and SwiGLU on the CPU, and the hidden states that memories keep: operations that write activations, slice by
+ * slice. */
 #include "cpu/acts.h"
 #include "cpu/memory.h"
 
@@ -104,8 +105,8 @@ static void pair_norm_slices(const qn_executor *ex, const qn_op *op, const qn_cp
         const qn_act_slice slice = qn_act_slice_at(ex, &op->pair_norm.acts, index, range->thread);
         const size_t end = slice.first + slice.n, n = slice.first >= half ? 0 : (end < half ? end : half) - slice.first,
                      from = slice.first + n - half;
-        norm_part(ex, slice.values, op->pair_norm.embedding, slice.row, op->pair_norm.embedding_norm,
-                  op->pair_norm.eps, slice.first, n);
+        norm_part(ex, slice.values, op->pair_norm.embedding, slice.row, op->pair_norm.embedding_norm, op->pair_norm.eps,
+                  slice.first, n);
         norm_part(ex, slice.values + n, op->pair_norm.hidden, slice.row, op->pair_norm.hidden_norm, op->pair_norm.eps,
                   from, slice.n - n);
         qn_act_slice_write(ex, &op->pair_norm.acts, &slice);
@@ -130,8 +131,8 @@ static void keep_hidden(const qn_executor *ex, const qn_op *op, const qn_cpu_ran
 
 size_t qn_executor_pair_norm(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
-    works[0] = (qn_cpu_work){ .run = pair_norm_slices,
-                              .count = qn_act_slices(ex, &op->pair_norm.acts, ex->step->n_rows) };
+    works[0] =
+        (qn_cpu_work){ .run = pair_norm_slices, .count = qn_act_slices(ex, &op->pair_norm.acts, ex->step->n_rows) };
     works[1] = (qn_cpu_work){ .run = keep_hidden, .count = ex->step->n_rows };
     return ex->step->is_draft ? 1 : 2;
 }

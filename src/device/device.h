@@ -46,7 +46,7 @@ typedef struct qn_row {
  * the caller takes that back: the sequence stays as it is. The caller has checked tokens, positions, and that the
  * device takes what the rows have (device/rows.h). */
 typedef struct qn_step {
-    bool is_draft; /* only on devices with `drafts` */
+    bool is_draft;      /* only on devices with `drafts` */
     const qn_row *rows; /* rows of one memory are contiguous, at consecutive positions */
     size_t n_rows;
     /* Any rows, several of one memory too. The last rows of a memory may be drafted tokens to verify, with logits for

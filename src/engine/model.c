@@ -142,8 +142,7 @@ static qn_status create_locks(qn_model *model)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a lock", qn_gguf_path(model->file));
     QN_TRY(qn_kept_list_create(&model->kept));
     model->has_lock = true;
-    const double pass_cost =
-        (double)qn_plan_draft_bytes(&model->plan) / (double)qn_plan_weight_bytes(&model->plan);
+    const double pass_cost = (double)qn_plan_draft_bytes(&model->plan) / (double)qn_plan_weight_bytes(&model->plan);
     return qn_drafting_create(model->device->vtable->launch ? QN_GPU_ROW_COST : QN_CPU_ROW_COST, pass_cost,
                               &model->drafting);
 }

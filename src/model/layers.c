@@ -253,12 +253,11 @@ qn_status qn_build_output(qn_build *build, qn_weight *output)
 
 qn_status qn_build_logits(qn_build *build, const float *norm, const qn_weight *output)
 {
-    return qn_build_matmuls(
-        build,
-        &(qn_op){ .kind = QN_OP_LOGIT_NORM,
-                  .layer = -1,
-                  .norm = { .in = build->x, .weight = norm, .eps = build->hparams->eps } },
-        -1, output, NULL, 1, false);
+    return qn_build_matmuls(build,
+                            &(qn_op){ .kind = QN_OP_LOGIT_NORM,
+                                      .layer = -1,
+                                      .norm = { .in = build->x, .weight = norm, .eps = build->hparams->eps } },
+                            -1, output, NULL, 1, false);
 }
 
 qn_status qn_build_head(qn_build *build)

@@ -79,18 +79,17 @@ static qn_status add_kv(qn_build *build, const struct nextn *n)
 {
     const float eps = build->hparams->eps;
     const int layer = (int)build->hparams->n_layers;
-    QN_TRY(qn_build_matmuls(build,
-                            &(qn_op){ .kind = QN_OP_NORM,
-                                      .layer = layer,
-                                      .norm = { .in = build->x, .weight = n->attn_norm, .eps = eps } },
-                            layer, n->kv, (const int[]){ build->k, build->v }, 2, false));
-    return qn_plan_add(build->plan, &(qn_op){ .kind = QN_OP_K_NORM_ROPE_STORE,
-                                              .layer = layer,
-                                              .qk_norm_rope_store = { .keys = build->k,
-                                                                      .values = build->v,
-                                                                      .k_norm = n->k_norm,
-                                                                      .eps = eps,
-                                                                      .shape = build->plan->heads } });
+    QN_TRY(qn_build_matmuls(
+        build,
+        &(qn_op){ .kind = QN_OP_NORM, .layer = layer, .norm = { .in = build->x, .weight = n->attn_norm, .eps = eps } },
+        layer, n->kv, (const int[]){ build->k, build->v }, 2, false));
+    return qn_plan_add(
+        build->plan,
+        &(qn_op){
+            .kind = QN_OP_K_NORM_ROPE_STORE,
+            .layer = layer,
+            .qk_norm_rope_store = {
+                .keys = build->k, .values = build->v, .k_norm = n->k_norm, .eps = eps, .shape = build->plan->heads } });
 }
 
 qn_status qn_nextn_missing(const qn_build *build)

@@ -37,7 +37,7 @@ qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
                         .most = most,
                         .simulated = o->simulated,
                         .random = o->sampling->seed,
-                        .has_drafter = o->kind != of_head,
+                        .has_drafter = o->kind == QN_DRAFT_NGRAM || o->kind == QN_DRAFT_AUTO,
                         .has_head = o->device->drafts && (o->kind == of_head || o->kind == QN_DRAFT_AUTO),
                         .head.block = o->block,
                         .head.most = o->most ? most : o->always ? FORCED_CHAIN : CHAIN };

@@ -35,10 +35,10 @@ typedef struct qn_drafts {
 
     /* Proposals. */
     bool proposes;
-    bool always;         /* drafts whatever is proposed, without weighing the cost of rows */
-    size_t most;         /* tokens of a draft */
-    float simulated;     /* chance with which a drafted token is accepted, whatever is sampled; 0: as it is sampled */
-    uint64_t random;     /* state of the generator for `simulated` */
+    bool always;     /* drafts whatever is proposed, without weighing the cost of rows */
+    size_t most;     /* tokens of a draft */
+    float simulated; /* chance with which a drafted token is accepted, whatever is sampled; 0: as it is sampled */
+    uint64_t random; /* state of the generator for `simulated` */
     bool has_drafter;
     qn_drafter *drafter; /* NULL before its first use */
     qn_acceptance acceptance;
@@ -116,8 +116,8 @@ void qn_draft_propose(qn_drafts *drafts, const qn_draft_input *input, size_t mos
  * Returns the number of tokens: fewer under a grammar that does not allow them, or whose masks take long. */
 size_t qn_draft_take(qn_drafts *drafts, const qn_draft_input *input, size_t n, uint32_t *masks);
 
-/* qn_draft_offer_head - Has the draft head offer up to `most` tokens, if that is more than what the drafter has proposed
- * after the same text. Sets head.chances. Returns the number of tokens; 0: the drafter's proposal stands. */
+/* qn_draft_offer_head - Has the draft head offer up to `most` tokens, if that is more than what the drafter has
+ * proposed after the same text. Sets head.chances. Returns the number of tokens; 0: the drafter's proposal stands. */
 size_t qn_draft_offer_head(qn_drafts *drafts, size_t most);
 
 /* qn_draft_begin_chain - Makes a chain of the head, still empty, the proposal after n tokens. qn_draft_add_to_chain -

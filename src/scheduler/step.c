@@ -227,13 +227,15 @@ static void add_proposals(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size
             draft(s, to, &to->pieces[i], to->offers[i].chosen, true);
 }
 
-/* Adds drafts after the decode rows, while the step has rows left: text that grammars force, then proposals. */
-static void add_drafts(qn_scheduler *s, qn_scheduled *to)
+/* Adds drafts after the decode rows, while the step has rows left: text that grammars force, then proposals.
+ * is_measured: prompts wait until the time of a step without them is known (qn_step_times_prompt_rows), which a draft
+ * would hide. */
+static void add_drafts(qn_scheduler *s, qn_scheduled *to, bool is_measured)
 {
     size_t n_rows = 0;
     to->n_drafted = 0;
     to->pass_seconds = 0;
-    if (s->flight) /* a step launched while another is in flight must be one batch of the device */
+    if (s->flight || is_measured) /* a step launched while another is in flight must be one batch of the device */
         return;
     for (uint32_t i = 0; i < to->n_pieces; i++)
         n_rows += to->pieces[i].n;
@@ -274,7 +276,7 @@ void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to)
         r->client->prompt_share -= n;
         is_first = false;
     }
-    add_drafts(s, to);
+    add_drafts(s, to, n_prompts && is_first);
 }
 
 /* ---- Memory ---- */

@@ -121,7 +121,8 @@ static qn_attention_block block_of(const struct problem *p, size_t block, size_t
     return pages;
 }
 
-/* All blocks, combined and normalised in `result`, without the first `left_out` positions. Nothing is written for queries without visible keys. */
+/* All blocks, combined and normalised in `result`, without the first `left_out` positions. Nothing is written for
+ * queries without visible keys. */
 static void run_all(const qn_attention_kernels *kernels, struct problem *p, const size_t *n_visible, size_t left_out,
                     float *result)
 {

@@ -136,7 +136,7 @@ class Scheduler:
     step_seconds     approximate limit of the duration of a step that decodes
     prefix_states    memory for recurrent states that are kept for reuse
     prefix_cache     whether common beginnings of requests are evaluated only once
-    draft            where drafted tokens come from, for requests that do not say: "auto", "off" or "ngram"
+    draft            where drafted tokens come from, for requests that do not say: "auto", "off", "ngram" or "mtp"
 
     A request's answer depends only on the request. Methods may be called from any thread. The library computes without
     the GIL, and calls back from its own thread. A callback may submit and cancel requests, but not wait for answers,

@@ -104,9 +104,7 @@ void qn_drafting_log(qn_drafting *d, qn_drafting *model, qn_log_fn on_log, void 
     pthread_mutex_unlock(&model->lock);
     if (was_told)
         return;
-    (void)qn_print(
-        line, sizeof line,
-        "drafts: only %llu of %llu drafted tokens were accepted: %s", (unsigned long long)d->n_accepted,
-        (unsigned long long)d->n_drafted, reason);
+    (void)qn_print(line, sizeof line, "drafts: only %llu of %llu drafted tokens were accepted: %s",
+                   (unsigned long long)d->n_accepted, (unsigned long long)d->n_drafted, reason);
     on_log(user, line);
 }

@@ -15,17 +15,17 @@
 #define QN_GPU_ROW_COST 0.1
 
 typedef struct qn_drafting {
-    pthread_mutex_t lock; /* of the model's; not used in a copy */
-    qn_row_costs costs, passes;                           /* passes: of the draft head */
-    uint64_t n_drafts, n_of_head, n_drafted, n_accepted;  /* since the model was loaded, or were last checked */
+    pthread_mutex_t lock;                                /* of the model's; not used in a copy */
+    qn_row_costs costs, passes;                          /* passes: of the draft head */
+    uint64_t n_drafts, n_of_head, n_drafted, n_accepted; /* since the model was loaded, or were last checked */
     uint64_t added_drafts, added_of_head, added_drafted, added_accepted; /* of these, not yet in the model's */
-    uint64_t n_loaded, n_loaded_passes;                   /* n_steps of the model's tables when they were copied */
-    bool was_checked;                                     /* the counts began anew in the copy */
+    uint64_t n_loaded, n_loaded_passes; /* n_steps of the model's tables when they were copied */
+    bool was_checked;                   /* the counts began anew in the copy */
     bool has_warned;
 } qn_drafting;
 
-/* qn_drafting_create - creates a model's data. row_cost: time of one more row before it was measured. pass_cost: time of
- * a pass of the draft head before it was measured, relative to a step of one row; 0 without one. Free with
+/* qn_drafting_create - creates a model's data. row_cost: time of one more row before it was measured. pass_cost: time
+ * of a pass of the draft head before it was measured, relative to a step of one row; 0 without one. Free with
  * qn_drafting_free; NULL is allowed. */
 qn_status qn_drafting_create(double row_cost, double pass_cost, qn_drafting **out);
 void qn_drafting_free(qn_drafting *drafting);
@@ -35,8 +35,8 @@ void qn_drafting_free(qn_drafting *drafting);
 void qn_drafting_load(qn_drafting *model, qn_drafting *copy);
 void qn_drafting_store(const qn_drafting *copy, qn_drafting *model);
 
-/* qn_drafting_count - counts a draft of n tokens; is_of_head: by the model's draft head. Returns true when less than 5% of the tokens of 200 drafts or more
- * were accepted, until that was logged. */
+/* qn_drafting_count - counts a draft of n tokens; is_of_head: by the model's draft head. Returns true when less than 5%
+ * of the tokens of 200 drafts or more were accepted, until that was logged. */
 bool qn_drafting_count(qn_drafting *drafting, bool is_of_head, size_t n, size_t n_accepted);
 
 /* qn_drafting_log - logs that hardly any drafted token was accepted, unless another copy of the model's did. */

@@ -21,10 +21,10 @@ struct golden_head {
 };
 
 static const struct golden_head heads[] = {
-    { "qwen35-mtp.bf16", "f32", 3e-3 },         { "qwen35-mtp.bf16", "f16", 3e-3 },
-    { "qwen35-mtp-grafted.f16", "f32", 3e-3 },  { "qwen35-mtp-grafted.f16", "f16", 3e-3 },
+    { "qwen35-mtp.bf16", "f32", 3e-3 },          { "qwen35-mtp.bf16", "f16", 3e-3 },
+    { "qwen35-mtp-grafted.f16", "f32", 3e-3 },   { "qwen35-mtp-grafted.f16", "f16", 3e-3 },
     { "qwen35-mtp-grafted.f16", "aura8", 2e-2 }, { "qwen35-mtp-grafted.f16", "aura4", 2e-1 },
-    { "qwen35-mtp-own.f16", "f32", 3e-3 },      { "qwen35-mtp-own.f16", "f16", 3e-3 },
+    { "qwen35-mtp-own.f16", "f32", 3e-3 },       { "qwen35-mtp-own.f16", "f16", 3e-3 },
     { "qwen35-mtp-own.f16", "aura4", 2e-1 },
 };
 

@@ -1,5 +1,5 @@
-/* Drafts of the model's own block for multi-token prediction: answers, log probabilities and saved sessions are those of
- * one token a step, to the bit, in the cases of test_drafts.c, and with prefixes that are used again. The block is
+/* Drafts of the model's own block for multi-token prediction: answers, log probabilities and saved sessions are those
+ * of one token a step, to the bit, in the cases of test_drafts.c, and with prefixes that are used again. The block is
  * random, but its output matrix prefers the tokens that the requests' biases make likely, so that about one token in
  * three is accepted. */
 #define QN_TESTS_DEMO "tests/golden/scheduler-mtp.gguf"
@@ -28,9 +28,9 @@ TEST(schedulers_answer_the_same)
             params[i] = request_of(round * MAX_REQUESTS + i, &found[i]);
             answer_slowly(&params[i], kv, &expected[i]);
         }
-        qn_scheduler *s = create_scheduler(
-            model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .max_sequences = 6, .max_rows = rows[round % 4],
-                                     .no_thread = round % 2));
+        qn_scheduler *s =
+            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .max_sequences = 6,
+                                                      .max_rows = rows[round % 4], .no_thread = round % 2));
         for (int again = 0; again < 2; again++) { /* the second ones have the prefixes of the first */
             for (unsigned i = 0; i < MAX_REQUESTS; i++) {
                 memset(&found[i], 0, sizeof found[i]);
@@ -273,6 +273,35 @@ TEST(acceptance_is_simulated)
         label("%g: %g tokens a step", (double)r, (double)found);
         assert_true(found > expected * 0.88f && found < expected * 1.05f); /* drafts end at multiples of 64 */
     }
+}
+
+/* While an answer is drafted in every step, the times of steps without drafts are measured now and then, for which
+ * prompts wait a step. */
+TEST(prompts_are_read_beside_drafts)
+{
+    static struct answer all, a;
+    static qn_token text[260];
+    bool idle = false;
+    make_tokens(5, text, COUNT(text));
+    force("mtp");
+    qn_scheduler *s =
+        create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true, .no_prefix_cache = true));
+    qn_request_params params = request_of(0, &all);
+    params.max_tokens = MAX_ANSWER;
+    submit_request(s, &params);
+    for (unsigned i = 0; i < 8; i++) {
+        size_t n = 0;
+        params = prompt_of(text, COUNT(text), 1, &a);
+        memset(&a, 0, sizeof a);
+        submit_request(s, &params);
+        for (; !a.n_ends && n < 100; n++)
+            assert_ok(qn_scheduler_step(s, &idle));
+        label("prompt %u: %zu steps", i, n);
+        assert_true(n < 40);
+    }
+    qn_scheduler_wait(s);
+    qn_scheduler_free(s);
+    assert_true(all.result.n_drafted > 0);
 }
 
 /* Offers of one sequence without a look-up: chains whose tokens are never accepted end, and are tried again. */

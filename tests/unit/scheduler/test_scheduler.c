@@ -306,7 +306,8 @@ TEST(steps_follow_their_target)
 {
     static qn_token tokens[2][1800];
     struct answer a[2];
-    qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_rows = 512, .step_seconds = 1e-6));
+    qn_scheduler *scheduler =
+        new_scheduler(SCHEDULER_PARAMS(.max_rows = 512, .step_seconds = 1e-6, .draft = QN_DRAFT_OFF));
     for (int i = 0; i < 2; i++) {
         make_tokens((uint64_t)i, tokens[i], 1800);
         const qn_request_params params = prompt_of(tokens[i], i ? 1800 : 5, 200, &a[i]);
@@ -436,7 +437,7 @@ TEST(second_turn_evaluates_its_own_tokens)
         label("%s", kvs[i]);
         static qn_token tokens[LONG + 200];
         struct answer first, second, alone = { 0 };
-        qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.kv = kvs[i], .n_ctx = 4096));
+        qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.kv = kvs[i], .n_ctx = 4096, .draft = QN_DRAFT_OFF));
         make_tokens(1, tokens, LONG + 200);
         qn_request_params params = prompt_of(tokens, LONG, 30, &first);
         assert_int_equal(evaluated(scheduler, &params), LONG + 29);

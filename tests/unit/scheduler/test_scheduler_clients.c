@@ -415,7 +415,8 @@ TEST(more_clients_than_places_take_turns)
     for (int is_kept = 0; is_kept < 2; is_kept++) {
         label("prefixes are kept: %d", is_kept);
         struct job jobs[3];
-        qn_scheduler *scheduler = new_scheduler(SCHEDULER_PARAMS(.max_sequences = 2, .no_prefix_cache = !is_kept));
+        qn_scheduler *scheduler =
+            new_scheduler(SCHEDULER_PARAMS(.max_sequences = 2, .no_prefix_cache = !is_kept, .draft = QN_DRAFT_OFF));
         for (size_t i = 0; i < 3; i++) {
             make_job(&jobs[i], names[i], i, PROMPT, TOKENS);
             submit(scheduler, &jobs[i]);

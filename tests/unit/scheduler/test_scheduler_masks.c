@@ -200,8 +200,8 @@ TEST(masks_are_made_while_steps_run)
         }
         let_overlap(model, ahead);
         n_prepared_steps = 0;
-        qn_scheduler *s =
-            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = 256, .no_thread = true, .run_ahead = true));
+        qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = 256, .no_thread = true, .run_ahead = true,
+                                                                    .draft = ahead ? QN_DRAFT_NGRAM : QN_DRAFT_AUTO));
         for (int i = 0; i < REQUESTS; i++)
             submit_request(s, &params[i]);
         for (int step = 0; !idle; step++) {
