@@ -86,8 +86,8 @@ typedef enum qn_draft_kind {
     QN_DRAFT_NGRAM, /* tokens that followed the end of the text earlier: in the prompt and the answer, and in answers of
                        a scheduler's earlier requests of the same scope, if that is not "" (strangers may share it) and
                        the scheduler keeps prefixes */
-    QN_DRAFT_MTP,   /* the model's own block for multi-token prediction, on the CPU; QN_ERR_UNSUPPORTED, with the reason,
-                       where the model has none that can be used */
+    QN_DRAFT_MTP, /* the model's own block for multi-token prediction, on the CPU; QN_ERR_UNSUPPORTED, with the reason,
+                     where the model has none that can be used */
     QN_DRAFT_DFLASH, /* a block drafter that the model was loaded with (qn_model_params.draft_model), on the CPU;
                         QN_ERR_UNSUPPORTED where it was loaded without one */
     QN_DRAFT_MODEL   /* not supported yet: QN_ERR_UNSUPPORTED */

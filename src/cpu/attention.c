@@ -349,16 +349,14 @@ static uint16_t count_before(size_t first, size_t n, size_t end)
 static uint16_t visible_in_block(const qn_executor *ex, const qn_row *row, size_t block)
 {
     const size_t page = row->position / QN_PAGE, codes = page ? (page - 1) * QN_PAGE : 0;
-    return count_before(block * QN_KEY_BLOCK, QN_KEY_BLOCK,
-                        has_codes(row) ? codes : last_seen(ex, row) + 1);
+    return count_before(block * QN_KEY_BLOCK, QN_KEY_BLOCK, has_codes(row) ? codes : last_seen(ex, row) + 1);
 }
 
 /* Returns the number of positions of an fp16 page of an AURA cache that a row attends to. */
 static uint16_t visible_in_page(const qn_executor *ex, const qn_row *row, size_t page)
 {
-    return page == 0 || row->position / QN_PAGE == page
-               ? count_before(page * QN_PAGE, QN_PAGE, last_seen(ex, row) + 1)
-               : 0;
+    return page == 0 || row->position / QN_PAGE == page ? count_before(page * QN_PAGE, QN_PAGE, last_seen(ex, row) + 1)
+                                                        : 0;
 }
 
 static uint16_t visible_at(const qn_executor *ex, const qn_row *row, size_t index)

@@ -116,7 +116,8 @@ static void memory_free(qn_memory *memory)
 static uint64_t memory_bytes(const qn_memory *memory, size_t length)
 {
     const qn_cpu_format *f = ((const qn_cpu_memory *)memory)->format;
-    return qn_kv_bytes(&f->layout, length) + qn_kv_bytes(&f->head, length) + f->saved.n_recurrent * qn_saved_layer_bytes(&f->saved.recurrent);
+    return qn_kv_bytes(&f->layout, length) + qn_kv_bytes(&f->head, length) +
+           f->saved.n_recurrent * qn_saved_layer_bytes(&f->saved.recurrent);
 }
 
 static qn_status memory_prepare(qn_memory *memory, size_t n)
@@ -336,8 +337,7 @@ static qn_status create_format(const qn_cpu_caches *c, qn_cpu_format *f)
     QN_TRY(qn_pool_add_class(c->pool, "page of keys and values", page, &f->cache.pages));
     if (!f->codecs.keys)
         return QN_OK;
-    const qn_status status =
-        qn_pool_add_class(c->pool, "fp16 page of keys and values", f16_page, &f->cache.f16_pages);
+    const qn_status status = qn_pool_add_class(c->pool, "fp16 page of keys and values", f16_page, &f->cache.f16_pages);
     if (status != QN_OK)
         qn_pool_remove_class(c->pool, f->cache.pages);
     return status;

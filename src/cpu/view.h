@@ -28,7 +28,8 @@ _Static_assert((int)QN_PAGE == (int)QN_PAGE && (int)QN_PAGE == (int)QN_GDN_CHUNK
  * common to all keys of a head, and a term common to all scores of a query does not change its softmax.
  * docs/lab/2026-11-aura.md has the measured gain of each of these. */
 typedef struct qn_kv_view {
-    uint8_t *pages; /* the part's first page; page_stride apart, each [n_kv_layers]: keys [n_heads][key_bytes], values [n_heads][value_bytes]
+    uint8_t *pages; /* the part's first page; page_stride apart, each [n_kv_layers]: keys [n_heads][key_bytes], values
+                     * [n_heads][value_bytes]
                      */
     size_t page_stride;
     const uint32_t *table;                        /* [r]: index of page r in `pages`; with codes, page 0 has none */

@@ -128,8 +128,8 @@ bool qn_dflash_is_drafter(const qn_gguf *file)
 {
     const qn_gguf_kv *kv = qn_gguf_find(file, "general.architecture");
     qn_string name;
-    return kv && kv->type == QN_GGUF_STRING &&
-           qn_gguf_get_string(file, "general.architecture", true, &name) == QN_OK && qn_string_equals(name, dflash.name);
+    return kv && kv->type == QN_GGUF_STRING && qn_gguf_get_string(file, "general.architecture", true, &name) == QN_OK &&
+           qn_string_equals(name, dflash.name);
 }
 
 /* ---- Operations ---- */
@@ -174,13 +174,13 @@ static qn_status add_pairs(qn_build *build, const struct tensors *t, int capture
                                           .layer = layer,
                                           .norm = { .in = fused, .weight = t->fused_norm, .eps = h->eps } },
                                 layer, kv, (const int[]){ build->k, build->v }, 2, false));
-        QN_TRY(qn_plan_add(build->plan, &(qn_op){ .kind = QN_OP_K_NORM_ROPE_STORE,
-                                                  .layer = layer,
-                                                  .qk_norm_rope_store = { .keys = build->k,
-                                                                          .values = build->v,
-                                                                          .k_norm = k_norm,
-                                                                          .eps = h->eps,
-                                                                          .shape = build->shape } }));
+        QN_TRY(qn_plan_add(
+            build->plan,
+            &(qn_op){
+                .kind = QN_OP_K_NORM_ROPE_STORE,
+                .layer = layer,
+                .qk_norm_rope_store = {
+                    .keys = build->k, .values = build->v, .k_norm = k_norm, .eps = h->eps, .shape = build->shape } }));
     }
     return QN_OK;
 }
@@ -194,7 +194,8 @@ static bool has(const qn_build *build, const char *name)
 static qn_status add_draft(qn_build *build, const qn_build *model, const struct drafter *d, const struct tensors *t)
 {
     qn_op embed = { .kind = QN_OP_EMBED, .layer = -1, .embed.out = build->x };
-    qn_build table = has(build, "token_embd.weight") ? *build : *model, output = has(build, "output.weight") ? *build : *model;
+    qn_build table = has(build, "token_embd.weight") ? *build : *model,
+             output = has(build, "output.weight") ? *build : *model;
     qn_weight matrix;
     QN_TRY(qn_build_embedding(&table, &embed.embed.table, &embed.embed.inverse));
     QN_TRY(qn_plan_add(build->plan, &embed));

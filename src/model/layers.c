@@ -191,8 +191,9 @@ qn_status qn_build_attention(qn_build *build, uint32_t block)
         QN_TRY(qn_weights_vector(w, n, "attn_k_norm.weight", h->head_dim, false, &k_norm));
     }
     QN_TRY(qn_build_matmuls(
-        build, &(qn_op){ .kind = QN_OP_NORM, .layer = layer, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, layer,
-        qkv, (const int[]){ build->queries, build->k, build->v }, 3, false));
+        build,
+        &(qn_op){ .kind = QN_OP_NORM, .layer = layer, .norm = { .in = build->x, .weight = norm, .eps = h->eps } },
+        layer, qkv, (const int[]){ build->queries, build->k, build->v }, 3, false));
     QN_TRY(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_QK_NORM_ROPE_STORE,
                                        .layer = layer,
                                        .qk_norm_rope_store = { .queries = build->queries,
@@ -206,13 +207,12 @@ qn_status qn_build_attention(qn_build *build, uint32_t block)
                                                                .k_norm = k_norm,
                                                                .eps = h->eps,
                                                                .shape = build->shape } }));
-    QN_TRY(qn_plan_add(
-        plan, &(qn_op){ .kind = QN_OP_ATTENTION,
-                        .layer = layer,
-                        .attention = { .queries = build->q,
-                                       .out = build->attention,
-                                       .shape = build->shape,
-                                       .first = build->first_position } }));
+    QN_TRY(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_ATTENTION,
+                                       .layer = layer,
+                                       .attention = { .queries = build->q,
+                                                      .out = build->attention,
+                                                      .shape = build->shape,
+                                                      .first = build->first_position } }));
     return qn_build_matmuls(
         build,
         &(qn_op){ .kind = QN_OP_ATTENTION_COMBINE,
@@ -233,11 +233,12 @@ qn_status qn_build_feed_forward(qn_build *build, uint32_t block, const char *nor
     QN_TRY(qn_weights_matrix(w, n, "ffn_up.weight", h->n_embd, h->n_ff, &gate_up[1]));
     QN_TRY(qn_weights_matrix(w, n, "ffn_down.weight", h->n_ff, h->n_embd, &down));
     QN_TRY(qn_build_matmuls(
-        build, &(qn_op){ .kind = QN_OP_NORM, .layer = layer, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, layer,
-        gate_up, (const int[]){ build->gate, build->up }, 2, false));
+        build,
+        &(qn_op){ .kind = QN_OP_NORM, .layer = layer, .norm = { .in = build->x, .weight = norm, .eps = h->eps } },
+        layer, gate_up, (const int[]){ build->gate, build->up }, 2, false));
     return qn_build_matmuls(
-        build, &(qn_op){ .kind = QN_OP_SWIGLU, .layer = layer, .swiglu = { .gate = build->gate, .up = build->up } }, layer,
-        &down, &build->x, 1, true);
+        build, &(qn_op){ .kind = QN_OP_SWIGLU, .layer = layer, .swiglu = { .gate = build->gate, .up = build->up } },
+        layer, &down, &build->x, 1, true);
 }
 
 qn_status qn_build_output(qn_build *build, qn_weight *output)

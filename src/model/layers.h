@@ -27,8 +27,8 @@ qn_status qn_build_begin(qn_build *build, bool gated_attention);
 /* qn_build_buffers - allocates the shared buffers for layers of build->shape. */
 qn_status qn_build_buffers(qn_build *build);
 
-/* qn_build_frequencies - computes rope's frequencies [n_rot/2] by the hyperparameters; free with qn_free. factors: as in
- * qn_rope_frequencies. */
+/* qn_build_frequencies - computes rope's frequencies [n_rot/2] by the hyperparameters; free with qn_free. factors: as
+ * in qn_rope_frequencies. */
 qn_status qn_build_frequencies(const qn_hparams *hparams, const float *factors, double **out);
 
 /* qn_build_attention - adds the attention of a block of the file: norm, attention, output projection, residual. */

@@ -17,9 +17,9 @@
 typedef struct qn_attention_shape {
     size_t n_heads, n_kv_heads, head_dim, n_rot;
     qn_rope_type rope;
-    float scale; /* scale of the attention scores; queries are multiplied by it after rope */
+    float scale;   /* scale of the attention scores; queries are multiplied by it after rope */
     size_t window; /* positions that a row attends to, its own and those before it; 0: all */
-    bool gated;  /* each head's query is followed by head_dim gate values, whose sigmoid multiplies the head's output */
+    bool gated; /* each head's query is followed by head_dim gate values, whose sigmoid multiplies the head's output */
 } qn_attention_shape;
 
 /* A Hadamard transform of blocks of values, x' = H (S x), or its inverse (kernels/hadamard/hadamard.h). */

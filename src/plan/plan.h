@@ -69,8 +69,8 @@ typedef struct qn_plan_rope {
     double attn_factor;  /* factor of cosines and sines */
 } qn_plan_rope;
 
-/* The draft head of a plan. The sections are the trunk's operations, the pairs from `pairs` on, the draft's from `draft`
- * on. Zeros: the plan has the trunk alone. */
+/* The draft head of a plan. The sections are the trunk's operations, the pairs from `pairs` on, the draft's from
+ * `draft` on. Zeros: the plan has the trunk alone. */
 typedef struct qn_plan_head {
     size_t pairs, draft;
     size_t n_layers;          /* the last ones of the plan */

@@ -27,8 +27,7 @@ static qn_status check_index(const qn_plan *plan, const qn_op *op, const qn_op_o
 static qn_status check_layer(const qn_plan *plan, const qn_op *op)
 {
     const qn_op_desc *desc = qn_op_desc_of(op->kind);
-    const qn_attention_shape *h = qn_op_shape_of(op),
-                             *all = qn_plan_heads(plan, op->layer < 0 ? 0 : (size_t)op->layer);
+    const qn_attention_shape *h = qn_op_shape_of(op), *all = qn_plan_heads(plan, op->layer < 0 ? 0 : (size_t)op->layer);
     const unsigned uses = desc->reads | desc->writes;
     if (uses & (QN_USES_KV | QN_USES_STATE)) {
         if (op->layer < 0 || (size_t)op->layer >= plan->n_layers)

@@ -30,17 +30,19 @@ qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
     const size_t most = o->most && o->most < QN_DRAFT_TOKENS ? o->most : QN_DRAFT_TOKENS;
     const qn_draft_kind of_head = o->block ? QN_DRAFT_DFLASH : QN_DRAFT_MTP;
     qn_drafts d = { .forces = forces,
-                        .is_lone = o->jump_forward == QN_JUMP_FORWARD_AUTO,
-                        .chance = first_chance,
-                        .proposes = o->kind != QN_DRAFT_OFF && can && !checks_first,
-                        .always = o->always,
-                        .most = most,
-                        .simulated = o->simulated,
-                        .random = o->sampling->seed,
-                        .has_drafter = o->kind == QN_DRAFT_NGRAM || o->kind == QN_DRAFT_AUTO,
-                        .has_head = o->device->drafts && (o->kind == of_head || o->kind == QN_DRAFT_AUTO),
-                        .head.block = o->block,
-                        .head.most = o->most ? most : o->always ? FORCED_CHAIN : CHAIN };
+                    .is_lone = o->jump_forward == QN_JUMP_FORWARD_AUTO,
+                    .chance = first_chance,
+                    .proposes = o->kind != QN_DRAFT_OFF && can && !checks_first,
+                    .always = o->always,
+                    .most = most,
+                    .simulated = o->simulated,
+                    .random = o->sampling->seed,
+                    .has_drafter = o->kind == QN_DRAFT_NGRAM || o->kind == QN_DRAFT_AUTO,
+                    .has_head = o->device->drafts && (o->kind == of_head || o->kind == QN_DRAFT_AUTO),
+                    .head.block = o->block,
+                    .head.most = o->most     ? most
+                                 : o->always ? FORCED_CHAIN
+                                             : CHAIN };
     if (o->block)
         d.head.most = o->most && o->most < o->block ? o->most : o->block - 1;
     memcpy(d.head.acceptance.chances, head_chances, sizeof head_chances);

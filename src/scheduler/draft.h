@@ -16,7 +16,8 @@
 #include "scheduler/constraint.h"
 
 /* What the model's draft head proposes: a chain of tokens, each of which takes a draft step, or a block of them, which
- * takes one. So how many there are is chosen before they are known, by how often tokens at their places were accepted. */
+ * takes one. So how many there are is chosen before they are known, by how often tokens at their places were accepted.
+ */
 typedef struct qn_head_draft {
     size_t most;                    /* tokens of a chain, or of a block */
     size_t block;                   /* rows of a block; 0: chains */

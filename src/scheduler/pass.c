@@ -39,9 +39,7 @@ static void add_row(qn_scheduled *to, qn_step *step, qn_row row, bool has_logits
 
 static qn_step begin_step(const qn_scheduled *to)
 {
-    return (qn_step){
-        .is_draft = true, .rows = to->rows, .logit_rows = to->logit_rows, .requests = to->requests
-    };
+    return (qn_step){ .is_draft = true, .rows = to->rows, .logit_rows = to->logit_rows, .requests = to->requests };
 }
 
 /* Returns false if the step has no rows, or fails. */

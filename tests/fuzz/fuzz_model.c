@@ -11,8 +11,7 @@
 static const char *const names[] = {
     "llama-yarn.bf16",       "qwen35.q1_0",         "qwen2.q1_0",      "qwen3-linear.f16",  "qwen35-rotated.q1_0",
     "qwen35-rotated.ptq1_0", "qwen35-rotated.q2_0", "qwen35-yarn.f16", "llama-linear.bf16", "qwen35-rotated.pq2_0",
-    "qwen35.ptq1_0",         "qwen35.q2_0",         "ranker",          "qwen35-mtp.bf16",
-    "scheduler-dflash"
+    "qwen35.ptq1_0",         "qwen35.q2_0",         "ranker",          "qwen35-mtp.bf16",   "scheduler-dflash"
 };
 enum { N_NAMES = sizeof names / sizeof *names, DRAFTER = N_NAMES - 1, N_CTX = 16 };
 static char with_drafter[4096]; /* a model for it */

@@ -1,6 +1,6 @@
-/* Block drafters on the CPU: logits of blocks, compared with a float64 program's (tools/golden_dflash.py), for all cache
- * formats; and that they are the same to the bit for any number of threads, any split of the text into steps, beside
- * other sequences, and after rows were dropped. */
+/* Block drafters on the CPU: logits of blocks, compared with a float64 program's (tools/golden_dflash.py), for all
+ * cache formats; and that they are the same to the bit for any number of threads, any split of the text into steps,
+ * beside other sequences, and after rows were dropped. */
 #include "helper_golden.h"
 #include "helper_model.h"
 

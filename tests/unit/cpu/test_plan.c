@@ -17,8 +17,13 @@ static float embeddings[N_ROWS][4096];
 static qn_gguf *drafter;
 
 /* A model with a drafter, and others. */
-static const char *const models[] = { "qwen35-mtp-grafted.f16", "qwen35-rotated.q1_0", "qwen35.f16", "qwen35-mtp.bf16",
-                                      "qwen2.q1_0",             "qwen3.q2_0",          "llama.q1_0" };
+static const char *const models[] = { "qwen35-mtp-grafted.f16",
+                                      "qwen35-rotated.q1_0",
+                                      "qwen35.f16",
+                                      "qwen35-mtp.bf16",
+                                      "qwen2.q1_0",
+                                      "qwen3.q2_0",
+                                      "llama.q1_0" };
 
 static void set_up(struct fixture *x, const char *golden)
 {
@@ -441,7 +446,8 @@ TEST(wrong_operands_are_refused)
  * captured before it, and a drafter's layers not on each other's keys and values. */
 static bool is_free_after(const qn_plan *plan, size_t at)
 {
-    const qn_op_kind kind = plan->ops[at].kind, next = at + 1 < plan->n_ops ? plan->ops[at + 1].kind : (qn_op_kind)QN_OP_KINDS;
+    const qn_op_kind kind = plan->ops[at].kind,
+                     next = at + 1 < plan->n_ops ? plan->ops[at + 1].kind : (qn_op_kind)QN_OP_KINDS;
     return at + 1 == plan->n_ops || at + 1 == plan->head.pairs || kind == QN_OP_CAPTURE ||
            (kind == QN_OP_K_NORM_ROPE_STORE && next == QN_OP_NORM);
 }

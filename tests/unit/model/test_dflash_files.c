@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-/* An edit of the bytes of qwen35-dflash.f16.gguf: a name becomes another of the same length, the number of a key another
- * one, or an element of a list, or the dimensions of a tensor. */
+/* An edit of the bytes of qwen35-dflash.f16.gguf: a name becomes another of the same length, the number of a key
+ * another one, or an element of a list, or the dimensions of a tensor. */
 static const struct edit {
     const char *name, *edited, *renamed; /* edited: a key or a tensor */
     int64_t number;                      /* of a key; -1: it stays */
@@ -17,10 +17,26 @@ static const struct edit {
     qn_status status;
     const char *text;
 } edits[] = {
-#define RENAMED(from, to) from, to, -1, -1, { 0 }
-#define NUMBER(key, value) key, NULL, value, -1, { 0 }
-#define ELEMENT(key, i, value) key, NULL, value, i, { 0 }
-#define SHAPE(tensor, a, b) tensor, NULL, -1, -1, { a, b }
+#define RENAMED(from, to)                                                                                              \
+    from, to, -1, -1,                                                                                                  \
+    {                                                                                                                  \
+        0                                                                                                              \
+    }
+#define NUMBER(key, value)                                                                                             \
+    key, NULL, value, -1,                                                                                              \
+    {                                                                                                                  \
+        0                                                                                                              \
+    }
+#define ELEMENT(key, i, value)                                                                                         \
+    key, NULL, value, i,                                                                                               \
+    {                                                                                                                  \
+        0                                                                                                              \
+    }
+#define SHAPE(tensor, a, b)                                                                                            \
+    tensor, NULL, -1, -1,                                                                                              \
+    {                                                                                                                  \
+        a, b                                                                                                           \
+    }
     { "no_fusion", RENAMED("fc.weight", "fx.weight"), QN_ERR_FORMAT, "tensor 'fc.weight' is missing" },
     { "no_hidden_norm", RENAMED("enc.output_norm.weight", "enx.output_norm.weight"), QN_ERR_FORMAT,
       "tensor 'enc.output_norm.weight' is missing" },
@@ -49,7 +65,8 @@ static const struct edit {
       "tokenizer.ggml.mask_token_id is 72, expected 0 to 71" },
     { "another_width", NUMBER("dflash.embedding_length", 96), QN_ERR_UNSUPPORTED,
       "a drafter for hidden states of 96 elements, those of the model have 64" },
-    { "keys_that_are_not_as_long_as_values", NUMBER("dflash.attention.key_length", 48), QN_ERR_UNSUPPORTED, "key and value heads" },
+    { "keys_that_are_not_as_long_as_values", NUMBER("dflash.attention.key_length", 48), QN_ERR_UNSUPPORTED,
+      "key and value heads" },
     { "groups_of_heads", NUMBER("dflash.attention.head_count", 3), QN_ERR_FORMAT,
       "attention.head_count 3 is not a multiple of attention.head_count_kv 2" },
     { "too_many_layers", NUMBER("dflash.block_count", 65), QN_ERR_FORMAT, "block_count is 65, expected 1 to 64" },

@@ -1,6 +1,6 @@
-/* Drafts of a block drafter: answers, log probabilities and saved sessions are those of one token a step, to the bit, and
- * with prefixes that are used again. The drafter is random, but its output matrix prefers the tokens that the requests'
- * biases make likely, so that about one token in three is accepted. */
+/* Drafts of a block drafter: answers, log probabilities and saved sessions are those of one token a step, to the bit,
+ * and with prefixes that are used again. The drafter is random, but its output matrix prefers the tokens that the
+ * requests' biases make likely, so that about one token in three is accepted. */
 #define QN_TESTS_DEMO_DRAFTER QN_TESTS_DRAFTER
 #include "helper_drafts.h"
 
@@ -25,9 +25,9 @@ TEST(schedulers_answer_the_same)
             params[i] = request_of(round * MAX_REQUESTS + i, &found[i]);
             answer_slowly(&params[i], kv, &expected[i]);
         }
-        qn_scheduler *s = create_scheduler(
-            model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .max_sequences = 6, .max_rows = rows[round % 4],
-                                     .no_thread = round % 2));
+        qn_scheduler *s =
+            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .max_sequences = 6,
+                                                      .max_rows = rows[round % 4], .no_thread = round % 2));
         for (int again = 0; again < 2; again++) { /* the second ones have the prefixes of the first */
             for (unsigned i = 0; i < MAX_REQUESTS; i++) {
                 memset(&found[i], 0, sizeof found[i]);
