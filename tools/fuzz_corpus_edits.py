@@ -76,8 +76,18 @@ def edited(folder, bases, choices, n_keys, before=b""):
         write(folder, name, base + (bytes([choices[i % len(choices)]]) if choices else b"") + bytes([how]) + edit)
 
 
+def drafter(folder, base):
+    """Edits of the drafter of fuzz_model.c: all of its keys, and tensors that are matrices and norms."""
+    edits = dict(EDITS, **{f"value_{i}": (0, bytes([VALUE, i, 3 + i % 5, 0, 1, 2])) for i in range(16)},
+                 sound=(KEEP_LAYOUT, b""), layer=(0, bytes([ELEMENT, 13, 1, 0]) + number(7)), mask=(0, bytes([REMOVE, 14])),
+                 list=(0, bytes([COUNT, 13, 5, 0])))
+    for i, (name, (how, edit)) in enumerate(edits.items()):
+        write(folder, f"drafter_{name}", bytes([base, 5 * i % 256, how]) + edit)
+
+
 def main():
     root = sys.argv[1]
+    drafter(os.path.join(root, "model"), 14)
     edited(os.path.join(root, "model"), 12, [0, 4, 8, 12, 65, 70], 24, before=b"\x05")
     edited(os.path.join(root, "quantize"), 1, list(range(11)), 6, before=b"\x00")
     edited(os.path.join(root, "graft"), 2, list(range(4)), 24, before=b"\x00")

@@ -237,10 +237,11 @@ class Model:
         up = self.product(prefix + "ffn_up.weight", x, arithmetic)
         return self.product(prefix + "ffn_down.weight", silu(gate) * up, arithmetic)
 
-    def hidden(self, ids, arithmetic=Arithmetic()):
-        """The hidden states after the output norm."""
+    def layer_inputs(self, ids, arithmetic=Arithmetic()):
+        """The residual stream before each layer and after the last one."""
         x = self.rotation.rows("token_embd.weight", self.weights["token_embd.weight"][ids])
         angles = self.angles(len(ids))
+        inputs = [x]
         for layer in range(self.n_layers):
             prefix = f"blk.{layer}."
             y = rms_norm(x, self.weights[prefix + "attn_norm.weight"], self.eps)
@@ -250,7 +251,12 @@ class Model:
                 x = x + self.attention(prefix, y, angles, arithmetic)
             y = rms_norm(x, self.weights[prefix + self.ffn_norm], self.eps)
             x = x + self.feed_forward(prefix, y, arithmetic)
-        return rms_norm(x, self.weights["output_norm.weight"], self.eps)
+            inputs.append(x)
+        return inputs
+
+    def hidden(self, ids, arithmetic=Arithmetic()):
+        """The hidden states after the output norm."""
+        return rms_norm(self.layer_inputs(ids, arithmetic)[-1], self.weights["output_norm.weight"], self.eps)
 
     def logits(self, ids, arithmetic=Arithmetic()):
         table = "output.weight" if "output.weight" in self.weights else "token_embd.weight"

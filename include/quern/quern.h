@@ -81,14 +81,15 @@ typedef void (*qn_log_fn)(void *user, const char *line);
  * round differently. */
 typedef enum qn_draft_kind {
     QN_DRAFT_AUTO,  /* drafters that are there, where measurements show a gain: on the CPU QN_DRAFT_NGRAM, and
-                       QN_DRAFT_MODEL with a draft model, else QN_DRAFT_MTP if the model has it */
+                       that of the file draft_model, else QN_DRAFT_MTP if the model has it */
     QN_DRAFT_OFF,   /* none */
     QN_DRAFT_NGRAM, /* tokens that followed the end of the text earlier: in the prompt and the answer, and in answers of
                        a scheduler's earlier requests of the same scope, if that is not "" (strangers may share it) and
                        the scheduler keeps prefixes */
     QN_DRAFT_MTP, /* the model's own block for multi-token prediction, on the CPU; QN_ERR_UNSUPPORTED, with the reason,
                      where the model has none that can be used */
-    QN_DRAFT_DFLASH, /* not supported yet: QN_ERR_UNSUPPORTED */
+    QN_DRAFT_DFLASH, /* a block drafter that the model was loaded with (qn_model_params.draft_model), on the CPU;
+                        QN_ERR_UNSUPPORTED where it was loaded without one */
     QN_DRAFT_MODEL   /* what the draft model of the model (qn_model_params.draft_model) finds likeliest */
 } qn_draft_kind;
 
@@ -117,11 +118,13 @@ typedef struct qn_model_params {
     void *user; /* passed to both callbacks; must outlive the model if on_log is set */
     /* Whether the model is loaded with its block for multi-token prediction, which takes some memory and, in each step,
      * a little time. QN_DRAFT_AUTO: if it has one that the device can run; a block that cannot be used is named in the
-     * log. QN_DRAFT_MTP: a model that cannot have it is not loaded: QN_ERR_UNSUPPORTED. All others: without it. */
+     * log. QN_DRAFT_MTP: a model that cannot have it is not loaded: QN_ERR_UNSUPPORTED. All others: without it.
+     * QN_DRAFT_DFLASH: the same for draft_model. */
     qn_draft_kind draft;
-    /* The GGUF file of a small model with the same vocabulary, which proposes tokens for this one: QN_DRAFT_MODEL
-     * (docs/speculation.md). It runs on the same threads, and its caches take a part of `memory`. On the CPU. NULL:
-     * none. QN_ERR_UNSUPPORTED, with the reason, if it cannot serve this model. */
+    /* The GGUF file of a drafter for this model, on the CPU (docs/speculation.md): a small model with the same vocabulary
+     * (QN_DRAFT_MODEL), whose caches take a part of `memory`, or a block drafter of the architecture dflash
+     * (QN_DRAFT_DFLASH). It runs on the same threads, and the model's own block for multi-token prediction is then not
+     * used. NULL: none. QN_ERR_UNSUPPORTED or QN_ERR_FORMAT, with the reason, if it cannot serve this model. */
     const char *draft_model;
 } qn_model_params;
 #define QN_MODEL_PARAMS_INIT QN_INIT(qn_model_params)

@@ -17,12 +17,11 @@ qn_draft_kind qn_find_draft(const qn_args *args)
 int qn_check_draft(const qn_args *args)
 {
     const qn_draft_kind kind = qn_find_draft(args);
-    if (kind == QN_DRAFT_MODEL && !args->draft_model)
-        qn_cli_error("--draft: model needs --draft-model FILE");
-    else if (qn_draft_check(kind) != QN_OK)
-        qn_cli_error("--draft: %s is not supported yet; auto, off, ngram, mtp and model are", args->draft);
-    else if (args->draft_model && kind != QN_DRAFT_AUTO && kind != QN_DRAFT_MODEL)
-        qn_cli_error("--draft-model: it is not used with --draft %s; --draft model or auto use it", args->draft);
+    if ((kind == QN_DRAFT_MODEL || kind == QN_DRAFT_DFLASH) && !args->draft_model)
+        qn_cli_error("--draft: %s needs --draft-model FILE", args->draft);
+    else if (args->draft_model && kind != QN_DRAFT_AUTO && kind != QN_DRAFT_MODEL && kind != QN_DRAFT_DFLASH)
+        qn_cli_error("--draft-model: it is not used with --draft %s; --draft model, dflash or auto use it",
+                     args->draft);
     else if (args->draft_model && (args->models_dir || args->models.count > 1))
         qn_cli_error("--draft-model: serves one model, but there are several");
     else

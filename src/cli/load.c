@@ -86,7 +86,7 @@ static int load(const qn_args *args, bool vocab_only, const char *device, const 
         .chat_template = chat_template,
         .vocab_only = vocab_only,
         .deterministic = args->deterministic,
-        .draft_model = args->draft_model,
+        .draft_model = vocab_only ? NULL : args->draft_model,
         .on_progress = qn_progress_update,
         .on_log = args->quiet ? NULL : qn_progress_log,
         .user = &progress,

@@ -14,9 +14,16 @@
 
 _Static_assert((int)QN_KEY_BLOCK == (int)QN_AURA_BLOCK, "caches with and without codes have the same blocks");
 
-static const qn_kv_view *cache_of(const qn_row *row)
+/* The part of a row's cache that has the layer of an operation. */
+static const qn_kv_view *cache_of(const qn_executor *ex, const qn_op *op, const qn_row *row)
 {
-    return &qn_cpu_memory_of(row)->kv;
+    const qn_cpu_memory *memory = qn_cpu_memory_of(row);
+    return (size_t)op->layer < qn_plan_saved_layers(ex->plan) ? &memory->kv : &memory->head_kv;
+}
+
+static bool has_codes(const qn_row *row)
+{
+    return qn_cpu_memory_of(row)->kv.key_codec != NULL;
 }
 
 /* The kernels for the pages of a cache that hold no codes. */
@@ -82,7 +89,7 @@ static void quantize_query(const qn_executor *ex, const qn_aura_codec *codec, fl
 static void norm_rope_query(const qn_executor *ex, const qn_op *op, size_t row, size_t head)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
-    const qn_kv_view *cache = cache_of(&ex->step->rows[row]);
+    const qn_kv_view *cache = cache_of(ex, op, &ex->step->rows[row]);
     const float *from =
         qn_buffer_row(ex, op->qk_norm_rope_store.queries, row) + head * h->head_dim * (h->gated ? 2 : 1);
     float *q = qn_buffer_row(ex, op->qk_norm_rope_store.out, row) + head * h->head_dim;
@@ -150,7 +157,7 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
 {
     const size_t dim = op->qk_norm_rope_store.shape.head_dim, layer = (size_t)op->layer;
     const qn_row *r = &ex->step->rows[row];
-    const qn_kv_view *cache = cache_of(r);
+    const qn_kv_view *cache = cache_of(ex, op, r);
     const size_t page = r->position / QN_PAGE;
     float *key = qn_buffer_row(ex, op->qk_norm_rope_store.keys, row) + kv * dim;
     const float *value = qn_buffer_row(ex, op->qk_norm_rope_store.values, row) + kv * dim;
@@ -174,7 +181,7 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
 static size_t rows_of_page(const qn_step *step, size_t row)
 {
     const qn_row *first = &step->rows[row];
-    const bool all = cache_of(first)->key_codec && first->position < QN_PAGE;
+    const bool all = has_codes(first) && first->position < QN_PAGE;
     size_t n = 1;
     while (row + n < step->n_rows && first[n].memory == first->memory &&
            (all || first[n].position / QN_PAGE == first->position / QN_PAGE))
@@ -228,6 +235,25 @@ size_t qn_executor_k_norm_rope_store(const qn_executor *ex, const qn_op *op, qn_
 
 /* ---- Splits ---- */
 
+/* Returns the last position that a row attends to: its own; in a block of a drafter that is not causal, that of the
+ * block's last row. In a cache of codes both are in one page. */
+static size_t last_seen(const qn_executor *ex, const qn_row *row)
+{
+    const qn_row *end = ex->step->rows + ex->step->n_rows;
+    if (!ex->step->is_draft || !ex->plan->head.block || ex->plan->head.is_causal)
+        return row->position;
+    while (row + 1 < end && row[1].memory == row->memory)
+        row++;
+    return row->position;
+}
+
+/* Returns the first position that a row attends to; `first`: without a window. */
+static size_t first_seen(const qn_attention_shape *h, size_t first, const qn_row *row)
+{
+    const size_t n = (size_t)row->position + 1;
+    return h->window && n > h->window ? n - h->window : first;
+}
+
 /* A split of a row's visible positions. They are divided in this order: of a cache without codes, its blocks; of an
  * AURA cache, page 0, the blocks of codes, and the row's own page if that is not page 0. Pages without a visible
  * position are NULL. */
@@ -245,25 +271,45 @@ static size_t code_blocks(size_t position)
     return page ? ((page - 1) * QN_PAGE + QN_KEY_BLOCK - 1) / QN_KEY_BLOCK : 0;
 }
 
-static size_t visible_splits(const qn_row *row)
+static size_t visible_splits(const qn_executor *ex, const qn_row *row)
 {
-    if (!cache_of(row)->key_codec)
-        return row->position / QN_KEY_BLOCK + 1;
-    return row->position < QN_PAGE ? 1 : code_blocks(row->position) + 2;
+    const size_t last = last_seen(ex, row);
+    if (!has_codes(row))
+        return last / QN_KEY_BLOCK + 1;
+    return last < QN_PAGE ? 1 : code_blocks(last) + 2;
 }
 
-/* Returns a block, as far as `row` sees it. */
-static kv_split block_split(const qn_row *row, const qn_op *op, size_t kv, size_t block)
+/* Returns the index of the first split that a row attends to. */
+static size_t first_split(const qn_attention_shape *h, const qn_row *row)
 {
-    const qn_kv_view *cache = cache_of(row);
+    const size_t first = first_seen(h, 0, row), page = row->position / QN_PAGE;
+    if (!has_codes(row))
+        return first / QN_KEY_BLOCK;
+    if (first < QN_PAGE)
+        return 0;
+    return first / QN_PAGE < page ? 1 + (first - QN_PAGE) / QN_KEY_BLOCK : 1 + code_blocks(row->position);
+}
+
+/* Returns how many positions of a page or a block from `begin` on are before the first that a row attends to. */
+static size_t skipped(const qn_op *op, const qn_row *row, size_t begin)
+{
+    const size_t first = first_seen(&op->attention.shape, op->attention.first, row);
+    return first > begin ? first - begin : 0;
+}
+
+/* Returns a block, as far as `row` sees it. A block of codes in which its window begins is seen from the block's first
+ * position on. */
+static kv_split block_split(const qn_executor *ex, const qn_row *row, const qn_op *op, size_t kv, size_t block)
+{
+    const qn_kv_view *cache = cache_of(ex, op, row);
     const bool is_codes = cache->key_codec != NULL;
-    const size_t first = is_codes + block * QN_BLOCK_PAGES, end = row->position / QN_PAGE + !is_codes;
+    const size_t first = is_codes + block * QN_BLOCK_PAGES, end = last_seen(ex, row) / QN_PAGE + !is_codes;
     const size_t layer = (size_t)op->layer;
     kv_split split = { .cache = cache,
                        .layer = layer,
                        .kv = kv,
                        .is_codes = is_codes,
-                       .first = block || is_codes ? 0 : op->attention.first };
+                       .first = is_codes ? 0 : skipped(op, row, block * QN_KEY_BLOCK) };
     for (size_t i = 0; i < QN_BLOCK_PAGES && first + i < end; i++) {
         split.keys[i] = qn_kv_keys(cache, layer, first + i, kv);
         split.values[i] = qn_kv_values(cache, layer, first + i, kv);
@@ -271,26 +317,27 @@ static kv_split block_split(const qn_row *row, const qn_op *op, size_t kv, size_
     return split;
 }
 
-static kv_split page_split(const qn_kv_view *cache, const qn_op *op, size_t kv, size_t page)
+static kv_split page_split(const qn_executor *ex, const qn_row *row, const qn_op *op, size_t kv, size_t page)
 {
+    const qn_kv_view *cache = cache_of(ex, op, row);
     const size_t layer = (size_t)op->layer;
     return (kv_split){ .cache = cache,
                        .layer = layer,
                        .kv = kv,
-                       .first = page ? 0 : op->attention.first,
+                       .first = skipped(op, row, page * QN_PAGE),
                        .keys = { qn_kv_f16_keys(cache, layer, page, kv) },
                        .values = { qn_kv_f16_values(cache, layer, page, kv) } };
 }
 
-static kv_split split_at(const qn_row *row, const qn_op *op, size_t kv, size_t index)
+static kv_split split_at(const qn_executor *ex, const qn_row *row, const qn_op *op, size_t kv, size_t index)
 {
-    if (!cache_of(row)->key_codec)
-        return block_split(row, op, kv, index);
+    if (!has_codes(row))
+        return block_split(ex, row, op, kv, index);
     if (index == 0)
-        return page_split(cache_of(row), op, kv, 0);
+        return page_split(ex, row, op, kv, 0);
     if (index <= code_blocks(row->position))
-        return block_split(row, op, kv, index - 1);
-    return page_split(cache_of(row), op, kv, row->position / QN_PAGE);
+        return block_split(ex, row, op, kv, index - 1);
+    return page_split(ex, row, op, kv, row->position / QN_PAGE);
 }
 
 /* Returns the number of elements of [first, first + n) that are below `end`. */
@@ -300,28 +347,26 @@ static uint16_t count_before(size_t first, size_t n, size_t end)
 }
 
 /* Returns the number of a block's positions that a row attends to. Blocks of codes begin at page 1. */
-static uint16_t visible_in_block(const qn_row *row, size_t block)
+static uint16_t visible_in_block(const qn_executor *ex, const qn_row *row, size_t block)
 {
     const size_t page = row->position / QN_PAGE, codes = page ? (page - 1) * QN_PAGE : 0;
-    return count_before(block * QN_KEY_BLOCK, QN_KEY_BLOCK,
-                        cache_of(row)->key_codec ? codes : (size_t)row->position + 1);
+    return count_before(block * QN_KEY_BLOCK, QN_KEY_BLOCK, has_codes(row) ? codes : last_seen(ex, row) + 1);
 }
 
 /* Returns the number of positions of an fp16 page of an AURA cache that a row attends to. */
-static uint16_t visible_in_page(const qn_row *row, size_t page)
+static uint16_t visible_in_page(const qn_executor *ex, const qn_row *row, size_t page)
 {
-    return page == 0 || row->position / QN_PAGE == page
-               ? count_before(page * QN_PAGE, QN_PAGE, (size_t)row->position + 1)
-               : 0;
+    return page == 0 || row->position / QN_PAGE == page ? count_before(page * QN_PAGE, QN_PAGE, last_seen(ex, row) + 1)
+                                                        : 0;
 }
 
-static uint16_t visible_at(const qn_row *row, size_t index)
+static uint16_t visible_at(const qn_executor *ex, const qn_row *row, size_t index)
 {
-    if (!cache_of(row)->key_codec)
-        return visible_in_block(row, index);
+    if (!has_codes(row))
+        return visible_in_block(ex, row, index);
     if (index > 0 && index <= code_blocks(row->position))
-        return visible_in_block(row, index - 1);
-    return visible_in_page(row, index ? row->position / QN_PAGE : 0);
+        return visible_in_block(ex, row, index - 1);
+    return visible_in_page(ex, row, index ? row->position / QN_PAGE : 0);
 }
 
 /* Returns the index of a row's first split in the partial buffers, in units of n_heads entries. */
@@ -329,7 +374,7 @@ static size_t partial_base(const qn_executor *ex, size_t row)
 {
     size_t base = 0;
     for (size_t i = 0; i < row; i++)
-        base += visible_splits(&ex->step->rows[i]);
+        base += visible_splits(ex, &ex->step->rows[i]);
     return base;
 }
 
@@ -409,21 +454,23 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, const qn_cpu
     size_t first_unit = 0;
     for (size_t row = 0; row < ex->step->n_rows; row++) {
         const qn_row *r = &ex->step->rows[row];
-        const size_t n_units = visible_splits(r) * h->n_kv_heads;
+        const size_t n_units = visible_splits(ex, r) * h->n_kv_heads, n_skipped = first_split(h, r);
         for (size_t unit = begin > first_unit ? begin : first_unit; unit < end && unit < first_unit + n_units; unit++) {
             const size_t index = (unit - first_unit) / h->n_kv_heads, kv = (unit - first_unit) % h->n_kv_heads;
             const size_t entry = (first_unit / h->n_kv_heads + index) * h->n_heads + kv * group;
+            if (index < n_skipped)
+                continue;
             const size_t next_kv = (kv + 1) % h->n_kv_heads, next_index = next_kv ? index : index + 1;
-            const kv_split p = split_at(r, op, kv, index);
+            const kv_split p = split_at(ex, r, op, kv, index);
             /* Prefetch the next split only from block to block: pages are too short. */
             const bool more = unit + 1 < first_unit + n_units;
-            const kv_split next = more ? split_at(r, op, next_kv, next_index) : p;
+            const kv_split next = more ? split_at(ex, r, op, next_kv, next_index) : p;
             const kv_split *prefetched = next.is_codes == p.is_codes ? &next : &p;
             for (size_t q = 0; q < group; q += QN_QUERY_TILE) {
                 const size_t n = group - q < QN_QUERY_TILE ? group - q : QN_QUERY_TILE;
                 for (size_t i = 0; i < n; i++) {
-                    s->visible[i] = visible_at(r, index);
-                    load_query(s, cache_of(r), i,
+                    s->visible[i] = visible_at(ex, r, index);
+                    load_query(s, cache_of(ex, op, r), i,
                                qn_buffer_row(ex, op->attention.queries, row) + (kv * group + q + i) * dim, dim);
                 }
                 attend_one_split(ex, s, &p, prefetched, n, dim, workspace->partial + (entry + q) * dim,
@@ -433,7 +480,7 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, const qn_cpu
         first_unit += n_units;
     }
     for (size_t unit = begin; ex->follower && unit < end; unit++) /* of one row */
-        qn_follow_acts(ex, unit % h->n_kv_heads * group * dim, group * dim, visible_splits(ex->step->rows),
+        qn_follow_acts(ex, unit % h->n_kv_heads * group * dim, group * dim, visible_splits(ex, ex->step->rows),
                        range->thread);
 }
 
@@ -446,11 +493,12 @@ struct tile {
 /* Adds one split to the running results. visible(row, index) returns the number of the split's positions that a row
  * attends to. */
 static void accumulate_split(const qn_executor *ex, struct tile *t, struct attention_scratch *s, const kv_split *p,
-                             const kv_split *next, uint16_t (*visible)(const qn_row *row, size_t index), size_t index)
+                             const kv_split *next,
+                             uint16_t (*visible)(const qn_executor *ex, const qn_row *row, size_t index), size_t index)
 {
     const size_t n_queries = t->n * t->n_heads;
     for (size_t q = 0; q < n_queries; q++)
-        s->visible[q] = visible(&ex->step->rows[t->row + q / t->n_heads], index);
+        s->visible[q] = visible(ex, &ex->step->rows[t->row + q / t->n_heads], index);
     attend_one_split(ex, s, p, next, n_queries, t->dim, t->has_result ? s->block : s->acc,
                      t->has_result ? s->block_m : s->m, t->has_result ? s->block_l : s->l);
     for (size_t q = 0; t->has_result && q < n_queries; q++)
@@ -460,30 +508,32 @@ static void accumulate_split(const qn_executor *ex, struct tile *t, struct atten
     t->has_result = true;
 }
 
-/* Computes the attention of a tile to all splits. Every row attends to at least one position of the first split. */
+/* Computes the attention of a tile to all splits from the first that its rows attend to on. Every row attends to at
+ * least one position of that one. */
 static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, struct attention_scratch *s)
 {
     const qn_row *rows = &ex->step->rows[t->row], *last = &rows[t->n - 1];
-    const qn_kv_view *cache = cache_of(rows);
-    const size_t page = last->position / QN_PAGE;
-    const size_t n_blocks = cache->key_codec ? code_blocks(last->position) : last->position / QN_KEY_BLOCK + 1;
+    const qn_kv_view *cache = cache_of(ex, op, rows);
+    const bool is_codes = cache->key_codec != NULL;
+    const size_t page = last->position / QN_PAGE, first = first_split(&op->attention.shape, rows);
+    const size_t n_blocks = is_codes ? code_blocks(last->position) : last_seen(ex, last) / QN_KEY_BLOCK + 1;
     for (size_t q = 0; q < t->n * t->n_heads; q++)
         load_query(s, cache, q,
                    qn_buffer_row(ex, op->attention.queries, t->row + q / t->n_heads) +
                        (t->head + q % t->n_heads) * t->dim,
                    t->dim);
-    if (cache->key_codec) {
-        const kv_split first = page_split(cache, op, t->kv, 0);
-        accumulate_split(ex, t, s, &first, NULL, visible_in_page, 0);
+    if (is_codes && !first) {
+        const kv_split p = page_split(ex, rows, op, t->kv, 0);
+        accumulate_split(ex, t, s, &p, NULL, visible_in_page, 0);
     }
-    for (size_t block = 0; block < n_blocks; block++) {
-        const kv_split p = block_split(last, op, t->kv, block);
+    for (size_t block = is_codes && first ? first - 1 : first; block < n_blocks; block++) {
+        const kv_split p = block_split(ex, last, op, t->kv, block);
         /* A single row is memory-bound and prefetches; a tile of many rows is compute-bound. */
-        const kv_split next = block + 1 < n_blocks ? block_split(last, op, t->kv, block + 1) : p;
+        const kv_split next = block + 1 < n_blocks ? block_split(ex, last, op, t->kv, block + 1) : p;
         accumulate_split(ex, t, s, &p, t->n == 1 ? &next : NULL, visible_in_block, block);
     }
-    for (size_t r = rows->position / QN_PAGE; cache->key_codec && r <= page; r++) {
-        const kv_split p = page_split(cache, op, t->kv, r);
+    for (size_t r = rows->position / QN_PAGE; is_codes && r <= page; r++) {
+        const kv_split p = page_split(ex, last, op, t->kv, r);
         if (r)
             accumulate_split(ex, t, s, &p, NULL, visible_in_page, r);
     }
@@ -494,11 +544,12 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
                         s->acc + q * t->dim, s->l[q], t->dim);
 }
 
-/* Rows of a tile from `row` on: of one session. */
-static size_t rows_of_tile(const qn_executor *ex, const qn_attention_shape *h, size_t row)
+/* Rows of a tile from `row` on: of one session. Where rows have windows, these begin at different positions. */
+static size_t rows_of_tile(const qn_executor *ex, const qn_op *op, size_t row)
 {
+    const qn_attention_shape *h = &op->attention.shape;
     const size_t group = h->n_heads / h->n_kv_heads,
-                 most = QN_QUERY_TILE / (group < QN_QUERY_TILE ? group : QN_QUERY_TILE);
+                 most = h->window ? 1 : QN_QUERY_TILE / (group < QN_QUERY_TILE ? group : QN_QUERY_TILE);
     const qn_row *first = &ex->step->rows[row];
     size_t n = 1;
     while (n < most && row + n < ex->step->n_rows && first[n].memory == first->memory)
@@ -506,10 +557,10 @@ static size_t rows_of_tile(const qn_executor *ex, const qn_attention_shape *h, s
     return n;
 }
 
-static size_t count_tiles(const qn_executor *ex, const qn_attention_shape *h)
+static size_t count_tiles(const qn_executor *ex, const qn_op *op)
 {
     size_t n = 0;
-    for (size_t row = 0; row < ex->step->n_rows; row += rows_of_tile(ex, h, row))
+    for (size_t row = 0; row < ex->step->n_rows; row += rows_of_tile(ex, op, row))
         n++;
     return n;
 }
@@ -521,10 +572,10 @@ static void attend_unsplit(const qn_executor *ex, const qn_op *op, const qn_cpu_
     const qn_attention_shape *h = &op->attention.shape;
     const size_t group = h->n_heads / h->n_kv_heads, tile_heads = group < QN_QUERY_TILE ? group : QN_QUERY_TILE;
     struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, range->thread), h->head_dim);
-    const size_t count = count_tiles(ex, h) * h->n_kv_heads, begin = count - range->end, end = count - range->begin;
+    const size_t count = count_tiles(ex, op) * h->n_kv_heads, begin = count - range->end, end = count - range->begin;
     size_t item = 0;
     for (size_t row = 0, n; row < ex->step->n_rows && item < end; row += n) {
-        n = rows_of_tile(ex, h, row);
+        n = rows_of_tile(ex, op, row);
         for (size_t kv = 0; kv < h->n_kv_heads; kv++, item++) {
             if (item < begin || item >= end)
                 continue;
@@ -546,7 +597,7 @@ size_t qn_executor_attention(const qn_executor *ex, const qn_op *op, qn_cpu_work
                                              .count = partial_base(ex, ex->step->n_rows) * h->n_kv_heads,
                                              .item_bytes = 2 * sizeof(uint16_t) * QN_KEY_BLOCK * h->head_dim }
                             : (qn_cpu_work){ .run = attend_unsplit,
-                                             .count = count_tiles(ex, h) * h->n_kv_heads,
+                                             .count = count_tiles(ex, op) * h->n_kv_heads,
                                              .spread = QN_SPREAD_SINGLE };
     return 1;
 }
@@ -554,20 +605,20 @@ size_t qn_executor_attention(const qn_executor *ex, const qn_op *op, qn_cpu_work
 /* ---- Results ---- */
 
 /* Combines the partials of one head of a row, in the order of the splits; `sum` is scratch [head_dim]. */
-static void combine_head(const qn_executor *ex, const qn_attention_shape *h, size_t row, size_t head, float *out,
-                         float *sum)
+static void combine_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, float *out, float *sum)
 {
+    const qn_attention_shape *h = &op->attention_combine.shape;
     const qn_cpu_workspace *workspace = &ex->workspace;
-    const size_t n_splits = visible_splits(&ex->step->rows[row]);
-    size_t entry = partial_base(ex, row) * h->n_heads + head;
+    const size_t n_splits = visible_splits(ex, &ex->step->rows[row]), first = first_split(h, &ex->step->rows[row]);
+    size_t entry = (partial_base(ex, row) + first) * h->n_heads + head;
     float m = workspace->partial_m[entry], l = workspace->partial_l[entry];
     memcpy(sum, workspace->partial + entry * h->head_dim, h->head_dim * sizeof *sum);
-    for (size_t index = 1; index < n_splits; index++) {
+    for (size_t index = first + 1; index < n_splits; index++) {
         entry += h->n_heads;
         ex->kernels->attention.combine(sum, &m, &l, workspace->partial + entry * h->head_dim,
                                        workspace->partial_m[entry], workspace->partial_l[entry], h->head_dim);
     }
-    normalize_query(ex, cache_of(&ex->step->rows[row]), out, sum, l, h->head_dim);
+    normalize_query(ex, cache_of(ex, op, &ex->step->rows[row]), out, sum, l, h->head_dim);
 }
 
 /* Computes values [from, from + n) of a head's output, with its gate. */
@@ -576,7 +627,7 @@ static void output_head(const qn_executor *ex, const qn_op *op, size_t row, size
 {
     const qn_attention_shape *h = &op->attention_combine.shape;
     if (ex->split_kv)
-        combine_head(ex, h, row, head, combined, combined + h->head_dim);
+        combine_head(ex, op, row, head, combined, combined + h->head_dim);
     memcpy(values,
            (ex->split_kv ? combined : qn_buffer_row(ex, op->attention_combine.in, row) + head * h->head_dim) + from,
            n * sizeof *values);

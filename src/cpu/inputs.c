@@ -5,9 +5,23 @@
 
 #include <string.h>
 
-/* Computes the cosines and sines of a row's position. Rows of text have the same offset in all components. */
+/* Computes the cosines and sines of a row's position for the rope of a block drafter: positions have one component. */
+static void compute_drafter_angles(const qn_executor *ex, size_t row)
+{
+    const qn_plan_head *head = &ex->plan->head;
+    const size_t n_rot = head->heads.n_rot;
+    const qn_row *r = &ex->step->rows[row];
+    qn_rope_angles(r->position + r->rope_offsets[0], head->rope.frequencies, head->rope.attn_factor, n_rot,
+                   ex->workspace.cosines + row * (n_rot / 2), ex->workspace.sines + row * (n_rot / 2));
+}
+
+/* The same for the rope of the step's section. Rows of text have the same offset in all components. */
 static void compute_angles(const qn_executor *ex, size_t row)
 {
+    if (ex->step->is_draft && ex->plan->head.block) {
+        compute_drafter_angles(ex, row);
+        return;
+    }
     const qn_plan *plan = ex->plan;
     const qn_row *r = &ex->step->rows[row];
     const uint32_t *offsets = r->rope_offsets;
@@ -89,6 +103,46 @@ size_t qn_executor_pair(const qn_executor *ex, const qn_op *op, qn_cpu_work *wor
     (void)op;
     works[0] = (qn_cpu_work){ .run = pair_rows, .count = ex->step->n_rows };
     return 1;
+}
+
+/* ---- A block drafter's inputs ---- */
+
+static void capture_rows(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
+{
+    const size_t width = op->capture.width;
+    for (size_t row = range->begin; row < range->end; row++)
+        memcpy(qn_buffer_row(ex, op->capture.out, row) + op->capture.part * width,
+               qn_buffer_row(ex, op->capture.in, row), width * sizeof(float));
+}
+
+size_t qn_executor_capture(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
+{
+    (void)op;
+    works[0] = (qn_cpu_work){ .run = capture_rows, .count = ex->step->n_rows };
+    return 1;
+}
+
+static void fuse_slices(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
+{
+    for (size_t index = range->begin; index < range->end; index++) {
+        const qn_act_slice slice = qn_act_slice_at(ex, &op->fuse.acts, index, range->thread);
+        memcpy(slice.values, qn_buffer_row(ex, op->fuse.in, slice.row) + slice.first, slice.n * sizeof(float));
+        qn_act_slice_write(ex, &op->fuse.acts, &slice);
+    }
+}
+
+static void drafter_angles(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
+{
+    (void)op;
+    for (size_t row = range->begin; row < range->end; row++)
+        compute_drafter_angles(ex, row);
+}
+
+size_t qn_executor_fuse(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
+{
+    works[0] = (qn_cpu_work){ .run = fuse_slices, .count = qn_act_slices(ex, &op->fuse.acts, ex->step->n_rows) };
+    works[1] = (qn_cpu_work){ .run = drafter_angles, .count = ex->step->n_rows };
+    return 2;
 }
 
 static void copy_embeddings(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)

@@ -27,11 +27,11 @@ static size_t value_page_bytes(size_t head_dim, const qn_aura_codec *codec, bool
     return codec ? qn_aura_value_page_bytes(head_dim, codec->bits) : float_page_bytes(head_dim, is_f32);
 }
 
-static qn_status create(qn_kv_layout *layout, const qn_plan *plan)
+static qn_status create(qn_kv_layout *layout, const qn_plan *plan, size_t first, size_t end)
 {
     qn_kv_view *view = &layout->view;
     QN_TRY(qn_alloc(&layout->kv_index, plan->n_layers, sizeof *layout->kv_index, "key-value cache"));
-    for (size_t layer = 0; layer < plan->n_layers; layer++)
+    for (size_t layer = first; layer < end; layer++)
         if (!plan->is_recurrent || !plan->is_recurrent[layer])
             layout->kv_index[layer] = (uint32_t)view->n_kv_layers++;
     view->kv_index = layout->kv_index;
@@ -45,17 +45,19 @@ static qn_status create(qn_kv_layout *layout, const qn_plan *plan)
     return QN_OK;
 }
 
-qn_status qn_kv_layout_create(qn_kv_layout *layout, const qn_plan *plan, const qn_aura_codecs *codecs, bool is_f32)
+qn_status qn_kv_layout_create(qn_kv_layout *layout, const qn_plan *plan, size_t first, size_t end,
+                              const qn_aura_codecs *codecs, bool is_f32)
 {
-    const size_t head_dim = plan->heads.head_dim;
-    *layout = (qn_kv_layout){ .view = { .n_heads = plan->heads.n_kv_heads,
+    const qn_attention_shape *heads = qn_plan_heads(plan, first);
+    const size_t head_dim = heads->head_dim;
+    *layout = (qn_kv_layout){ .view = { .n_heads = heads->n_kv_heads,
                                         .key_bytes = key_page_bytes(head_dim, codecs->keys, is_f32),
                                         .value_bytes = value_page_bytes(head_dim, codecs->values, is_f32),
                                         .is_f32 = is_f32,
                                         .key_codec = codecs->keys,
                                         .value_codec = codecs->values },
                               .head_dim = head_dim };
-    const qn_status status = create(layout, plan);
+    const qn_status status = create(layout, plan, first, end);
     if (status != QN_OK)
         qn_kv_layout_free(layout);
     return status;

@@ -34,12 +34,18 @@ static void *base_of(const qn_pool_class *class, size_t *stride)
     return class ? (void *)(uintptr_t)qn_pool_base(class) : NULL;
 }
 
-static qn_kv_view kv_view_of(const qn_cpu_memory *m)
+/* The view of a part of the pages: of the draft head, which is after the trunk's, or of that. */
+static qn_kv_view kv_view_of(const qn_cpu_memory *m, bool is_head)
 {
     const qn_cache *cache = m->sequence.cache;
-    qn_kv_view view = m->format->layout.view;
+    const qn_kv_view *trunk = &m->format->layout.view;
+    qn_kv_view view = is_head ? m->format->head.view : *trunk;
     view.pages = base_of(cache->pages, &view.page_stride);
     view.f16_pages = base_of(cache->f16_pages, &view.f16_stride);
+    if (is_head && view.pages)
+        view.pages += trunk->page_stride;
+    if (is_head && view.f16_pages)
+        view.f16_pages += trunk->f16_stride;
     view.table = m->sequence.pages;
     view.f16_table = m->sequence.f16_pages;
     return view;
@@ -60,7 +66,8 @@ static qn_recurrent_view recurrent_view_of(const qn_cpu_memory *m, size_t n)
 
 void qn_cpu_view(qn_cpu_memory *m, size_t n)
 {
-    m->kv = kv_view_of(m);
+    m->kv = kv_view_of(m, false);
+    m->head_kv = kv_view_of(m, true);
     m->recurrent = recurrent_view_of(m, n);
 }
 
@@ -79,7 +86,7 @@ static qn_status create_hidden(const qn_plan *plan, qn_cpu_hidden **out)
 {
     qn_cpu_hidden *h;
     *out = NULL;
-    if (!plan->head.draft)
+    if (!plan->head.draft || plan->head.block)
         return QN_OK;
     QN_TRY(qn_alloc(&h, 1, sizeof *h, "session"));
     h->width = plan->buffers[plan->ops[plan->head.draft].pair.hidden].width;
@@ -109,7 +116,8 @@ static void memory_free(qn_memory *memory)
 static uint64_t memory_bytes(const qn_memory *memory, size_t length)
 {
     const qn_cpu_format *f = ((const qn_cpu_memory *)memory)->format;
-    return qn_kv_bytes(&f->layout, length) + f->saved.n_recurrent * qn_saved_layer_bytes(&f->saved.recurrent);
+    return qn_kv_bytes(&f->layout, length) + qn_kv_bytes(&f->head, length) +
+           f->saved.n_recurrent * qn_saved_layer_bytes(&f->saved.recurrent);
 }
 
 static qn_status memory_prepare(qn_memory *memory, size_t n)
@@ -165,7 +173,7 @@ static qn_status memory_serialize(const qn_memory *memory, qn_memory_region_fn o
     const qn_cpu_memory *m = (const qn_cpu_memory *)memory;
     const qn_saved_layout *saved = &m->format->saved;
     const qn_extent extent = qn_sequence_extent(&m->sequence);
-    const qn_kv_view kv = kv_view_of(m);
+    const qn_kv_view kv = kv_view_of(m, false);
     const qn_recurrent_view recurrent = recurrent_view_of(m, 0);
     qn_saved_region region;
     for (size_t i = 0; qn_saved_find_region(saved, &extent, i, &region); i++)
@@ -177,10 +185,10 @@ static qn_status memory_serialize(const qn_memory *memory, qn_memory_region_fn o
 }
 
 /* Zeroes what the draft head has stored for the rows: files do not have it. Drafts are then worse for a while. */
-static void zero_draft_head(const qn_cpu_memory *m, size_t layer)
+static void zero_draft_layer(const qn_cpu_memory *m, size_t layer)
 {
     const qn_sequence *s = &m->sequence;
-    const qn_kv_view kv = kv_view_of(m);
+    const qn_kv_view kv = kv_view_of(m, true);
     for (size_t page = 0; page * QN_PAGE < s->length; page++) {
         if (s->pages[page] != QN_NO_ITEM)
             memset(qn_kv_keys(&kv, layer, page, 0), 0, kv.n_heads * (kv.key_bytes + kv.value_bytes));
@@ -198,9 +206,9 @@ static qn_status memory_deserialize(qn_memory *memory, const qn_extent *extent, 
     const qn_cpu_memory *m = (const qn_cpu_memory *)memory;
     qn_saved_region region;
     QN_TRY(qn_sequence_restore(memory->sequence, extent));
-    const qn_kv_view kv = kv_view_of(m);
-    if (m->hidden)
-        zero_draft_head(m, m->format->saved.n_layers);
+    const qn_kv_view kv = kv_view_of(m, false);
+    for (size_t layer = m->format->saved.n_layers; layer < m->format->n_layers; layer++)
+        zero_draft_layer(m, layer);
     for (size_t i = 0; qn_saved_find_region(&m->format->saved, extent, i, &region); i++)
         if (region.bytes)
             QN_TRY(on_region(context, qn_kv_region(&kv, &region), region.bytes));
@@ -275,7 +283,9 @@ qn_status qn_cpu_caches_create(const qn_plan *plan, uint64_t budget, double shar
 static void free_format(qn_cpu_format *format)
 {
     qn_kv_layout_free(&format->layout);
+    qn_kv_layout_free(&format->head);
     qn_aura_codecs_delete(&format->codecs);
+    qn_aura_codecs_delete(&format->head_codecs);
     qn_free(format);
 }
 
@@ -296,23 +306,39 @@ void qn_cpu_caches_free(qn_cpu_caches *c)
 
 /* ---- Formats and memories ---- */
 
+/* Creates the layouts of both parts of a page, and their codecs. */
+static qn_status create_layouts(const qn_plan *plan, qn_cpu_format *f)
+{
+    const qn_kv_format *of = f->format;
+    const size_t n_trunk = qn_plan_saved_layers(plan), dim = plan->heads.head_dim, head_dim = plan->head.heads.head_dim;
+    const bool is_same = !plan->head.n_layers || head_dim == dim;
+    QN_TRY(qn_aura_codecs_new(&f->codecs, dim, of->key_bits, of->value_bits, QN_KV_SEED));
+    if (!is_same)
+        QN_TRY(qn_aura_codecs_new(&f->head_codecs, head_dim, of->key_bits, of->value_bits, QN_KV_SEED));
+    QN_TRY(qn_kv_layout_create(&f->layout, plan, 0, n_trunk, &f->codecs, of->is_f32));
+    return qn_kv_layout_create(&f->head, plan, n_trunk, plan->n_layers, is_same ? &f->codecs : &f->head_codecs,
+                               of->is_f32);
+}
+
 /* The caller of this function and the next holds the lock. */
 static qn_status create_format(const qn_cpu_caches *c, qn_cpu_format *f)
 {
-    QN_TRY(qn_aura_codecs_new(&f->codecs, c->plan->heads.head_dim, f->format->key_bits, f->format->value_bits,
-                              QN_KV_SEED));
-    QN_TRY(qn_kv_layout_create(&f->layout, c->plan, &f->codecs, f->format->is_f32));
+    size_t page, f16_page;
+    QN_TRY(create_layouts(c->plan, f));
+    if (!qn_add_size(f->layout.view.page_stride, f->head.view.page_stride, &page) ||
+        !qn_add_size(f->layout.view.f16_stride, f->head.view.f16_stride, &f16_page))
+        return qn_fail(QN_ERR_MEMORY, "key-value cache: pages of %zu layers do not fit in memory", c->plan->n_layers);
     f->saved = qn_saved_layout_of(c->plan, f->format);
+    f->n_layers = c->plan->n_layers;
     f->recurrent = c->states ? &c->recurrent : NULL;
     f->cache =
         (qn_cache){ .states = c->states, .open_chunks = c->open_chunks, .max_dropped = QN_PAGE, .copy = copy_item };
-    if (!f->layout.view.page_stride)
+    if (!page)
         return QN_OK;
-    QN_TRY(qn_pool_add_class(c->pool, "page of keys and values", f->layout.view.page_stride, &f->cache.pages));
+    QN_TRY(qn_pool_add_class(c->pool, "page of keys and values", page, &f->cache.pages));
     if (!f->codecs.keys)
         return QN_OK;
-    const qn_status status =
-        qn_pool_add_class(c->pool, "fp16 page of keys and values", f->layout.view.f16_stride, &f->cache.f16_pages);
+    const qn_status status = qn_pool_add_class(c->pool, "fp16 page of keys and values", f16_page, &f->cache.f16_pages);
     if (status != QN_OK)
         qn_pool_remove_class(c->pool, f->cache.pages);
     return status;

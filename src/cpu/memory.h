@@ -14,9 +14,10 @@ typedef struct qn_cpu_caches qn_cpu_caches;
 typedef struct qn_cpu_format {
     qn_cache cache;
     const qn_kv_format *format;
-    qn_aura_codecs codecs;
-    qn_kv_layout layout;
+    qn_aura_codecs codecs, head_codecs; /* head_codecs: of the draft head, if it has other heads */
+    qn_kv_layout layout, head;          /* head: of the draft head, after the other in each page */
     qn_saved_layout saved;
+    size_t n_layers;                      /* of the plan: those of `saved`, then those of the draft head */
     const qn_recurrent_layout *recurrent; /* the same in all formats; NULL without recurrent layers */
     struct qn_cpu_format *next;
 } qn_cpu_format;
@@ -40,7 +41,7 @@ typedef struct qn_cpu_memory {
     qn_memory base;
     const qn_cpu_format *format;
     qn_sequence sequence;
-    qn_kv_view kv;
+    qn_kv_view kv, head_kv;      /* of the trunk's layers; of the draft head's */
     qn_recurrent_view recurrent; /* without a layout if no layer is recurrent */
     qn_cpu_hidden *hidden;       /* threads of a step write those of different rows */
 } qn_cpu_memory;

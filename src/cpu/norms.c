@@ -75,11 +75,11 @@ size_t qn_executor_logit_norm(const qn_executor *ex, const qn_op *op, qn_cpu_wor
 {
     works[0] =
         (qn_cpu_work){ .run = norm_logit_rows, .count = qn_act_slices(ex, &op->norm.acts, ex->step->n_logit_rows) };
-    if (ex->step->is_draft) {
+    if (ex->step->is_draft && !ex->plan->head.block) {
         works[1] = (qn_cpu_work){ .run = keep_draft, .count = ex->step->n_rows };
         return 2;
     }
-    if (!wants_hidden(ex->step))
+    if (ex->step->is_draft || !wants_hidden(ex->step))
         return 1;
     works[1] = (qn_cpu_work){ .run = copy_hidden, .count = ex->step->n_rows };
     return 2;

@@ -13,7 +13,8 @@
 _Static_assert((int)QN_PAGE == (int)QN_PAGE && (int)QN_PAGE == (int)QN_GDN_CHUNK,
                "pages of both kinds of caches and chunks of the delta rule cover the same positions");
 
-/* A sequence's KV cache, as the operations read and write it.
+/* A part of a sequence's KV cache, as the operations read and write it: the layers of the trunk, or after them in each
+ * page those of the draft head, whose heads may be others.
  *
  * Page r holds positions [r, r+1) * QN_PAGE. Tables give the index of each page's memory, which holds all attention
  * layers. Within a page each head has its keys and its values, in the layout of kernels/attention/attention.h (fp16 or
@@ -27,7 +28,8 @@ _Static_assert((int)QN_PAGE == (int)QN_PAGE && (int)QN_PAGE == (int)QN_GDN_CHUNK
  * common to all keys of a head, and a term common to all scores of a query does not change its softmax.
  * docs/lab/2026-11-aura.md has the measured gain of each of these. */
 typedef struct qn_kv_view {
-    uint8_t *pages; /* page_stride apart, each [n_kv_layers]: keys [n_heads][key_bytes], values [n_heads][value_bytes]
+    uint8_t *pages; /* the part's first page; page_stride apart, each [n_kv_layers]: keys [n_heads][key_bytes], values
+                     * [n_heads][value_bytes]
                      */
     size_t page_stride;
     const uint32_t *table;                        /* [r]: index of page r in `pages`; with codes, page 0 has none */

@@ -56,6 +56,8 @@ static bool only_tiles_read(const qn_plan *plan, const qn_cpu_weights *weights, 
 static qn_attention_shape largest_shape(const qn_plan *plan)
 {
     qn_attention_shape largest = plan->heads;
+    if (plan->head.block && plan->head.heads.n_rot > largest.n_rot)
+        largest.n_rot = plan->head.heads.n_rot;
     for (size_t i = 0; i < plan->n_ops; i++) {
         const qn_attention_shape *h = qn_op_shape_of(&plan->ops[i]);
         largest.n_heads = h && h->n_heads > largest.n_heads ? h->n_heads : largest.n_heads;

@@ -28,9 +28,9 @@
  * holds `lock` may use `team` and `device`; memories may be created, changed and freed without it. Locks are taken in
  * this order: `turn`, `lock`, those of `kept`, that of the device's pool. */
 struct qn_model {
-    pid_t process; /* that loaded it (base/process.h) */
-    qn_gguf *file;
-    qn_hparams hparams; /* with vocab_only this and the members up to `lock` are zero */
+    pid_t process;           /* that loaded it (base/process.h) */
+    qn_gguf *file, *drafter; /* drafter: of the draft head; NULL without one */
+    qn_hparams hparams;      /* with vocab_only this and the members up to `lock` are zero */
     qn_plan plan;
     qn_model_head head;
     unsigned cpu;

@@ -7,6 +7,7 @@
 #include "base/params.h"
 #include "base/process.h"
 #include "device/registry.h"
+#include "engine/spec/draft_file.h"
 #include "engine/spec/drafter.h"
 
 #include <stdio.h>
@@ -90,30 +91,45 @@ static void count_weights(qn_model *model)
     }
 }
 
-static qn_status load_tensor(qn_model *model, const qn_gguf_tensor *tensor)
+static qn_status load_tensor(qn_model *model, const qn_gguf *file, const qn_gguf_tensor *tensor)
 {
     bool uploaded;
     QN_TRY(model->device->vtable->upload(model->device, tensor->data, &uploaded));
     if (uploaded)
-        qn_gguf_drop_pages(model->file, tensor);
+        qn_gguf_drop_pages(file, tensor);
     return QN_OK;
 }
 
-/* Prepares weights tensor by tensor, so that at most one tensor is in memory twice. */
+static size_t count_bytes(const qn_gguf *file)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; file && i < qn_gguf_n_tensors(file); i++)
+        bytes += qn_gguf_tensor_at(file, i)->bytes;
+    return bytes;
+}
+
+/* Prepares the weights of a file tensor by tensor, so that at most one tensor is in memory twice. */
+static qn_status prepare_file(qn_model *model, const qn_gguf *file, const qn_model_params *params, size_t *done)
+{
+    const size_t total = count_bytes(model->file) + count_bytes(model->drafter);
+    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
+        const qn_gguf_tensor *tensor = qn_gguf_tensor_at(file, i);
+        if (!params->skip_weight_scan)
+            QN_TRY(qn_scan_tensor(file, tensor, model->team, params->on_progress, params->user, done, total));
+        QN_TRY(load_tensor(model, file, tensor));
+        QN_TRY(qn_gguf_check_whole(file));
+        if (tensor->type == QN_TYPE_NVFP4)
+            qn_gguf_drop_pages(file, tensor);
+    }
+    return QN_OK;
+}
+
 static qn_status prepare_weights(qn_model *model, const qn_model_params *params)
 {
-    size_t done = 0, total = 0;
-    for (size_t i = 0; i < qn_gguf_n_tensors(model->file); i++)
-        total += qn_gguf_tensor_at(model->file, i)->bytes;
-    for (size_t i = 0; i < qn_gguf_n_tensors(model->file); i++) {
-        const qn_gguf_tensor *tensor = qn_gguf_tensor_at(model->file, i);
-        if (!params->skip_weight_scan)
-            QN_TRY(qn_scan_tensor(model->file, tensor, model->team, params->on_progress, params->user, &done, total));
-        QN_TRY(load_tensor(model, tensor));
-        QN_TRY(qn_gguf_check_whole(model->file));
-        if (tensor->type == QN_TYPE_NVFP4)
-            qn_gguf_drop_pages(model->file, tensor);
-    }
+    size_t done = 0;
+    QN_TRY(prepare_file(model, model->file, params, &done));
+    if (model->drafter)
+        QN_TRY(prepare_file(model, model->drafter, params, &done));
     for (size_t i = 0; i < model->plan.n_scaled; i++) {
         bool uploaded;
         QN_TRY(model->device->vtable->upload(model->device, model->plan.scaled[i].loaded, &uploaded));
@@ -148,16 +164,43 @@ static void note_threads(const qn_model_params *params)
     log_line(params, line);
 }
 
-/* Builds the plan, with the draft head if it is wanted and can be used. */
-static qn_status build_plan(qn_model *model, const qn_model_params *params)
+/* Opens the drafter's file. A small model is closed again: it is loaded after this one. */
+static qn_status open_drafter(qn_model *model, const qn_model_params *params, qn_draft_kind *kind)
+{
+    const char *path = params->draft_model;
+    QN_TRY(qn_gguf_open(path, &model->drafter));
+    QN_TRY(qn_draft_file_kind(model->drafter, kind));
+    if (params->draft != QN_DRAFT_AUTO && params->draft != *kind)
+        return qn_fail(QN_ERR_INVALID, "%s: a drafter for draft %s, given with draft %s", path, qn_draft_name(*kind),
+                       qn_draft_name(params->draft));
+    if (*kind == QN_DRAFT_MODEL) {
+        qn_gguf_close(model->drafter);
+        model->drafter = NULL;
+    }
+    return QN_OK;
+}
+
+/* Builds the plan of a model with a drafter: a block drafter becomes its draft head. */
+static qn_status build_beside_drafter(qn_model *model, const qn_model_params *params, bool is_cpu)
+{
+    qn_draft_kind kind;
+    QN_TRY(open_drafter(model, params, &kind));
+    (void)qn_print(model->head.why, sizeof model->head.why, "the model was loaded with a drafter instead");
+    if (kind == QN_DRAFT_MODEL)
+        return qn_model_build(model->file, &model->hparams, &model->plan);
+    if (!is_cpu)
+        return qn_fail(QN_ERR_UNSUPPORTED, "draft: %s: drafters run on the CPU only (device cpu)", qn_draft_name(kind));
+    return qn_model_build_with_drafter(model->file, model->drafter, &model->hparams, &model->plan);
+}
+
+/* Builds the plan of a model without a drafter, with the model's own draft head if it is wanted and can be used. */
+static qn_status build_alone(qn_model *model, const qn_model_params *params, bool is_cpu)
 {
     char line[QN_ERROR_TEXT_MAX + 32];
     qn_model_head *head = &model->head;
-    qn_device_name name;
-    QN_TRY(qn_draft_check(params->draft));
-    QN_TRY(qn_device_name_parse("device", params->device ? params->device : "auto", &name));
-    const bool is_wanted = params->draft == QN_DRAFT_MTP || (params->draft == QN_DRAFT_AUTO && !params->draft_model),
-               is_cpu = qn_device_is_cpu(&name);
+    const bool is_wanted = params->draft == QN_DRAFT_AUTO || params->draft == QN_DRAFT_MTP;
+    if (params->draft == QN_DRAFT_DFLASH || params->draft == QN_DRAFT_MODEL)
+        return qn_model_check_draft(model, params->draft);
     if (is_wanted && is_cpu) {
         QN_TRY(qn_model_build_with_head(model->file, &model->hparams, &model->plan, head));
         if (head->is_broken && params->draft == QN_DRAFT_AUTO) {
@@ -173,6 +216,15 @@ static qn_status build_plan(qn_model *model, const qn_model_params *params)
     return params->draft == QN_DRAFT_MTP ? qn_model_check_draft(model, QN_DRAFT_MTP) : QN_OK;
 }
 
+static qn_status build_plan(qn_model *model, const qn_model_params *params)
+{
+    qn_device_name name;
+    QN_TRY(qn_draft_check(params->draft));
+    QN_TRY(qn_device_name_parse("device", params->device ? params->device : "auto", &name));
+    const bool is_cpu = qn_device_is_cpu(&name);
+    return params->draft_model ? build_beside_drafter(model, params, is_cpu) : build_alone(model, params, is_cpu);
+}
+
 qn_status qn_model_check_draft(const qn_model *model, qn_draft_kind kind)
 {
     QN_TRY(qn_draft_check(kind));
@@ -181,6 +233,8 @@ qn_status qn_model_check_draft(const qn_model *model, qn_draft_kind kind)
                        "draft: model needs a draft model, which was not loaded with this model (--draft-model)");
     if (kind == QN_DRAFT_MTP && !model->head.is_there)
         return qn_fail(QN_ERR_UNSUPPORTED, "draft: mtp: %s", without_path(model, model->head.why));
+    if (kind == QN_DRAFT_DFLASH && !model->drafter)
+        return qn_fail(QN_ERR_UNSUPPORTED, "draft: dflash: the model was loaded without a drafter (--draft-model)");
     return QN_OK;
 }
 
@@ -200,7 +254,7 @@ static qn_status load_weights(qn_model *model, const qn_model_params *params)
 {
     QN_TRY(build_plan(model, params));
     QN_TRY(qn_cpu_features(&model->cpu));
-    if (params->draft_model)
+    if (params->draft_model && !model->drafter)
         QN_TRY(qn_model_read_draft(params->draft_model, &model->plan, &model->memory_share));
     QN_TRY(create_team(model, params));
     QN_TRY(qn_plan_load_scaled(&model->plan, model->team));
@@ -224,6 +278,8 @@ static qn_status load(qn_model *model, const char *path, const qn_model_params *
     QN_TRY(qn_ranking_find(model->file, &model->plan, model->tokenizer, &model->ranking));
     if (qn_gguf_q2_layout(model->file))
         log_line(params, qn_gguf_q2_layout(model->file));
+    if (model->drafter)
+        QN_TRY(qn_gguf_check_unchanged(model->drafter));
     return qn_gguf_check_unchanged(model->file);
 }
 
@@ -286,7 +342,7 @@ static qn_status create(qn_model *of, const char *path, const qn_model_params *p
     qn_status status = qn_grammars_create(&model->grammars);
     if (status == QN_OK)
         status = load(model, path, params);
-    if (status == QN_OK && params->draft_model)
+    if (status == QN_OK && params->draft_model && !model->drafter)
         status = load_draft(model, params);
     if (status != QN_OK) {
         qn_model_free(model);
@@ -334,6 +390,7 @@ void qn_model_free(qn_model *model)
         pthread_mutex_destroy(&model->turn);
         pthread_mutex_destroy(&model->lock);
     }
+    qn_gguf_close(model->drafter);
     qn_gguf_close(model->file);
     qn_free(model);
 }
@@ -345,5 +402,7 @@ const qn_model_info *qn_model_get_info(const qn_model *model)
 
 qn_status qn_model_check(const qn_model *model)
 {
+    if (model->drafter)
+        QN_TRY(qn_gguf_check_whole(model->drafter));
     return qn_gguf_check_whole(model->file);
 }

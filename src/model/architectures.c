@@ -2,6 +2,7 @@
 #include "model/architectures.h"
 
 #include "base/append.h"
+#include "model/dflash.h"
 #include "model/keys.h"
 #include "model/nextn.h"
 #include "model/rank.h"
@@ -83,7 +84,6 @@ static qn_status read_hparams(const qn_gguf *file, const qn_architecture *archit
         return qn_fail(QN_ERR_FORMAT,
                        "%s: attention.layer_norm_rms_epsilon is %g, expected more than 0 and less than 1",
                        qn_gguf_path(file), (double)h->eps);
-    QN_TRY(read_vocabulary(file, h));
     if (architecture->rope_sections)
         QN_TRY(qn_rope_read_sections(file, h));
     return qn_rope_read(file, h);
@@ -101,8 +101,9 @@ static qn_status reject_factor(const qn_gguf *file, const char *architecture, co
 }
 
 /* Rejects keys that change the computation in ways that are not implemented. */
-static qn_status reject_unsupported_features(const qn_gguf *file, const char *architecture, uint32_t head_dim)
+static qn_status reject_unsupported_features(const qn_gguf *file, const qn_architecture *of, uint32_t head_dim)
 {
+    const char *architecture = of->name;
     uint32_t n_experts = 0;
     QN_TRY(qn_key_u32(file, architecture, "expert_count", false, &n_experts));
     if (n_experts)
@@ -117,6 +118,8 @@ static qn_status reject_unsupported_features(const qn_gguf *file, const char *ar
     QN_TRY(reject_factor(file, architecture, "attention.scale", 1 / sqrtf((float)head_dim)));
     QN_TRY(reject_factor(file, architecture, "attn_logit_softcapping", 0));
     QN_TRY(reject_factor(file, architecture, "final_logit_softcapping", 0));
+    if (of->windows)
+        return QN_OK;
     QN_TRY(qn_key_u32(file, architecture, "attention.sliding_window", false, &window));
     snprintf(key_name, sizeof key_name, "%s.attention.causal", architecture);
     QN_TRY(qn_gguf_get_bool(file, key_name, false, &causal));
@@ -126,8 +129,20 @@ static qn_status reject_unsupported_features(const qn_gguf *file, const char *ar
     return QN_OK;
 }
 
-/* Adds the draft head. Without one the plan is as it was. */
-static void add_head(qn_build *build, qn_model_head *head)
+qn_status qn_hparams_read(const qn_gguf *file, const qn_architecture *architecture, qn_hparams *h)
+{
+    QN_TRY(read_hparams(file, architecture, h));
+    return reject_unsupported_features(file, architecture, h->head_dim);
+}
+
+/* What is built after the model's layers: its own draft head, if there is one, or that of a drafter's file. */
+struct wanted_head {
+    qn_model_head *own;
+    const qn_gguf *drafter;
+};
+
+/* Adds the model's own draft head. Without one the plan is as it was. */
+static void add_own_head(qn_build *build, qn_model_head *head)
 {
     const qn_plan before = *build->plan;
     const bool has_block = build->hparams->n_blocks > build->hparams->n_layers;
@@ -142,7 +157,7 @@ static void add_head(qn_build *build, qn_model_head *head)
 }
 
 static qn_status build_plan(const qn_gguf *file, const qn_architecture *architecture, const qn_hparams *h,
-                            qn_plan *plan, qn_model_head *head)
+                            qn_plan *plan, struct wanted_head want)
 {
     qn_weights weights;
     QN_TRY(qn_weights_open(&weights, file, plan));
@@ -154,8 +169,12 @@ static qn_status build_plan(const qn_gguf *file, const qn_architecture *architec
         status = qn_weights_check_all_used(&weights, h->architecture, h->n_layers, h->n_blocks);
     if (status == QN_OK)
         status = qn_plan_validate(plan);
-    if (status == QN_OK && head)
-        add_head(&build, head);
+    if (status == QN_OK && want.own)
+        add_own_head(&build, want.own);
+    if (status == QN_OK && want.drafter)
+        status = qn_dflash_build(&build, want.drafter);
+    if (status == QN_OK && want.drafter)
+        status = qn_plan_validate(plan);
     if (status != QN_OK)
         qn_plan_free(plan);
     qn_weights_close(&weights);
@@ -172,7 +191,7 @@ static qn_status unknown_architecture(const qn_gguf *file, qn_string name)
                    (int)(name.length < 64 ? name.length : 64), name.data, known);
 }
 
-static qn_status build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan, qn_model_head *head)
+static qn_status build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan, struct wanted_head want)
 {
     qn_string name;
     *plan = (qn_plan){ 0 };
@@ -181,20 +200,25 @@ static qn_status build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan, 
     for (int i = 0; i < N_ARCHITECTURES; i++) {
         if (!qn_string_equals(name, table[i].name))
             continue;
-        QN_TRY(read_hparams(file, &table[i], hparams));
-        QN_TRY(reject_unsupported_features(file, table[i].name, hparams->head_dim));
-        return build_plan(file, &table[i], hparams, plan, head);
+        QN_TRY(qn_hparams_read(file, &table[i], hparams));
+        QN_TRY(read_vocabulary(file, hparams));
+        return build_plan(file, &table[i], hparams, plan, want);
     }
     return unknown_architecture(file, name);
 }
 
 qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan)
 {
-    return build(file, hparams, plan, NULL);
+    return build(file, hparams, plan, (struct wanted_head){ 0 });
 }
 
 qn_status qn_model_build_with_head(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan, qn_model_head *head)
 {
     *head = (qn_model_head){ 0 };
-    return build(file, hparams, plan, head);
+    return build(file, hparams, plan, (struct wanted_head){ .own = head });
+}
+
+qn_status qn_model_build_with_drafter(const qn_gguf *file, const qn_gguf *drafter, qn_hparams *hparams, qn_plan *plan)
+{
+    return build(file, hparams, plan, (struct wanted_head){ .drafter = drafter });
 }

@@ -62,17 +62,23 @@ qn_status qn_build_matmuls(qn_build *build, qn_op *writer, int layer, const qn_w
     return qn_plan_add(build->plan, &op);
 }
 
+qn_status qn_build_frequencies(const qn_hparams *h, const float *factors, double **out)
+{
+    QN_TRY(qn_alloc(out, h->n_rot / 2, sizeof **out, "rope frequencies"));
+    qn_rope_frequencies(h->rope_base, &h->rope_scaling, factors, h->n_rot, *out);
+    return QN_OK;
+}
+
 static qn_status set_rope(qn_build *build)
 {
     const qn_hparams *h = build->hparams;
     const float *freq_factors;
     QN_TRY(qn_weights_vector(build->weights, -1, "rope_freqs.weight", h->n_rot / 2, true, &freq_factors));
-    QN_TRY(qn_alloc(&build->plan->frequencies, h->n_rot / 2, sizeof(double), "rope frequencies"));
     for (size_t i = 0; freq_factors && i < h->n_rot / 2; i++)
         if (!(freq_factors[i] > 0))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor 'rope_freqs.weight' is %g at %zu, expected more than 0",
                            qn_gguf_path(build->weights->file), (double)freq_factors[i], i);
-    qn_rope_frequencies(h->rope_base, &h->rope_scaling, freq_factors, h->n_rot, build->plan->frequencies);
+    QN_TRY(qn_build_frequencies(h, freq_factors, &build->plan->frequencies));
     build->plan->attn_factor = h->rope_scaling.attn_factor;
     if (!h->has_rope_sections)
         return QN_OK;
@@ -81,7 +87,7 @@ static qn_status set_rope(qn_build *build)
     return QN_OK;
 }
 
-static qn_status add_buffers(qn_build *build)
+qn_status qn_build_buffers(qn_build *build)
 {
     const qn_hparams *h = build->hparams;
     qn_plan *plan = build->plan;
@@ -94,7 +100,7 @@ static qn_status add_buffers(qn_build *build)
     QN_TRY(qn_plan_buffer_new(plan, h->n_ff, &build->gate));
     QN_TRY(qn_plan_buffer_new(plan, h->n_ff, &build->up));
     build->queries = build->q;
-    return plan->heads.gated ? qn_plan_buffer_new(plan, 2 * q_width, &build->queries) : QN_OK;
+    return build->shape.gated ? qn_plan_buffer_new(plan, 2 * q_width, &build->queries) : QN_OK;
 }
 
 qn_status qn_build_embedding(qn_build *build, qn_matrix *table, qn_plan_rotation *inverse)
@@ -134,8 +140,9 @@ qn_status qn_build_begin(qn_build *build, bool gated_attention)
                                                .rope = h->rope,
                                                .scale = (float)(1 / sqrt((double)h->head_dim)),
                                                .gated = gated_attention };
+    build->shape = build->plan->heads;
     QN_TRY(set_rope(build));
-    QN_TRY(add_buffers(build));
+    QN_TRY(qn_build_buffers(build));
     return add_embedding(build);
 }
 
@@ -159,17 +166,17 @@ static qn_status find_kv_bias(const qn_build *build, uint32_t layer, const qn_we
     return qn_kv_bias_find(plan, projections, h->n_ctx_train, &plan->kv_bias[layer]);
 }
 
-qn_status qn_build_attention(qn_build *build, uint32_t layer)
+qn_status qn_build_attention(qn_build *build, uint32_t block)
 {
     const qn_hparams *h = build->hparams;
     qn_weights *w = build->weights;
     qn_plan *plan = build->plan;
-    const int n = (int)layer;
+    const int n = (int)block, layer = (int)(build->first_layer + block);
     const size_t q_width = (size_t)h->n_heads * h->head_dim, kv_width = (size_t)h->n_kv_heads * h->head_dim;
     const float *norm, *q_norm = NULL, *k_norm = NULL, *q_bias = NULL, *k_bias = NULL, *v_bias = NULL;
     qn_weight qkv[3], output;
     QN_TRY(qn_weights_vector(w, n, "attn_norm.weight", h->n_embd, false, &norm));
-    QN_TRY(qn_weights_matrix(w, n, "attn_q.weight", h->n_embd, plan->heads.gated ? 2 * q_width : q_width, &qkv[0]));
+    QN_TRY(qn_weights_matrix(w, n, "attn_q.weight", h->n_embd, build->shape.gated ? 2 * q_width : q_width, &qkv[0]));
     QN_TRY(qn_weights_matrix(w, n, "attn_k.weight", h->n_embd, kv_width, &qkv[1]));
     QN_TRY(qn_weights_matrix(w, n, "attn_v.weight", h->n_embd, kv_width, &qkv[2]));
     QN_TRY(qn_weights_matrix(w, n, "attn_output.weight", q_width, h->n_embd, &output));
@@ -177,17 +184,18 @@ qn_status qn_build_attention(qn_build *build, uint32_t layer)
         QN_TRY(qn_weights_vector(w, n, "attn_q.bias", q_width, false, &q_bias));
         QN_TRY(qn_weights_vector(w, n, "attn_k.bias", kv_width, false, &k_bias));
         QN_TRY(qn_weights_vector(w, n, "attn_v.bias", kv_width, false, &v_bias));
-        QN_TRY(find_kv_bias(build, layer, qkv, norm, (const float *const[]){ q_bias, k_bias, v_bias }));
+        QN_TRY(find_kv_bias(build, block, qkv, norm, (const float *const[]){ q_bias, k_bias, v_bias }));
     }
     if (h->qk_norm) {
         QN_TRY(qn_weights_vector(w, n, "attn_q_norm.weight", h->head_dim, false, &q_norm));
         QN_TRY(qn_weights_vector(w, n, "attn_k_norm.weight", h->head_dim, false, &k_norm));
     }
     QN_TRY(qn_build_matmuls(
-        build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, n,
-        qkv, (const int[]){ build->queries, build->k, build->v }, 3, false));
+        build,
+        &(qn_op){ .kind = QN_OP_NORM, .layer = layer, .norm = { .in = build->x, .weight = norm, .eps = h->eps } },
+        layer, qkv, (const int[]){ build->queries, build->k, build->v }, 3, false));
     QN_TRY(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_QK_NORM_ROPE_STORE,
-                                       .layer = n,
+                                       .layer = layer,
                                        .qk_norm_rope_store = { .queries = build->queries,
                                                                .keys = build->k,
                                                                .values = build->v,
@@ -198,26 +206,26 @@ qn_status qn_build_attention(qn_build *build, uint32_t layer)
                                                                .q_norm = q_norm,
                                                                .k_norm = k_norm,
                                                                .eps = h->eps,
-                                                               .shape = plan->heads } }));
+                                                               .shape = build->shape } }));
     QN_TRY(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_ATTENTION,
-                                       .layer = n,
+                                       .layer = layer,
                                        .attention = { .queries = build->q,
                                                       .out = build->attention,
-                                                      .shape = plan->heads,
+                                                      .shape = build->shape,
                                                       .first = build->first_position } }));
     return qn_build_matmuls(
         build,
         &(qn_op){ .kind = QN_OP_ATTENTION_COMBINE,
-                  .layer = n,
-                  .attention_combine = { .in = build->attention, .queries = build->queries, .shape = plan->heads } },
-        n, &output, &build->x, 1, true);
+                  .layer = layer,
+                  .attention_combine = { .in = build->attention, .queries = build->queries, .shape = build->shape } },
+        layer, &output, &build->x, 1, true);
 }
 
-qn_status qn_build_feed_forward(qn_build *build, uint32_t layer, const char *norm_name)
+qn_status qn_build_feed_forward(qn_build *build, uint32_t block, const char *norm_name)
 {
     const qn_hparams *h = build->hparams;
     qn_weights *w = build->weights;
-    const int n = (int)layer;
+    const int n = (int)block, layer = (int)(build->first_layer + block);
     const float *norm;
     qn_weight gate_up[2], down;
     QN_TRY(qn_weights_vector(w, n, norm_name, h->n_embd, false, &norm));
@@ -225,11 +233,12 @@ qn_status qn_build_feed_forward(qn_build *build, uint32_t layer, const char *nor
     QN_TRY(qn_weights_matrix(w, n, "ffn_up.weight", h->n_embd, h->n_ff, &gate_up[1]));
     QN_TRY(qn_weights_matrix(w, n, "ffn_down.weight", h->n_ff, h->n_embd, &down));
     QN_TRY(qn_build_matmuls(
-        build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, n,
-        gate_up, (const int[]){ build->gate, build->up }, 2, false));
+        build,
+        &(qn_op){ .kind = QN_OP_NORM, .layer = layer, .norm = { .in = build->x, .weight = norm, .eps = h->eps } },
+        layer, gate_up, (const int[]){ build->gate, build->up }, 2, false));
     return qn_build_matmuls(
-        build, &(qn_op){ .kind = QN_OP_SWIGLU, .layer = n, .swiglu = { .gate = build->gate, .up = build->up } }, n,
-        &down, &build->x, 1, true);
+        build, &(qn_op){ .kind = QN_OP_SWIGLU, .layer = layer, .swiglu = { .gate = build->gate, .up = build->up } },
+        layer, &down, &build->x, 1, true);
 }
 
 qn_status qn_build_output(qn_build *build, qn_weight *output)

@@ -14,7 +14,9 @@ typedef struct qn_build {
     int x;                           /* the residual stream */
     int queries, q, k, v, attention; /* queries: queries and gates if the attention is gated, else the same as q */
     int gate, up;
-    uint32_t first_position; /* positions before it are not attended to */
+    qn_attention_shape shape; /* of the layers that are added */
+    uint32_t first_layer;     /* layer of the plan that is block 0 of the file */
+    uint32_t first_position;  /* positions before it are not attended to */
 } qn_build;
 
 /* qn_build_begin - sets rope, allocates the shared buffers and adds the embedding.
@@ -22,13 +24,20 @@ typedef struct qn_build {
  *   gated_attention   qn_attention_shape.gated */
 qn_status qn_build_begin(qn_build *build, bool gated_attention);
 
-/* qn_build_attention - adds the attention of a layer: norm, attention, output projection, residual. */
-qn_status qn_build_attention(qn_build *build, uint32_t layer);
+/* qn_build_buffers - allocates the shared buffers for layers of build->shape. */
+qn_status qn_build_buffers(qn_build *build);
 
-/* qn_build_feed_forward - adds the feed-forward network of a layer: norm, SwiGLU, down projection, residual.
+/* qn_build_frequencies - computes rope's frequencies [n_rot/2] by the hyperparameters; free with qn_free. factors: as
+ * in qn_rope_frequencies. */
+qn_status qn_build_frequencies(const qn_hparams *hparams, const float *factors, double **out);
+
+/* qn_build_attention - adds the attention of a block of the file: norm, attention, output projection, residual. */
+qn_status qn_build_attention(qn_build *build, uint32_t block);
+
+/* qn_build_feed_forward - adds the feed-forward network of a block: norm, SwiGLU, down projection, residual.
  *
  *   norm_name   name of the norm's tensor */
-qn_status qn_build_feed_forward(qn_build *build, uint32_t layer, const char *norm_name);
+qn_status qn_build_feed_forward(qn_build *build, uint32_t block, const char *norm_name);
 
 /* qn_build_head - adds the output norm and the logits. */
 qn_status qn_build_head(qn_build *build);

@@ -114,7 +114,7 @@ qn_status qn_nextn_build(qn_build *build)
     QN_TRY(qn_plan_buffer_new(plan, h->n_embd, &embedding));
     QN_TRY(qn_plan_buffer_new(plan, h->n_embd, &hidden));
     plan->n_layers = (size_t)layer + 1;
-    plan->head.pairs = plan->n_ops;
+    plan->head = (qn_plan_head){ .pairs = plan->n_ops, .n_layers = 1, .heads = plan->heads };
     QN_TRY(add_inputs(build, &n, norm, embedding, hidden));
     QN_TRY(add_kv(build, &n));
     plan->head.draft = plan->n_ops;

@@ -27,9 +27,15 @@ static bool is_drafter_architecture(qn_string architecture)
     return false;
 }
 
-/* Whether the file has an MTP block and not the first layer, by which llama.cpp tells such files, too. */
-static bool is_block_alone(const qn_gguf *file, qn_string architecture)
+static qn_string architecture_of(const qn_gguf *file)
 {
+    const qn_gguf_kv *kv = qn_gguf_find(file, "general.architecture");
+    return kv && kv->type == QN_GGUF_STRING ? kv->string : (qn_string){ "", 0 };
+}
+
+bool qn_file_is_mtp_block(const qn_gguf *file)
+{
+    const qn_string architecture = architecture_of(file);
     char name[64];
     uint32_t n_mtp = 0, n_files = 0;
     snprintf(name, sizeof name, "%.*s", (int)(architecture.length < 40 ? architecture.length : 40), architecture.data);
@@ -41,15 +47,12 @@ static bool is_block_alone(const qn_gguf *file, qn_string architecture)
 
 qn_file_role qn_file_role_of(const qn_gguf *file)
 {
-    qn_string architecture = { "", 0 };
-    const qn_gguf_kv *kv = qn_gguf_find(file, "general.architecture");
-    if (kv && kv->type == QN_GGUF_STRING)
-        architecture = kv->string;
+    const qn_string architecture = architecture_of(file);
     if (qn_string_equals(architecture, "clip") || is_text(file, "general.type", "mmproj"))
         return QN_FILE_PROJECTOR;
     if (is_text(file, "general.type", "imatrix"))
         return QN_FILE_IMATRIX;
-    return is_drafter_architecture(architecture) || is_block_alone(file, architecture) ? QN_FILE_DRAFTER
+    return is_drafter_architecture(architecture) || qn_file_is_mtp_block(file) ? QN_FILE_DRAFTER
                                                                                        : QN_FILE_MODEL;
 }
 

@@ -106,7 +106,7 @@ static qn_status find_matrix(qn_weights *weights, const char *full, size_t n_col
         return QN_OK;
     float scale;
     QN_TRY(read_tensor_scale(weights, full, &scale));
-    return qn_plan_add_scaled(weights->plan, (size_t)(t - qn_gguf_tensor_at(weights->file, 0)), scale, out);
+    return qn_plan_add_scaled(weights->plan, t, scale, out);
 }
 
 qn_status qn_weights_matrix(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows,

@@ -17,8 +17,9 @@
 typedef struct qn_attention_shape {
     size_t n_heads, n_kv_heads, head_dim, n_rot;
     qn_rope_type rope;
-    float scale; /* scale of the attention scores; queries are multiplied by it after rope */
-    bool gated;  /* each head's query is followed by head_dim gate values, whose sigmoid multiplies the head's output */
+    float scale;   /* scale of the attention scores; queries are multiplied by it after rope */
+    size_t window; /* positions that a row attends to, its own and those before it; 0: all */
+    bool gated; /* each head's query is followed by head_dim gate values, whose sigmoid multiplies the head's output */
 } qn_attention_shape;
 
 /* A Hadamard transform of blocks of values, x' = H (S x), or its inverse (kernels/hadamard/hadamard.h). */
@@ -114,6 +115,8 @@ typedef enum qn_op_width {
     QN_WIDTH_HALF,     /* half of that */
     QN_WIDTH_TABLE,    /* of a row of the operation's table */
     QN_WIDTH_INPUT,    /* of the embeddings that rows have: input.width */
+    QN_WIDTH_PART,     /* of a captured hidden state: capture.width */
+    QN_WIDTH_PARTS,    /* of all of them: capture.n_parts times that */
     QN_WIDTH_HEADS,    /* all query heads */
     QN_WIDTH_QUERIES,  /* all query heads, and their gates if the attention is gated */
     QN_WIDTH_KV_HEADS, /* all KV heads */

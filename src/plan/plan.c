@@ -51,6 +51,14 @@ qn_status qn_plan_add(qn_plan *plan, const qn_op *op)
     return QN_OK;
 }
 
+qn_status qn_plan_insert(qn_plan *plan, size_t at, const qn_op *op)
+{
+    QN_TRY(qn_plan_add(plan, op));
+    memmove(plan->ops + at + 1, plan->ops + at, (plan->n_ops - 1 - at) * sizeof *plan->ops);
+    plan->ops[at] = *op;
+    return QN_OK;
+}
+
 void qn_plan_drop_after(qn_plan *plan, const qn_plan *before)
 {
     while (plan->n_owned_floats > before->n_owned_floats)
@@ -75,6 +83,7 @@ void qn_plan_free(qn_plan *plan)
         qn_free(plan->scaled[i].loaded);
     free(plan->scaled);
     qn_free(plan->frequencies);
+    qn_free(plan->head.rope.frequencies);
     qn_free(plan->rope_components);
     qn_free(plan->is_recurrent);
     qn_free(plan->kv_bias);
@@ -90,6 +99,8 @@ size_t qn_plan_width(const qn_plan *plan, const qn_op *op, qn_op_width width)
     case QN_WIDTH_HALF: return plan->acts[qn_op_acts_of(op)->at[0]].width / 2;
     case QN_WIDTH_TABLE: return qn_op_table_of(op)->n_cols;
     case QN_WIDTH_INPUT: return op->input.width;
+    case QN_WIDTH_PART: return op->capture.width;
+    case QN_WIDTH_PARTS: return op->capture.width * op->capture.n_parts;
     case QN_WIDTH_HEADS: return h->n_heads * h->head_dim;
     case QN_WIDTH_QUERIES: return h->n_heads * h->head_dim * (h->gated ? 2 : 1);
     case QN_WIDTH_KV_HEADS: return h->n_kv_heads * h->head_dim;
@@ -161,8 +172,11 @@ static size_t count_recurrent(const qn_plan *plan)
 
 uint64_t qn_plan_position_bytes(const qn_plan *plan)
 {
-    const uint64_t kv_heads = (uint64_t)(plan->n_layers - count_recurrent(plan)) * plan->heads.n_kv_heads;
-    return kv_heads * 2 * plan->heads.head_dim * sizeof(uint16_t);
+    uint64_t elements = 0;
+    for (size_t layer = 0; layer < plan->n_layers; layer++)
+        if (!plan->is_recurrent || !plan->is_recurrent[layer])
+            elements += (uint64_t)2 * qn_plan_heads(plan, layer)->n_kv_heads * qn_plan_heads(plan, layer)->head_dim;
+    return elements * sizeof(uint16_t);
 }
 
 uint64_t qn_plan_state_bytes(const qn_plan *plan)

@@ -12,6 +12,11 @@
  * rows are tokens that follow a sequence, and their logits are proposals for the tokens after them. It stores keys and
  * values beyond the sequence's end, which the model's next step overwrites.
  *
+ * Or the draft head is a block drafter (DFlash): the layers after the model's, whose keys and values of a position come
+ * of the hidden states that CAPTURE has kept of some of the model's layers. The pairs compute them. A draft step has a
+ * block of rows of each sequence: its last token, then mask tokens, which attend to the sequence and to each other. The
+ * logits of a mask token's row are proposals for the token at its position.
+ *
  * Buffers hold floats [rows, width]; activations (kernels/matmul/matmul.h) hold the quantised operands of the matmuls.
  * Operations (plan/ops.h) refer to both by index. The device owns their memory. One thread builds a plan; afterwards it
  * is constant, and any thread may read it. */
@@ -51,17 +56,29 @@ typedef struct qn_kv_bias {
 
 /* A matrix of NVFP4, whose tensor has a scale: operations point to what the file stores until qn_plan_load_scaled. */
 typedef struct qn_scaled_matrix {
-    size_t tensor; /* index in the file: a tensor that two operations use is one matrix here */
+    const void *tensor; /* of the file: one that two operations use is one matrix here */
     const uint8_t *stored;
     size_t n_rows, n_cols;
     float scale;
     uint8_t *loaded; /* of NVFP4_L, owned by the plan; NULL before */
 } qn_scaled_matrix;
 
-/* The sections of a plan with a draft head: the trunk's operations, the pairs from `pairs` on, the draft's from `draft`
- * on. Zeros: the plan has the trunk alone. */
+/* The rope of a block drafter. */
+typedef struct qn_plan_rope {
+    double *frequencies; /* [n_rot/2], owned by the plan */
+    double attn_factor;  /* factor of cosines and sines */
+} qn_plan_rope;
+
+/* The draft head of a plan. The sections are the trunk's operations, the pairs from `pairs` on, the draft's from
+ * `draft` on. Zeros: the plan has the trunk alone. */
 typedef struct qn_plan_head {
     size_t pairs, draft;
+    size_t n_layers;          /* the last ones of the plan */
+    qn_attention_shape heads; /* n_kv_heads, head_dim and n_rot are the same in all of these layers */
+    size_t block;             /* of a block drafter: most rows of a sequence in a draft step; else 0 */
+    int32_t mask_token;       /* of a block's rows after the first */
+    bool is_causal;           /* a block's rows do not attend to those after them */
+    qn_plan_rope rope;        /* of a block drafter */
 } qn_plan_head;
 
 typedef struct qn_plan_buffer {
@@ -76,8 +93,8 @@ typedef struct qn_plan {
     qn_plan_acts *acts;
     size_t n_acts, cap_acts;
     qn_plan_head head;
-    size_t n_vocab, n_layers;     /* n_layers: of the trunk, and one of the draft head */
-    qn_attention_shape heads;     /* n_kv_heads, head_dim and n_rot are the same in all layers */
+    size_t n_vocab, n_layers;     /* n_layers: of the trunk and of the draft head */
+    qn_attention_shape heads;     /* n_kv_heads, head_dim and n_rot are the same in all layers of the trunk */
     qn_recurrent_shape recurrent; /* n_v_heads is 0 if no layer is recurrent */
     bool *is_recurrent;           /* [n_layers], or NULL where no layer is */
     qn_kv_bias *kv_bias;          /* [n_layers], or NULL if no layer has biases that an AURA cache would contain */
@@ -105,9 +122,9 @@ qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool hilo, qn_plan_rotat
 /* qn_plan_alloc_floats - allocates a zeroed array that the plan owns, until qn_plan_free. */
 qn_status qn_plan_alloc_floats(qn_plan *plan, size_t count, float **out);
 
-/* qn_plan_add_scaled - adds a matrix of NVFP4, which is the tensor with this index in the file, and the scale of the
- * tensor, unless the plan has it already. Sets matrix->scaled, by which its copies are found again. */
-qn_status qn_plan_add_scaled(qn_plan *plan, size_t tensor, float scale, qn_matrix *matrix);
+/* qn_plan_add_scaled - adds a matrix of NVFP4, and the scale of its tensor, unless the plan has it already. Sets
+ * matrix->scaled, by which its copies are found again. tensor: its address identifies the tensor; not read. */
+qn_status qn_plan_add_scaled(qn_plan *plan, const void *tensor, float scale, qn_matrix *matrix);
 
 /* qn_plan_scale_of - the scale of a matrix: 1 if it has none of its own. */
 float qn_plan_scale_of(const qn_plan *plan, const qn_matrix *matrix);
@@ -118,6 +135,9 @@ qn_status qn_plan_load_scaled(qn_plan *plan, qn_team *team);
 
 /* qn_plan_add - appends a copy of an operation. Its weights and vectors are not copied: they must outlive the plan. */
 qn_status qn_plan_add(qn_plan *plan, const qn_op *op);
+
+/* qn_plan_insert - inserts a copy of an operation before operation `at`, in a plan without sections. */
+qn_status qn_plan_insert(qn_plan *plan, size_t at, const qn_op *op);
 
 /* qn_plan_drop_after - drops what was added to a plan since `before` was copied from it. */
 void qn_plan_drop_after(qn_plan *plan, const qn_plan *before);
@@ -144,10 +164,16 @@ static inline size_t qn_plan_step_ops(const qn_plan *plan)
     return plan->head.draft ? plan->head.draft : plan->n_ops;
 }
 
-/* Returns the number of layers whose keys and values session files have: not that of the draft head. */
+/* Returns the number of layers whose keys and values session files have: not those of the draft head. */
 static inline size_t qn_plan_saved_layers(const qn_plan *plan)
 {
-    return plan->n_layers - (plan->head.draft > 0);
+    return plan->n_layers - plan->head.n_layers;
+}
+
+/* Returns the shape of a layer's keys and values. */
+static inline const qn_attention_shape *qn_plan_heads(const qn_plan *plan, size_t layer)
+{
+    return layer < qn_plan_saved_layers(plan) ? &plan->heads : &plan->head.heads;
 }
 
 /* qn_plan_op_bytes - returns the bytes of weights that an operation reads in a step of one row. */

@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 
-qn_status qn_plan_add_scaled(qn_plan *plan, size_t tensor, float scale, qn_matrix *matrix)
+qn_status qn_plan_add_scaled(qn_plan *plan, const void *tensor, float scale, qn_matrix *matrix)
 {
     size_t i = 0;
     while (i < plan->n_scaled && plan->scaled[i].tensor != tensor)

@@ -22,11 +22,12 @@ static qn_status check_index(const qn_plan *plan, const qn_op *op, const qn_op_o
     return QN_OK;
 }
 
-/* Checks the layer of an operation. All attention layers use the same KV cache layout, and angles of the same n_rot. */
+/* Checks the layer of an operation. All attention layers of a section use the same KV cache layout, and angles of the
+ * same n_rot. */
 static qn_status check_layer(const qn_plan *plan, const qn_op *op)
 {
     const qn_op_desc *desc = qn_op_desc_of(op->kind);
-    const qn_attention_shape *h = qn_op_shape_of(op), *all = &plan->heads;
+    const qn_attention_shape *h = qn_op_shape_of(op), *all = qn_plan_heads(plan, op->layer < 0 ? 0 : (size_t)op->layer);
     const unsigned uses = desc->reads | desc->writes;
     if (uses & (QN_USES_KV | QN_USES_STATE)) {
         if (op->layer < 0 || (size_t)op->layer >= plan->n_layers)
@@ -143,16 +144,27 @@ static qn_status check_sequence(const qn_plan *plan)
     return QN_OK;
 }
 
-/* Checks the sections of the draft head: each begins with a pair, and there is no other. */
+/* Whether an operation may stand at the beginning of a section, and only there: those of the draft head begin with a
+ * pair; of a block drafter, the pairs with a fuse and the draft step with an embed. */
+static bool is_at_its_place(const qn_plan *plan, size_t i)
+{
+    const qn_plan_head *head = &plan->head;
+    const bool is_pairs = head->draft && i == head->pairs, is_draft = head->draft && i == head->draft;
+    const qn_op_kind kind = plan->ops[i].kind;
+    if (!head->block)
+        return (kind == QN_OP_PAIR) == (is_pairs || is_draft) && kind != QN_OP_FUSE;
+    return kind != QN_OP_PAIR && (kind == QN_OP_FUSE) == is_pairs && (!i || (kind == QN_OP_EMBED) == is_draft);
+}
+
 static qn_status check_head(const qn_plan *plan)
 {
     const qn_plan_head *head = &plan->head;
-    for (size_t i = 0; i < plan->n_ops; i++) {
-        const bool begins = head->draft && (i == head->pairs || i == head->draft);
-        if ((plan->ops[i].kind == QN_OP_PAIR) != begins)
-            return qn_fail(QN_ERR_INVALID, "plan: operation %zu, %s: a section of the draft head begins with a pair", i,
-                           qn_op_desc_of(plan->ops[i].kind)->name);
-    }
+    for (size_t i = 0; i < plan->n_ops; i++)
+        if ((unsigned)plan->ops[i].kind < QN_OP_KINDS && !is_at_its_place(plan, i))
+            return qn_fail(QN_ERR_INVALID, "plan: operation %zu, %s: a section of the draft head begins with %s", i,
+                           qn_op_desc_of(plan->ops[i].kind)->name, head->block ? "fuse or embed" : "a pair");
+    if (head->block && !head->rope.frequencies)
+        return qn_fail(QN_ERR_INVALID, "plan: a block drafter without a rope");
     if (head->pairs > head->draft || (head->draft && head->draft >= plan->n_ops))
         return qn_fail(QN_ERR_INVALID, "plan: sections of the draft head from %zu and %zu on, of %zu operations",
                        head->pairs, head->draft, plan->n_ops);

@@ -29,21 +29,25 @@ qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
     const bool checks_first = constraint->accepts && !overlaps && !is_greedy;
     const size_t most = o->most && o->most < QN_DRAFT_TOKENS ? o->most : QN_DRAFT_TOKENS;
     const bool proposes = o->kind != QN_DRAFT_OFF && can && !checks_first;
+    const qn_draft_kind of_head = o->block ? QN_DRAFT_DFLASH : QN_DRAFT_MTP;
     qn_drafts d = { .forces = forces,
                     .is_lone = o->jump_forward == QN_JUMP_FORWARD_AUTO,
                     .chance = first_chance,
                     .proposes = proposes,
-                    .looks_up = proposes && o->kind != QN_DRAFT_MODEL && o->kind != QN_DRAFT_MTP,
+                    .looks_up = proposes && (o->kind == QN_DRAFT_AUTO || o->kind == QN_DRAFT_NGRAM),
                     .follows = proposes && o->draft && (o->kind == QN_DRAFT_AUTO || o->kind == QN_DRAFT_MODEL),
                     .always = o->always,
                     .most = most,
                     .simulated = o->simulated,
                     .random = o->sampling->seed,
                     .has_head = proposes && o->device->drafts &&
-                                (o->kind == QN_DRAFT_MTP || (o->kind == QN_DRAFT_AUTO && !o->draft)),
+                                (o->kind == of_head || (o->kind == QN_DRAFT_AUTO && !o->draft)),
+                    .head.block = o->block,
                     .head.most = o->most     ? most
                                  : o->always ? FORCED_CHAIN
                                              : CHAIN };
+    if (o->block)
+        d.head.most = o->most && o->most < o->block ? o->most : o->block - 1;
     memcpy(d.head.acceptance.chances, head_chances, sizeof head_chances);
     return d;
 }

@@ -16,10 +16,12 @@
 #include "engine/spec/ngram.h"
 #include "scheduler/constraint.h"
 
-/* What the model's draft head proposes: a chain of tokens, each of which takes a draft step. So how many there are is
- * chosen before they are known, by how often tokens at their places were accepted. */
+/* What the model's draft head proposes: a chain of tokens, each of which takes a draft step, or a block of them, which
+ * takes one. So how many there are is chosen before they are known, by how often tokens at their places were accepted.
+ */
 typedef struct qn_head_draft {
-    size_t most;                    /* tokens of a chain */
+    size_t most;                    /* tokens of a chain, or of a block */
+    size_t block;                   /* rows of a block; 0: chains */
     qn_acceptance acceptance;       /* a token's class is its place in the chain */
     float chances[QN_DRAFT_TOKENS]; /* of the tokens of the next chain */
     qn_proposal proposal;
@@ -62,8 +64,10 @@ typedef struct qn_draft_options {
     const qn_device *device;
     const qn_sampling *sampling;
     qn_jump_forward jump_forward;
-    qn_draft_kind kind; /* QN_DRAFT_AUTO: of the draft model, or else QN_DRAFT_NGRAM; the likelier proposal of both */
+    qn_draft_kind kind;    /* QN_DRAFT_AUTO: QN_DRAFT_NGRAM, and the draft model or else the draft head, if there is one:
+                              the proposal of which most is expected */
     const qn_model *draft; /* the draft model; NULL: there is none */
+    size_t block;          /* rows of a block of the draft head (qn_plan_head); 0: it makes chains */
     bool always;
     size_t most; /* 0: the default */
     float simulated;

@@ -1,6 +1,6 @@
-/* Draft steps: the model's draft head proposes a chain of tokens for each of several sequences, before the step that
- * verifies them. A draft step computes one more token of each chain. Its rows are at positions after the sequence's
- * end, whose memory is reserved meanwhile. All functions run on the step thread. */
+/* Draft steps: the model's draft head proposes a chain or a block of tokens for each of several sequences, before the
+ * step that verifies them. A draft step computes one more token of each chain, or all blocks. Its rows are at positions
+ * after the sequence's end, whose memory is reserved meanwhile. All functions run on the step thread. */
 #include "scheduler/scheduler.h"
 
 /* Whether the chain of a piece has another token, the one with this index. */
@@ -10,63 +10,104 @@ static bool goes_on(const qn_scheduled *step, uint32_t i, size_t index)
     return step->offers[i].is_passed && step->offers[i].chosen > index && d->head.proposal.n == index;
 }
 
-/* The row that computes token `index` of a chain, from the token before it. */
-static qn_row row_of(const qn_request *r, size_t index)
+/* The row at a position after the request's last token, which is at 0. */
+static qn_row row_at(const qn_request *r, qn_token token, size_t index)
 {
     const uint32_t offset = r->rope_offset;
-    return (qn_row){ .token = index ? r->drafts.head.proposal.tokens[index - 1] : r->tokens[r->n_tokens - 1],
+    return (qn_row){ .token = token,
                      .position = (uint32_t)(r->n_tokens - 1 + index),
                      .rope_offsets = { offset, offset, offset, offset },
                      .memory = r->memory };
 }
 
+/* The row that computes token `index` of a chain, from the token before it. */
+static qn_row row_of(const qn_request *r, size_t index)
+{
+    return row_at(r, index ? r->drafts.head.proposal.tokens[index - 1] : r->tokens[r->n_tokens - 1], index);
+}
+
+/* Adds a row to a draft step. */
+static void add_row(qn_scheduled *to, qn_step *step, qn_row row, bool has_logits)
+{
+    if (has_logits) {
+        to->requests[step->n_logit_rows] =
+            (qn_sample_request){ .sampling = { .size = sizeof(qn_sampling), .repeat_penalty = 1 } };
+        to->logit_rows[step->n_logit_rows++] = (uint32_t)step->n_rows;
+    }
+    to->rows[step->n_rows++] = row;
+}
+
+static qn_step begin_step(const qn_scheduled *to)
+{
+    return (qn_step){ .is_draft = true, .rows = to->rows, .logit_rows = to->logit_rows, .requests = to->requests };
+}
+
+/* Returns false if the step has no rows, or fails. */
+static bool run_step(qn_scheduler *s, const qn_step *step)
+{
+    qn_device *device = s->model->device;
+    const double start = s->now();
+    if (!step->n_rows || device->vtable->run(device, step) != QN_OK)
+        return false;
+    qn_row_costs_add(&s->drafting.passes, step->n_rows, s->now() - start);
+    return true;
+}
+
+/* Runs the draft step for all blocks. */
+static void run_blocks(qn_scheduler *s, qn_scheduled *to)
+{
+    qn_step step = begin_step(to);
+    for (uint32_t i = 0; i < to->n_pieces; i++) {
+        const qn_request *r = to->pieces[i].request;
+        const qn_row_offer *offer = &to->offers[i];
+        for (size_t k = 0; offer->is_passed && offer->chosen && k < offer->block; k++)
+            add_row(to, &step, row_at(r, k ? s->model->plan.head.mask_token : r->tokens[r->n_tokens - 1], k),
+                    k && k <= offer->chosen);
+    }
+    if (!run_step(s, &step))
+        return;
+    for (uint32_t i = 0, n = 0; i < to->n_pieces; i++) {
+        bool goes_on = true;
+        for (size_t k = 0; to->offers[i].is_passed && k < to->offers[i].chosen; k++, n++)
+            goes_on = goes_on && qn_draft_add_to_chain(&to->pieces[i].request->drafts, to->requests[n].token);
+    }
+}
+
 /* Runs the draft step for token `index` of all chains that have one. Returns false if there is none, or it fails. */
 static bool run_pass(qn_scheduler *s, qn_scheduled *to, size_t index)
 {
-    qn_device *device = s->model->device;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < to->n_pieces; i++) {
-        if (!goes_on(to, i, index))
-            continue;
-        to->rows[n] = row_of(to->pieces[i].request, index);
-        to->requests[n] = (qn_sample_request){ .sampling = { .size = sizeof(qn_sampling), .repeat_penalty = 1 } };
-        to->logit_rows[n] = n;
-        n++;
-    }
-    const double start = s->now();
-    const qn_step step = { .is_draft = true,
-                           .rows = to->rows,
-                           .n_rows = n,
-                           .logit_rows = to->logit_rows,
-                           .n_logit_rows = n,
-                           .requests = to->requests };
-    if (!n || device->vtable->run(device, &step) != QN_OK)
+    qn_step step = begin_step(to);
+    for (uint32_t i = 0; i < to->n_pieces; i++)
+        if (goes_on(to, i, index))
+            add_row(to, &step, row_of(to->pieces[i].request, index), true);
+    if (!run_step(s, &step))
         return false;
-    qn_row_costs_add(&s->drafting.passes, n, s->now() - start);
-    n = 0;
+    uint32_t n = 0;
     for (uint32_t i = 0; i < to->n_pieces; i++)
         if (goes_on(to, i, index))
             (void)qn_draft_add_to_chain(&to->pieces[i].request->drafts, to->requests[n++].token);
     return true;
 }
 
-/* Reserves memory for the chains, without taking any from other requests. Returns the length of the longest sequence
- * with its chain; 0: there is no chain. */
-static size_t begin_chains(qn_scheduled *to)
+/* Reserves memory for the chains and blocks, without taking any from other requests. Blocks that the draft step has no
+ * rows for are dropped. Returns the length of the longest sequence with what follows it; 0: there is none. */
+static size_t begin_chains(const qn_scheduler *s, qn_scheduled *to)
 {
-    size_t longest = 0;
+    size_t longest = 0, left = s->params.max_rows;
     for (uint32_t i = 0; i < to->n_pieces; i++) {
         qn_request *r = to->pieces[i].request;
         qn_row_offer *offer = &to->offers[i];
         if (!offer->is_passed)
             continue;
+        const size_t n = offer->block ? offer->block : 1 + offer->chosen;
         if (!offer->chosen)
             qn_draft_skip_chain(&r->drafts);
-        else if (r->memory->vtable->prepare(r->memory, 1 + offer->chosen) != QN_OK)
+        else if (offer->block > left || r->memory->vtable->prepare(r->memory, n) != QN_OK)
             offer->chosen = 0;
         if (!offer->chosen)
             continue;
-        const size_t end = r->n_tokens + offer->chosen;
+        left -= offer->block;
+        const size_t end = r->n_tokens - 1 + n;
         longest = end > longest ? end : longest;
         qn_draft_begin_chain(&r->drafts, r->n_tokens);
     }
@@ -89,11 +130,15 @@ void qn_scheduler_run_passes(qn_scheduler *s, qn_scheduled *to)
 {
     qn_device *device = s->model->device;
     const double start = s->now();
-    const size_t longest = begin_chains(to);
+    const size_t longest = begin_chains(s, to);
     if (!longest)
         return;
     qn_model_lock(s->model);
-    if (device->vtable->reserve(device, s->params.max_rows, qn_step_positions(longest, s->params.n_ctx)) == QN_OK)
+    const qn_status status =
+        device->vtable->reserve(device, s->params.max_rows, qn_step_positions(longest, s->params.n_ctx));
+    if (status == QN_OK && s->model->plan.head.block)
+        run_blocks(s, to);
+    else if (status == QN_OK)
         for (size_t i = 0; i < QN_DRAFT_TOKENS && run_pass(s, to, i); i++)
             continue;
     qn_model_unlock(s->model);

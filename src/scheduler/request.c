@@ -119,6 +119,7 @@ static void find_drafts(const qn_scheduler *s, const qn_request_params *p, qn_re
                                        .jump_forward = p->jump_forward,
                                        .kind = p->max_tokens ? found : QN_DRAFT_OFF,
                                        .draft = s->overlaps ? NULL : s->model->draft,
+                                       .block = s->model->plan.head.block,
                                        .always = forced->is_set && forced->kind == found,
                                        .most = p->draft_tokens,
                                        .simulated = p->draft_accept };

@@ -181,6 +181,14 @@ size_t qn_request_offer_head(qn_request *r, size_t most)
     return most ? qn_draft_offer_head(&r->drafts, most) : 0;
 }
 
+size_t qn_request_block_rows(const qn_request *r)
+{
+    const size_t n_ctx = r->scheduler->params.n_ctx, most = qn_sequence_max_drafted(r->memory->sequence, 1);
+    size_t n = r->drafts.head.block;
+    n = most < n ? 1 + most : n;
+    return n_ctx - r->n_tokens + 1 < n ? n_ctx - r->n_tokens + 1 : n;
+}
+
 bool qn_request_expects_proposal(qn_request *r, const qn_row_costs *costs, size_t n_rows)
 {
     static const float likely = 0.5f;

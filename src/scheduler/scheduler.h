@@ -622,6 +622,11 @@ size_t qn_request_propose(qn_request *request, size_t most);
 /* qn_request_offer_head - Does what qn_draft_offer_head does, after qn_request_propose. Step thread. */
 size_t qn_request_offer_head(qn_request *request, size_t most);
 
+/* qn_request_block_rows - Returns the rows of a block of the draft head after the request's tokens: fewer than a whole
+ * one at the end of the context, and of the page where drafts end with it. 0 for a head that makes chains. Step thread.
+ */
+size_t qn_request_block_rows(const qn_request *request);
+
 /* qn_request_expects_proposal - Returns true if the step of n_rows rows in flight, which samples the request's next
  * token, is likely to sample a proposed one, after which more tokens are worth a draft. Step thread. */
 bool qn_request_expects_proposal(qn_request *request, const qn_row_costs *costs, size_t n_rows);

@@ -215,8 +215,10 @@ static void add_proposals(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size
         to->offers[i].n = qn_request_propose(piece->request, QN_DRAFT_TOKENS);
         const size_t n_head = qn_request_offer_head(piece->request, QN_DRAFT_TOKENS);
         if (n_head)
-            to->offers[i] =
-                (qn_row_offer){ .chances = piece->request->drafts.head.chances, .n = n_head, .is_passed = true };
+            to->offers[i] = (qn_row_offer){ .chances = piece->request->drafts.head.chances,
+                                            .n = n_head,
+                                            .is_passed = true,
+                                            .block = qn_request_block_rows(piece->request) };
     }
     choose_proposals(s, to, n_rows, most);
     qn_scheduler_run_passes(s, to);

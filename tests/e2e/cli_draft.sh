@@ -50,13 +50,14 @@ for at in 4 8 9 20 100 500 1000 2000 4000 8000 $((size - 1)); do
 done
 
 for command in run chat serve bench; do
-    refuses 2 "--draft: dflash is not supported yet; auto, off, ngram, mtp and model are" $command -m "$demo" --draft dflash
-    refuses 2 '--draft: model needs --draft-model' $command -m "$demo" --draft model
+    for draft in model dflash; do
+        refuses 2 "--draft: $draft needs --draft-model FILE" $command -m "$demo" --draft $draft
+    done
     for draft in off ngram; do
         refuses 2 "--draft-model: it is not used with --draft $draft" $command -m "$demo" --draft $draft --draft-model "$demo"
     done
 done
-refuses 2 '--draft: dflash is not supported yet' batch -m "$demo" --draft dflash "$work/in" "$work/out2"
+refuses 2 '--draft: dflash needs --draft-model FILE' batch -m "$demo" --draft dflash "$work/in" "$work/out2"
 refuses 2 "--draft: 'fast'" run -m "$demo" --draft fast x
 refuses 2 '--accept: needs --draft' bench -m "$demo" --accept 0.5
 refuses 2 '--draft-tokens: needs --draft' bench -m "$demo" --draft-tokens 3

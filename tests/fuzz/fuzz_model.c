@@ -1,7 +1,9 @@
 /* Whole models from hostile files: a golden model is edited (gguf_edits.h), loaded, and evaluated. Any file is refused
  * with a text or gives logits, in memory bounded by its size.
  *
- * An input is: a byte that selects the model, one for the session, edits. */
+ * The last of the files is a drafter (model/dflash.h), which is loaded with a sound model.
+ *
+ * An input is: a byte that selects the file, one for the session, edits. */
 #include "gguf_edits.h"
 
 #include "quern/quern.h"
@@ -9,9 +11,10 @@
 static const char *const names[] = {
     "llama-yarn.bf16",       "qwen35.q1_0",         "qwen2.q1_0",      "qwen3-linear.f16",  "qwen35-rotated.q1_0",
     "qwen35-rotated.ptq1_0", "qwen35-rotated.q2_0", "qwen35-yarn.f16", "llama-linear.bf16", "qwen35-rotated.pq2_0",
-    "qwen35.ptq1_0",         "qwen35.q2_0",         "ranker",          "qwen35-mtp.bf16"
+    "qwen35.ptq1_0",         "qwen35.q2_0",         "ranker",          "qwen35-mtp.bf16",   "scheduler-dflash"
 };
-enum { N_NAMES = sizeof names / sizeof *names, N_CTX = 16 };
+enum { N_NAMES = sizeof names / sizeof *names, DRAFTER = N_NAMES - 1, N_CTX = 16 };
+static char with_drafter[4096]; /* a model for it */
 
 static struct {
     uint8_t *data;
@@ -27,6 +30,7 @@ static void set_up(void)
         snprintf(name, sizeof name, "tests/golden/%s.gguf", names[i]);
         models[i].data = read_source(name, &models[i].size);
     }
+    source_path("tests/golden/scheduler.gguf", with_drafter);
     edited = calloc(1, sizeof *edited);
     require(edited, "memory");
 }
@@ -43,6 +47,25 @@ static void rank(qn_model *model, qn_session *session)
     if (n && n <= N_CTX && qn_rank(session, tokens, n, &score) == QN_OK)
         require(!(score < 0) && !(score > 1), "a score is a probability");
     qn_free_tokens(tokens);
+}
+
+/* Generates a few tokens with drafts. */
+static void generate(qn_model *model, uint8_t choice)
+{
+    static const char *const formats[] = { "f16", "aura4", "f32", "aura8" };
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_CTX, .kv = formats[choice % 4] };
+    const qn_token tokens[] = { 3, 1 };
+    qn_request_params request = QN_REQUEST_PARAMS_INIT;
+    qn_session *session;
+    require(setenv("QN_DRAFT", "dflash", 1) == 0, "the environment is set");
+    if (qn_session_create(model, &params, &session) != QN_OK)
+        return;
+    request.tokens = tokens;
+    request.n_tokens = 2;
+    request.max_tokens = 1 + choice / 4 % 8;
+    request.ignore_end = true;
+    require(qn_generate(session, &request, NULL) == QN_OK, "a model with a drafter answers");
+    qn_session_free(session);
 }
 
 /* Evaluates two tokens in a batch, one more, then the second again; ranks a document. */
@@ -73,7 +96,7 @@ static void evaluate(qn_model *model, uint8_t choice)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1 };
+    qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1 };
     struct input in = { data, size };
     char path[64];
     qn_model *model;
@@ -84,8 +107,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     edited_read(edited, models[which].data, models[which].size);
     edited_apply(edited, &in);
     const int fd = memory_file(edited->file.data, edited->file.n, path);
-    if (qn_model_load(path, &params, &model) == QN_OK)
-        evaluate(model, choice);
+    if (which == DRAFTER)
+        params.draft_model = path;
+    if (qn_model_load(which == DRAFTER ? with_drafter : path, &params, &model) == QN_OK)
+        (which == DRAFTER ? generate : evaluate)(model, choice);
     else
         require(size > 2 && *qn_error_text(), "a refusal has a text, and a sound file is not refused");
     qn_model_free(model);

@@ -15,7 +15,11 @@ static uint32_t n_vocab;
 
 static int load_demo(void)
 {
+#ifdef QN_TESTS_DEMO_DRAFTER
+    load_with_drafter(QN_TESTS_DEMO, QN_TESTS_DEMO_DRAFTER, 0, 1, &model);
+#else
     load_model(QN_TESTS_DEMO, 0, 1, &model);
+#endif
     n_vocab = qn_model_get_info(model)->n_vocab;
     return 0;
 }

@@ -19,15 +19,24 @@ struct fixture {
     qn_executor *executor;
 };
 
-/* Adds the plan of x->file, with a draft head if it has one that can be used, and an executor of n_threads threads with
- * x->kernels. */
-static inline void build_executor_with_kernels(struct fixture *x, int n_threads, size_t max_rows, size_t n_ctx)
+/* Adds the plan of x->file, with a draft head if it has one that can be used or there is a drafter, and an executor of
+ * n_threads threads with x->kernels. */
+static inline void build_executor_with(struct fixture *x, const qn_gguf *drafter, int n_threads, size_t max_rows,
+                                       size_t n_ctx)
 {
-    qn_model_head head;
-    assert_ok(qn_model_build_with_head(x->file, &x->hparams, &x->plan, &head));
+    qn_model_head head = { 0 };
+    if (drafter)
+        assert_ok(qn_model_build_with_drafter(x->file, drafter, &x->hparams, &x->plan));
+    else
+        assert_ok(qn_model_build_with_head(x->file, &x->hparams, &x->plan, &head));
     assert_ok(qn_team_create(n_threads, &x->team));
     assert_ok(qn_executor_create(x->team, &x->kernels, &x->plan, &x->executor));
     assert_ok(qn_executor_reserve(x->executor, max_rows, n_ctx));
+}
+
+static inline void build_executor_with_kernels(struct fixture *x, int n_threads, size_t max_rows, size_t n_ctx)
+{
+    build_executor_with(x, NULL, n_threads, max_rows, n_ctx);
 }
 
 /* The same with the kernels for `cpu`. */

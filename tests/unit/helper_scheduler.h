@@ -115,16 +115,30 @@ static inline void step(qn_scheduler *scheduler)
 
 /* ---- Models ---- */
 
+static inline void load_with_drafter(const char *file, const char *drafter, uint64_t memory, int n_threads,
+                                     qn_model **model)
+{
+    char path[512], of_drafter[512];
+    snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
+    snprintf(of_drafter, sizeof of_drafter, "%s/%s", QN_SOURCE_DIR, drafter ? drafter : "");
+    assert_ok(qn_model_load(path,
+                            &CPU_MODEL(.memory = memory, .n_threads = n_threads, .skip_weight_scan = true,
+                                       .draft_model = drafter ? of_drafter : NULL),
+                            model));
+}
+
+#define QN_TESTS_DRAFTER "tests/golden/scheduler-dflash.gguf"
+
 static inline void load_model(const char *file, uint64_t memory, int n_threads, qn_model **model)
 {
-    char path[512];
-    const char *draft = getenv("QN_DRAFT");
-    /* With QN_DRAFT=mtp the tests' model is the one with a block for it. */
-    if (draft && !strcmp(draft, "mtp") && !strcmp(file, "tests/golden/scheduler.gguf"))
+    const char *draft = getenv("QN_DRAFT"), *drafter = NULL;
+    const bool is_common = !strcmp(file, "tests/golden/scheduler.gguf");
+    /* With QN_DRAFT=mtp the tests' model is the one with a block for it, with QN_DRAFT=dflash it has a drafter. */
+    if (draft && !strcmp(draft, "mtp") && is_common)
         file = "tests/golden/scheduler-mtp.gguf";
-    snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
-    assert_ok(
-        qn_model_load(path, &CPU_MODEL(.memory = memory, .n_threads = n_threads, .skip_weight_scan = true), model));
+    if (draft && !strcmp(draft, "dflash") && is_common)
+        drafter = QN_TESTS_DRAFTER;
+    load_with_drafter(file, drafter, memory, n_threads, model);
 }
 
 /* The number of items that the sequences of a cache hold. */

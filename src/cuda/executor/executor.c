@@ -108,6 +108,8 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
     case QN_OP_K_NORM_ROPE_STORE:
     case QN_OP_PAIR:
     case QN_OP_PAIR_NORM:
+    case QN_OP_CAPTURE:
+    case QN_OP_FUSE:
     case QN_OP_ATTENTION:
     case QN_OP_CONV:
     case QN_OP_DELTA_RULE:
@@ -281,6 +283,8 @@ static qn_status run_before_acts(const qn_cuda_rows_step *s, const qn_op *op)
     case QN_OP_K_NORM_ROPE_STORE:
     case QN_OP_PAIR:
     case QN_OP_PAIR_NORM:
+    case QN_OP_CAPTURE:
+    case QN_OP_FUSE:
     case QN_OP_NORM:
     case QN_OP_LOGIT_NORM:
     case QN_OP_SWIGLU: break;

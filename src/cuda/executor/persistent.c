@@ -456,6 +456,8 @@ static qn_status add_fused(struct planner *p, size_t at, size_t *n_fused)
     case QN_OP_K_NORM_ROPE_STORE:
     case QN_OP_PAIR:
     case QN_OP_PAIR_NORM:
+    case QN_OP_CAPTURE:
+    case QN_OP_FUSE:
     case QN_OP_LOGIT_NORM:
     case QN_OP_LOGITS: break;
     }

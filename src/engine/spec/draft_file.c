@@ -1,55 +1,30 @@
 /* What a draft model's file is, and comparison of vocabularies. */
 #include "engine/spec/draft_file.h"
 
+#include "model/dflash.h"
+#include "model/role.h"
+
 #include <stdio.h>
 #include <string.h>
 
 /* ---- Kinds ---- */
 
-/* Architectures of drafters that read the hidden states of the model (dflash of llama.cpp, EAGLE's heads). */
-static const char *const heads[] = { "dflash", "eagle", "eagle2", "eagle3" };
-
-static bool has_name(qn_string name, const char *begin, const char *part)
-{
-    const size_t n = strlen(begin), n_part = strlen(part);
-    if (name.length < n || memcmp(name.data, begin, n) != 0)
-        return false;
-    for (size_t i = n; i + n_part <= name.length; i++)
-        if (!memcmp(name.data + i, part, n_part))
-            return true;
-    return false;
-}
-
-/* Whether the blocks of a file are for multi-token prediction, and none is the model's first. */
-static bool is_mtp_block(const qn_gguf *file)
-{
-    bool has_nextn = false;
-    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
-        const qn_string name = qn_gguf_tensor_at(file, i)->name;
-        if (has_name(name, "blk.0.", ""))
-            return has_name(name, "blk.0.", "nextn.");
-        has_nextn = has_nextn || has_name(name, "blk.", ".nextn.");
-    }
-    return has_nextn;
-}
-
 qn_status qn_draft_file_kind(const qn_gguf *file, qn_draft_kind *out)
 {
+    const qn_file_role role = qn_file_role_of(file);
     qn_string architecture;
     *out = QN_DRAFT_MODEL;
     QN_TRY(qn_gguf_get_string(file, "general.architecture", true, &architecture));
-    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
-        if (qn_string_equals(architecture, heads[i]))
-            return qn_fail(QN_ERR_UNSUPPORTED,
-                           "%s: a drafter of the architecture %s, which is not supported as a draft model yet; a small "
-                           "model with the same tokens is",
-                           qn_gguf_path(file), heads[i]);
-    if (is_mtp_block(file))
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "%s: a block for multi-token prediction without its model, which is not supported as a draft "
-                       "model yet; a small model with the same tokens is",
-                       qn_gguf_path(file));
-    return QN_OK;
+    if (role == QN_FILE_MODEL)
+        return QN_OK;
+    *out = QN_DRAFT_DFLASH;
+    if (role == QN_FILE_DRAFTER && qn_dflash_is_drafter(file))
+        return QN_OK;
+    return qn_fail(
+        QN_ERR_UNSUPPORTED, "%s: %s, expected a small model, or a drafter of the architecture dflash", qn_gguf_path(file),
+        role != QN_FILE_DRAFTER      ? "neither a model nor a drafter"
+        : qn_file_is_mtp_block(file) ? "a block for multi-token prediction alone, which quern graft joins to its model"
+                                     : "a drafter of another architecture");
 }
 
 /* ---- Vocabularies ---- */
@@ -69,7 +44,7 @@ static bool is_padding(const qn_tokenizer *tok, size_t token)
     const qn_string piece = piece_of(tok, token);
     const bool is_bracketed = piece.length > 2 && (*piece.data == '[' || *piece.data == '<');
     for (size_t i = 0; is_bracketed && i < sizeof names / sizeof *names; i++)
-        if (has_name(piece, "", names[i]))
+        if (memmem(piece.data, piece.length, names[i], strlen(names[i])))
             return true;
     return !piece.length;
 }

@@ -27,10 +27,8 @@ qn_status qn_draft_check(qn_draft_kind kind)
     case QN_DRAFT_OFF:
     case QN_DRAFT_NGRAM:
     case QN_DRAFT_MTP:
-    case QN_DRAFT_MODEL: return QN_OK;
     case QN_DRAFT_DFLASH:
-        return qn_fail(QN_ERR_UNSUPPORTED, "draft: %s is not supported yet; auto, off, ngram, mtp and model are",
-                       qn_draft_names[kind]);
+    case QN_DRAFT_MODEL: return QN_OK;
     }
     return qn_fail(QN_ERR_INVALID, "draft: %d, expected a qn_draft_kind", (int)kind);
 }

@@ -118,10 +118,25 @@ static double pass_seconds(const qn_row_costs *c, const qn_row_costs *passes, si
     return qn_row_costs_are_known(passes) ? seconds : seconds * passes->unit * qn_row_costs_seconds(c, 1);
 }
 
-/* The time of one more row in a pass of n. */
-static double one_more(const qn_row_costs *c, const qn_row_costs *passes, size_t n)
+/* The rows of the passes of a step: of chains, by the index of the token, and of blocks. */
+struct pass_rows {
+    size_t of_chains[QN_COST_PASSES], of_blocks;
+};
+
+/* The time that the next token of an offer adds to the passes. */
+static double add_to_passes(const qn_row_costs *c, const qn_row_costs *passes, const qn_row_offer *offer,
+                            struct pass_rows *rows)
 {
-    return pass_seconds(c, passes, n + 1) - pass_seconds(c, passes, n);
+    size_t *n = &rows->of_blocks, more = offer->chosen ? 0 : offer->block;
+    if (!offer->is_passed || offer->chosen >= QN_COST_PASSES)
+        return 0;
+    if (!offer->block) {
+        n = &rows->of_chains[offer->chosen];
+        more = 1;
+    }
+    const double before = pass_seconds(c, passes, *n);
+    *n += more;
+    return pass_seconds(c, passes, *n) - before;
 }
 
 /* Chooses `most` rows or fewer, the likeliest first. Sets *best to the number of rows with most tokens a second of
@@ -129,7 +144,7 @@ static double one_more(const qn_row_costs *c, const qn_row_costs *passes, size_t
 static void choose(const qn_row_costs *c, const qn_row_costs *passes, size_t n_rows, qn_row_offer *offers, size_t n,
                    size_t most, size_t *best)
 {
-    size_t in_pass[QN_COST_PASSES] = { 0 }; /* rows of each pass */
+    struct pass_rows rows = { 0 };
     double passed = 0;
     const double without = qn_row_costs_seconds(c, n_rows);
     double tokens = (double)n_rows, rate = tokens / without * LEAST_GAIN;
@@ -143,8 +158,7 @@ static void choose(const qn_row_costs *c, const qn_row_costs *passes, size_t n_r
         qn_row_offer *next = find_next(offers, n, &chance);
         if (!next)
             return;
-        if (next->is_passed && next->chosen < QN_COST_PASSES)
-            passed += one_more(c, passes, in_pass[next->chosen]++);
+        passed += add_to_passes(c, passes, next, &rows);
         next->chosen++;
         next->expected += chance;
         tokens += chance;

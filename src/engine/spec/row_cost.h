@@ -44,7 +44,8 @@ double qn_row_costs_seconds(const qn_row_costs *costs, size_t n);
 typedef struct qn_row_offer {
     const float *chances; /* [n] that each token is accepted if all before it are */
     size_t n;
-    bool is_passed;  /* each token takes a pass, which offers of a step share */
+    bool is_passed;  /* each token takes a row of a pass, which offers of a step share */
+    size_t block;    /* if it is not 0, all tokens take one pass, with this many rows */
     size_t chosen;   /* written by qn_row_costs_choose */
     double expected; /* tokens of the step; used by qn_row_costs_choose */
 } qn_row_offer;

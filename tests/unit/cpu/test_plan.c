@@ -14,6 +14,16 @@ enum { N_ROWS = 8, FIRST = 72, CONTEXT = FIRST + N_ROWS, MAX_PLACES = 64 };
 static struct memory memory;
 static float *logits; /* [N_ROWS, n_vocab] */
 static float embeddings[N_ROWS][4096];
+static qn_gguf *drafter;
+
+/* A model with a drafter, and others. */
+static const char *const models[] = { "qwen35-mtp-grafted.f16",
+                                      "qwen35-rotated.q1_0",
+                                      "qwen35.f16",
+                                      "qwen35-mtp.bf16",
+                                      "qwen2.q1_0",
+                                      "qwen3.q2_0",
+                                      "llama.q1_0" };
 
 static void set_up(struct fixture *x, const char *golden)
 {
@@ -23,7 +33,11 @@ static void set_up(struct fixture *x, const char *golden)
     snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
     assert_ok(qn_gguf_open(path, &x->file));
     assert_ok(qn_cpu_features(&cpu));
-    build_executor(x, 1, cpu, N_ROWS, CONTEXT);
+    drafter = NULL;
+    if (golden == models[0])
+        assert_ok(qn_gguf_open(QN_SOURCE_DIR "/tests/golden/qwen35-dflash.f16.gguf", &drafter));
+    qn_kernels_init(&x->kernels, cpu);
+    build_executor_with(x, drafter, 1, N_ROWS, CONTEXT);
     memory = new_memory(x);
     prepare_memory(&memory, FIRST);
     append_memory(&memory, FIRST);
@@ -36,6 +50,7 @@ static void free_all(struct fixture *x)
     qn_free(logits);
     free_memory(&memory);
     tear_down(x);
+    qn_gguf_close(drafter);
 }
 
 /* ---- Execution of one operation, with a fingerprint of every place before and after ---- */
@@ -55,16 +70,17 @@ static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
-static bool kv_region(size_t index, uint8_t **data, size_t *bytes)
+static bool kv_region(const struct fixture *x, size_t index, uint8_t **data, size_t *bytes)
 {
     const qn_extent extent = { .length = CONTEXT };
     qn_saved_layout layout = memory.of->format->saved;
     qn_saved_region region = { 0 };
-    layout.n_layers += memory.of->hidden != NULL; /* the draft head's */
-    layout.n_attention += memory.of->hidden != NULL;
+    layout.n_layers += x->plan.head.n_layers;
+    layout.n_attention += x->plan.head.n_layers;
     const bool found = qn_saved_find_region(&layout, &extent, index, &region);
     *bytes = region.bytes;
-    *data = *bytes ? qn_kv_region(&memory.of->kv, &region) : NULL;
+    const bool is_head = region.layer >= memory.of->format->saved.n_layers;
+    *data = *bytes ? qn_kv_region(is_head ? &memory.of->head_kv : &memory.of->kv, &region) : NULL;
     return found;
 }
 
@@ -81,6 +97,12 @@ static float *recurrent_array(size_t i, size_t *count)
 static size_t hidden_values(void)
 {
     return (QN_CPU_HIDDEN + 1) * memory.of->hidden->width;
+}
+
+static size_t most_pairs(const struct fixture *x)
+{
+    const size_t a = x->plan.heads.n_rot / 2, b = x->plan.head.heads.n_rot / 2;
+    return a > b ? a : b;
 }
 
 /* Of rows from `first` on. */
@@ -105,11 +127,11 @@ static void fingerprint(const struct fixture *x, size_t first, uint64_t *of)
     uint64_t *uses = of + n;
     for (size_t i = 0; i < N_USES; i++)
         uses[i] = 1;
-    for (size_t i = 0; kv_region(i, &data, &bytes); i++)
+    for (size_t i = 0; kv_region(x, i, &data, &bytes); i++)
         uses[KV] = mix_bytes(uses[KV], data, bytes);
     for (size_t i = 0; (array = recurrent_array(i, &count)); i++)
         uses[STATE] = mix_bytes(uses[STATE], array, count * sizeof *array);
-    const size_t angles = N_ROWS * (x->plan.heads.n_rot / 2) * sizeof(float);
+    const size_t angles = N_ROWS * most_pairs(x) * sizeof(float);
     uses[ANGLES] = mix_bytes(mix_bytes(1, w->cosines, angles), w->sines, angles);
     if (memory.of->hidden)
         uses[HIDDEN] = mix_bytes(1, memory.of->hidden->rows, hidden_values() * sizeof *memory.of->hidden->rows);
@@ -159,7 +181,7 @@ static void fill_places(struct fixture *x, size_t other)
             }
     }
     NEXT_PLACE();
-    for (size_t i = 0; kv_region(i, &data, &bytes); i++)
+    for (size_t i = 0; kv_region(x, i, &data, &bytes); i++)
         for (size_t at = 0; at + 1 < bytes; at += 2) {
             const uint16_t f16 = (uint16_t)(0x3400 + (int)(noise() * 0x3ff)); /* 0.25, more or less */
             memcpy(data + at, &f16, sizeof f16);
@@ -168,8 +190,8 @@ static void fill_places(struct fixture *x, size_t other)
     for (size_t i = 0; (array = recurrent_array(i, &count)); i++)
         fill(array, count);
     NEXT_PLACE();
-    fill(w->cosines, N_ROWS * (x->plan.heads.n_rot / 2));
-    fill(w->sines, N_ROWS * (x->plan.heads.n_rot / 2));
+    fill(w->cosines, N_ROWS * most_pairs(x));
+    fill(w->sines, N_ROWS * most_pairs(x));
     NEXT_PLACE();
     fill(logits, N_ROWS * x->plan.n_vocab);
     NEXT_PLACE();
@@ -248,7 +270,7 @@ static void check_access(struct fixture *x, size_t at)
                 found |= QN_READS;
         unsigned expected = declared(x, op, place);
         /* A place of which only some elements are written looks like one that is read as well. */
-        if (place >= x->plan.n_buffers + x->plan.n_acts && expected & QN_WRITES)
+        if ((place >= x->plan.n_buffers + x->plan.n_acts || op->kind == QN_OP_CAPTURE) && expected & QN_WRITES)
             found &= ~(unsigned)QN_READS, expected &= ~(unsigned)QN_READS;
         if (found != expected)
             fail_msg("operation %zu, %s: place %zu: reads %d, writes %d, but its row says %d, %d", at,
@@ -295,9 +317,6 @@ static void check_kind(struct fixture *x, size_t at, bool seen[QN_OP_KINDS])
     check_access(x, at);
     check_order(x, at);
 }
-
-static const char *const models[] = { "qwen35-rotated.q1_0", "qwen35.f16", "qwen35-mtp.bf16",
-                                      "qwen2.q1_0",          "qwen3.q2_0", "llama.q1_0" };
 
 TEST(rows_say_what_the_executor_does)
 {
@@ -410,8 +429,10 @@ TEST(wrong_operands_are_refused)
     x.plan.ops[0].norm = x.plan.ops[find(&x.plan, QN_OP_LOGIT_NORM)].norm;
     expect_refused(&x.plan, "operation 0, norm: in: buffer");
     x.plan.ops[0] = first;
-    x.plan.head = (qn_plan_head){ 1, 2 };
+    x.plan.head = (qn_plan_head){ .pairs = 1, .draft = 2 };
     expect_refused(&x.plan, "operation 1, norm: a section of the draft head begins with a pair");
+    x.plan.head.block = 8;
+    expect_refused(&x.plan, "operation 1, norm: a section of the draft head begins with fuse or embed");
     x.plan.head = (qn_plan_head){ 0 };
     take_embeddings(&x);
     REFUSES(QN_OP_INPUT, input.width, x.hparams.n_embd + 1, "input: out: width");
@@ -421,8 +442,18 @@ TEST(wrong_operands_are_refused)
 
 /* ---- Barriers ---- */
 
-/* In the models every operation depends on the previous one, but the pairs do not on the logits; two matmuls of the
- * same activations into different buffers do not, but the operation after them depends on the first. */
+/* In the models every operation depends on the previous one, but the pairs do not on the logits, a layer not on what is
+ * captured before it, and a drafter's layers not on each other's keys and values. */
+static bool is_free_after(const qn_plan *plan, size_t at)
+{
+    const qn_op_kind kind = plan->ops[at].kind,
+                     next = at + 1 < plan->n_ops ? plan->ops[at + 1].kind : (qn_op_kind)QN_OP_KINDS;
+    return at + 1 == plan->n_ops || at + 1 == plan->head.pairs || kind == QN_OP_CAPTURE ||
+           (kind == QN_OP_K_NORM_ROPE_STORE && next == QN_OP_NORM);
+}
+
+/* Two matmuls of the same activations into different buffers do not depend on each other either, but the operation
+ * after them depends on the first. */
 TEST(barriers_where_operations_depend)
 {
     bool barriers[512];
@@ -434,7 +465,7 @@ TEST(barriers_where_operations_depend)
         qn_plan_find_barriers(&x.plan, barriers);
         for (size_t at = 0; at < x.plan.n_ops; at++) {
             label("operation %zu", at);
-            assert_int_equal(barriers[at], at + 1 < x.plan.n_ops && at + 1 != x.plan.head.pairs);
+            assert_int_equal(barriers[at], !is_free_after(&x.plan, at));
         }
         free_all(&x);
     }

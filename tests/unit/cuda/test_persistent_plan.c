@@ -160,6 +160,8 @@ static name floats_of(struct machine *m, const qn_op *op)
     case QN_OP_K_NORM_ROPE_STORE:
     case QN_OP_PAIR:
     case QN_OP_PAIR_NORM:
+    case QN_OP_CAPTURE:
+    case QN_OP_FUSE:
     case QN_OP_MATMUL:
     case QN_OP_QK_NORM_ROPE_STORE:
     case QN_OP_ATTENTION:
@@ -232,6 +234,8 @@ static void run_op(struct machine *m, const qn_op *op)
     case QN_OP_K_NORM_ROPE_STORE:
     case QN_OP_PAIR:
     case QN_OP_PAIR_NORM:
+    case QN_OP_CAPTURE:
+    case QN_OP_FUSE:
     case QN_OP_LOGIT_NORM:
     case QN_OP_LOGITS: break;
     }

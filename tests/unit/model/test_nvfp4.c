@@ -109,9 +109,9 @@ TEST(scales_belong_to_tensors)
         .type = qn_type_find(QN_TYPE_F32), .data = blocks, .n_rows = 1, .n_cols = 1, .row_bytes = 4
     };
     qn_plan two = { 0 };
-    assert_ok(qn_plan_add_scaled(&two, 7, 2, &first));
-    assert_ok(qn_plan_add_scaled(&two, 9, 3, &second));
-    assert_ok(qn_plan_add_scaled(&two, 7, 2, &again));
+    assert_ok(qn_plan_add_scaled(&two, &first, 2, &first));
+    assert_ok(qn_plan_add_scaled(&two, &second, 3, &second));
+    assert_ok(qn_plan_add_scaled(&two, &first, 2, &again));
     assert_int_equal(two.n_scaled, 2);
     assert_true(qn_plan_scale_of(&two, &first) == 2 && qn_plan_scale_of(&two, &again) == 2);
     assert_true(qn_plan_scale_of(&two, &second) == 3);

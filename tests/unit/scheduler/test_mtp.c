@@ -106,22 +106,6 @@ TEST(reused_prefixes_answer_the_same)
 
 /* ---- Sessions ---- */
 
-static bool same_files(const char *a, const char *b)
-{
-    char left[4096], right[4096];
-    FILE *x = fopen(a, "rb"), *y = fopen(b, "rb");
-    bool is_same = x && y;
-    for (size_t n = 1; is_same && n;) {
-        n = fread(left, 1, sizeof left, x);
-        is_same = fread(right, 1, sizeof right, y) == n && !memcmp(left, right, n);
-    }
-    if (x)
-        fclose(x);
-    if (y)
-        fclose(y);
-    return is_same;
-}
-
 /* A session answers, is saved, and goes on from the file. Files are those of a session without drafts, and of a model
  * that was loaded without the block. */
 TEST(sessions_are_saved_and_go_on)
