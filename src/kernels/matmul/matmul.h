@@ -176,7 +176,7 @@ typedef void (*qn_packed_gemm_fn)(const qn_packed_matrix *weights, size_t row, s
 typedef void (*qn_batch_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                                  size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride,
                                  void *scratch);
-enum { QN_BATCH_SCRATCH = 384 << 10 };
+enum { QN_BATCH_SCRATCH = 384 << 10, QN_BATCH_ROWS = 512 /* rows that share what such a kernel computes of tokens */ };
 
 /* A packed layout (packed.h) and its GEMMs. */
 typedef enum qn_packing { QN_PACKING_WORDS, QN_PACKING_BYTES } qn_packing;
@@ -252,6 +252,11 @@ size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);
 void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
                     size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride,
                     void *scratch);
+
+/* qn_matmul_panels_together - returns the number of panels of a matrix (packed.h) that matmuls of n_tokens tokens
+ * compute best in one call: with fewer, they do the same work for each call. At least 2. */
+size_t qn_matmul_panels_together(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                                 size_t n_tokens);
 
 /* qn_matmul_uses_tiles - returns whether qn_matmul_rows multiplies n_tokens tokens on matrix units. */
 bool qn_matmul_uses_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,

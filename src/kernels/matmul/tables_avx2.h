@@ -17,7 +17,7 @@
  * token i, word 2i + 1 is token 8 + i, so that widening even and odd words gives tokens in ascending order. */
 enum {
     TABLE_TOKENS = 32,
-    TABLE_ROWS = 512,
+    TABLE_ROWS = QN_BATCH_ROWS,
     ENTRY_BYTES = 2 * TABLE_TOKENS,
     TABLE_BYTES = 256 * ENTRY_BYTES,
     MAX_FIELDS = 12,
