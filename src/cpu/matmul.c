@@ -118,6 +118,19 @@ static void run_items(const qn_executor *ex, const qn_op *op, const qn_cpu_range
     }
 }
 
+/* Panels of one matrix that are computed best at once. */
+static size_t panels_together(const qn_executor *ex, const qn_op *op)
+{
+    size_t together = SIZE_MAX;
+    for (size_t m = 0; m < op->matmul.matrices.n; m++) {
+        const size_t n =
+            qn_matmul_panels_together(&ex->kernels->matmul, matrix_of(ex, op, m),
+                                      &ex->workspace.acts[op->matmul.matrices.at[m].acts], tokens_of(ex, op));
+        together = n < together ? n : together;
+    }
+    return together;
+}
+
 size_t qn_executor_matmul(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
     const size_t n_tokens = tokens_of(ex, op), parts = parts_of(ex, op);
@@ -127,7 +140,10 @@ size_t qn_executor_matmul(const qn_executor *ex, const qn_op *op, qn_cpu_work *w
         count += items_of(op, m) * parts;
         bytes += weights->n_rows * weights->row_bytes;
     }
-    works[0] = (qn_cpu_work){ .run = run_items, .count = n_tokens ? count : 0, .item_bytes = bytes / count * n_tokens };
+    works[0] = (qn_cpu_work){ .run = run_items,
+                              .count = n_tokens ? count : 0,
+                              .item_bytes = bytes / count * n_tokens,
+                              .together = panels_together(ex, op) };
     return 1;
 }
 

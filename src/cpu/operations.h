@@ -33,6 +33,7 @@ struct qn_cpu_work {
     size_t count, unit;
     qn_cpu_spread spread;
     size_t item_bytes;               /* memory read for an item, 0 for little: pieces are divided by that */
+    size_t together;                 /* how many items of a work that reads memory are computed best at once; 0: 2 */
     bool late;                       /* no part of what another operation follows: done in the next phase (follow.h) */
     size_t n_own_items, own, shared; /* set by cpu/phases.c: items in the threads' own pieces, and numbers of pieces */
 };

@@ -95,15 +95,19 @@ static void divide_evenly(qn_cpu_work *work, size_t units, size_t n_threads, dou
     }
     const size_t by_bytes = per_thread * work->unit * work->item_bytes / PIECE_BYTES;
     const size_t wanted = work->item_bytes ? by_bytes : OWN;
-    const size_t most = work->item_bytes ? (per_thread + 1) / 2 : per_thread; /* kernels compute two panels at once */
+    const size_t most = work->item_bytes ? (per_thread + work->together - 1) / work->together : per_thread;
     work->own = n_threads == 1 || !wanted ? 1 : at_most(at_most(wanted, most), MAX_OWN_PIECES);
     work->n_own_items = at_most(own_units * work->unit, work->count);
-    work->shared = at_most(at_most(shared_units, MAX_SHARED_PIECES * n_threads), MAX_SINGLE_PIECES);
+    /* Half as large as own pieces, or one for each thread. */
+    const size_t large = work->item_bytes ? shared_units * 2 / work->together : shared_units,
+                 shared = large < n_threads ? at_most(shared_units, n_threads) : large;
+    work->shared = at_most(at_most(shared, MAX_SHARED_PIECES * n_threads), MAX_SINGLE_PIECES);
 }
 
 static void divide(qn_cpu_work *work, size_t n_threads, double own_part)
 {
     work->unit = work->unit ? work->unit : 1;
+    work->together = work->together ? work->together : 2;
     const size_t units = (work->count + work->unit - 1) / work->unit;
     if (work->spread == QN_SPREAD_SINGLE || units <= 1) {
         divide_singly(work, units);
@@ -112,9 +116,9 @@ static void divide(qn_cpu_work *work, size_t n_threads, double own_part)
     } else if (own_part < 1 && n_threads > 1) {
         divide_singly(work, units);
     } else {
-        /* Pieces of two panels at least: what a thread has not begun, others take. */
+        /* Several pieces: what a thread has not begun, others take. */
         const size_t by_bytes = units / n_threads * work->unit * work->item_bytes / PIECE_BYTES,
-                     most = at_most(units / n_threads / 2, MAX_OWN_PIECES);
+                     most = work->item_bytes ? at_most(units / n_threads / work->together, MAX_OWN_PIECES) : 0;
         work->own = n_threads > 1 && by_bytes && most ? at_most(by_bytes, most) : 1;
         work->n_own_items = work->count;
         work->shared = 0;

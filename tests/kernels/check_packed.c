@@ -144,7 +144,7 @@ static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kerne
          * blocks; then both with the hi/lo split. */
         const size_t blocks = draw / n_tokens % 2 ? 1 + qn_random_below(2600 / block) : draw % 4 + 1;
         qn_problem p;
-        const size_t n_rows = tokens[draw % n_tokens] == 70 ? 385 : rows[draw % 5];
+        const size_t n_rows = tokens[draw % n_tokens] == 70 ? 641 : rows[draw % 5];
         qn_problem_new(&p, type, n_rows, blocks * block, tokens[draw % n_tokens], draw >= 2 * n_tokens);
         check_problem(&p, level, draw % 3 == 2, SIZE_MAX);
     }

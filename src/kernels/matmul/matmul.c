@@ -223,12 +223,25 @@ static void store_tile(const float *tile, size_t tile_rows, size_t n_rows, size_
         }
 }
 
+static bool uses_batch(const qn_packed_kernel *kind, const qn_acts *acts, size_t n_tokens)
+{
+    return kind->gemm_batch && (!acts->hilo || kind->hilo) && n_tokens >= kind->min_batch &&
+           n_tokens <= kind->max_tokens;
+}
+
+size_t qn_matmul_panels_together(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                                 size_t n_tokens)
+{
+    const qn_packed_kernel *kind = weights->packed ? qn_matmul_packed(kernels, weights->stored.type) : NULL;
+    return kind && uses_batch(kind, acts, n_tokens) ? QN_BATCH_ROWS / QN_PANEL_ROWS : 2;
+}
+
 /* Multiplies packed rows. The activations of a block of tokens stay in L2 during the loop over rows. */
 static void matmul_packed(const qn_packed_kernel *kind, const qn_packed_matrix *weights, const qn_acts *acts,
                           size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
                           size_t out_stride, void *scratch)
 {
-    if (kind->gemm_batch && !acts->hilo && n_tokens >= kind->min_batch) {
+    if (uses_batch(kind, acts, n_tokens)) {
         kind->gemm_batch(weights, row_begin, row_end - row_begin, acts, 0, n_tokens, accumulate, out, out_stride,
                          scratch);
         return;

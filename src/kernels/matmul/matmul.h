@@ -26,7 +26,7 @@
  *   1 to 4    gemv, one token at a time, reads stored codes;  gemm_packed, up to its max_tokens;
  *             gemm if the type has no gemv                    above, rows are unpacked to the stored layout
  *   above     unpack, then gemm on tiles                      and multiplied like rows as stored;
- *                                                             gemm_batch from its min_batch on, no hi/lo
+ *                                                             gemm_batch from its min_batch on
  *   any       F32 F16 BF16: gemm_float
  *
  * and by instruction set (the reference has gemm and gemm_float only):
@@ -171,12 +171,12 @@ typedef void (*qn_gemv_fn)(const qn_matrix *weights, size_t row_begin, size_t ro
 typedef void (*qn_packed_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                                   size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride);
 
-/* The same for many tokens, without the hi/lo split. Activations are read in QN_ACT_PLAIN. scratch: QN_BATCH_SCRATCH
+/* The same for many tokens. Activations are read in QN_ACT_PLAIN. scratch: QN_BATCH_SCRATCH
  * bytes (64-aligned), one per thread. */
 typedef void (*qn_batch_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                                  size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride,
                                  void *scratch);
-enum { QN_BATCH_SCRATCH = 384 << 10 };
+enum { QN_BATCH_SCRATCH = 384 << 10, QN_BATCH_ROWS = 512 /* rows that share what such a kernel computes of tokens */ };
 
 /* A packed layout (packed.h) and its GEMMs. */
 typedef enum qn_packing { QN_PACKING_WORDS, QN_PACKING_BYTES } qn_packing;
@@ -185,7 +185,7 @@ typedef struct qn_packed_kernel {
     qn_act_layout layout;
     qn_packed_gemm_fn gemm_packed;
     size_t max_tokens;           /* with more tokens, rows are unpacked to the stored layout for gemm */
-    bool hilo;                   /* whether gemm_packed supports the hi/lo split */
+    bool hilo;                   /* whether the GEMMs support the hi/lo split */
     qn_batch_gemm_fn gemm_batch; /* instead of gemm_packed from min_batch tokens on; NULL for none */
     size_t min_batch;
 } qn_packed_kernel;
@@ -252,6 +252,11 @@ size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);
 void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
                     size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride,
                     void *scratch);
+
+/* qn_matmul_panels_together - returns the number of panels of a matrix (packed.h) that matmuls of n_tokens tokens
+ * compute best in one call: with fewer, they do the same work for each call. At least 2. */
+size_t qn_matmul_panels_together(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                                 size_t n_tokens);
 
 /* qn_matmul_uses_tiles - returns whether qn_matmul_rows multiplies n_tokens tokens on matrix units. */
 bool qn_matmul_uses_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,

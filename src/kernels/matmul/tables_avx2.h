@@ -17,7 +17,7 @@
  * token i, word 2i + 1 is token 8 + i, so that widening even and odd words gives tokens in ascending order. */
 enum {
     TABLE_TOKENS = 32,
-    TABLE_ROWS = 512,
+    TABLE_ROWS = QN_BATCH_ROWS,
     ENTRY_BYTES = 2 * TABLE_TOKENS,
     TABLE_BYTES = 256 * ENTRY_BYTES,
     MAX_FIELDS = 12,
@@ -26,11 +26,16 @@ enum {
                         */
 };
 
+/* The tables of a group of codes. */
+struct tables {
+    _Alignas(64) uint8_t entries[TABLE_BYTES];
+    _Alignas(64) int16_t minus[TABLE_TOKENS]; /* 2-bit weights: minus the sum of all columns */
+};
+
 struct table_scratch {
-    _Alignas(64) uint8_t tables[TABLE_BYTES];
+    struct tables tables, tables_lo; /* the second: hi/lo split only */
     _Alignas(64) float partial[PARTIAL_LEVELS][TABLE_ROWS][TABLE_TOKENS];
     _Alignas(64) int16_t columns[QN_QUANT_GROUP][TABLE_TOKENS]; /* activation codes, words as in an entry */
-    _Alignas(64) int16_t minus[TABLE_TOKENS];                   /* 2-bit weights: minus the sum of all columns */
     _Alignas(64) float act_scale[TABLE_TOKENS];
     _Alignas(64) float scale[TABLE_ROWS];
     _Alignas(64) uint16_t offsets[MAX_FIELDS * TABLE_ROWS]; /* byte offsets of entries in their tables */
@@ -61,9 +66,9 @@ QN_INLINE void transpose_bytes(__m256i x[16])
     }
 }
 
-/* Reads the activations of a group: columns, in the order of the bits of a word, and act_scale. Tokens from n_tokens on
- * are zeros. */
-QN_INLINE void read_columns(bool bits, const struct table_job *job, size_t group, size_t n_vectors,
+/* Reads the codes of a group, job->acts->codes or codes_lo, as columns in the order of the bits of a word. Tokens from
+ * n_tokens on are zeros. */
+QN_INLINE void read_columns(bool bits, const struct table_job *job, const int8_t *codes, size_t group, size_t n_vectors,
                             struct table_scratch *s)
 {
     static const int8_t zeros[QN_QUANT_GROUP];
@@ -72,8 +77,7 @@ QN_INLINE void read_columns(bool bits, const struct table_job *job, size_t group
         __m256i bytes[16];
         for (size_t i = 0; i < 16; i++) {
             const size_t t = 16 * v + i % 2 * 8 + i / 2;
-            bytes[i] = load32(
-                t < job->n_tokens ? job->acts->codes[QN_ACT_PLAIN] + (at + t * token_groups) * QN_QUANT_GROUP : zeros);
+            bytes[i] = load32(t < job->n_tokens ? codes + (at + t * token_groups) * QN_QUANT_GROUP : zeros);
         }
         transpose_bytes(bytes);
         for (size_t i = 0; i < 16; i++) {
@@ -83,7 +87,12 @@ QN_INLINE void read_columns(bool bits, const struct table_job *job, size_t group
                                _mm256_cvtepi8_epi16(_mm256_extracti128_si256(bytes[i], 1)));
         }
     }
-    for (size_t t = 0; t < 16 * n_vectors; t++)
+}
+
+static void read_act_scales(const struct table_job *job, size_t group, struct table_scratch *s)
+{
+    const size_t token_groups = job->acts->n_super * QN_SUPER_GROUPS, at = job->first * token_groups + group;
+    for (size_t t = 0; t < TABLE_TOKENS; t++)
         s->act_scale[t] = t < job->n_tokens ? job->acts->scale[at + t * token_groups] : 0;
 }
 
@@ -118,11 +127,10 @@ QN_INLINE void fill_table(bool signs, const int16_t (*columns)[TABLE_TOKENS], si
     }
 }
 
-QN_INLINE void fill_tables(bool bits, size_t n_vectors, struct table_scratch *s)
+QN_INLINE void fill_tables(bool bits, const int16_t (*columns)[TABLE_TOKENS], size_t n_vectors, struct tables *tables)
 {
-    const int16_t(*columns)[TABLE_TOKENS] = (const int16_t(*)[TABLE_TOKENS])s->columns;
     for (size_t half = 0; half < 2; half++, columns += 16) {
-        uint8_t *to = s->tables + half * (TABLE_BYTES / 2);
+        uint8_t *to = tables->entries + half * (TABLE_BYTES / 2);
         fill_table(bits, columns, 6, n_vectors, to);
         fill_table(bits, columns + 6, 5, n_vectors, to + 64 * ENTRY_BYTES);
         fill_table(bits, columns + 11, 5, n_vectors, to + 96 * ENTRY_BYTES);
@@ -131,8 +139,8 @@ QN_INLINE void fill_tables(bool bits, size_t n_vectors, struct table_scratch *s)
         static const uint8_t last[] = { 63, 95, 127, 191, 223, 255 }; /* sums of all columns of their tables */
         __m256i minus = _mm256_setzero_si256();
         for (size_t i = 0; i < sizeof last; i++)
-            minus = _mm256_sub_epi16(minus, load32(entry_at(s->tables, last[i]) + v));
-        _mm256_store_si256((__m256i *)(void *)s->minus + v, minus);
+            minus = _mm256_sub_epi16(minus, load32(entry_at(tables->entries, last[i]) + v));
+        _mm256_store_si256((__m256i *)(void *)tables->minus + v, minus);
     }
 }
 
@@ -179,20 +187,18 @@ QN_INLINE void unpack_offsets_2bit(const uint8_t *p, uint16_t *offsets)
     }
 }
 
-/* Adds a group of one row to its partial sums of 16 * n_vectors tokens; `begin`: they are zero. */
-QN_INLINE void add_row(bool bits, const struct table_scratch *s, const uint16_t *offsets, size_t n_vectors,
-                       const __m256 *act_scale, float scale, __m256i even, bool begin, float *partial)
+/* Adds a group's entries of one row: sums of 16 * n_vectors tokens. */
+QN_INLINE void sum_entries(bool bits, const struct tables *tables, const uint16_t *offsets, size_t n_vectors,
+                           __m256i sum[2])
 {
     const size_t n_fields = bits ? 6 : MAX_FIELDS;
-    const __m256 row_scale = _mm256_set1_ps(scale);
-    __m256i sum[2];
     QN_UNROLLED
     for (size_t field = 0; field < n_fields; field++) {
         /* Of 2-bit weights the upper bits first. Entries of the tables before: 64, 32 and 32 for each half word. */
         const size_t half = field / 3 % 2, i = field % 3, bit = 1 - field / 6;
         const size_t before = half * 128 + (i ? 32 + 32 * i : 0);
         const size_t at = bits ? field * TABLE_ROWS : (bit * 3 + i) * 2 * TABLE_ROWS + half;
-        const uint8_t *entry = s->tables + offsets[at];
+        const uint8_t *entry = tables->entries + offsets[at];
         __asm__("" : "+r"(entry)); /* one addition: loads with an index register are two operations on Intel's cores */
         entry += before * ENTRY_BYTES;
         QN_UNROLLED
@@ -200,14 +206,38 @@ QN_INLINE void add_row(bool bits, const struct table_scratch *s, const uint16_t 
             const __m256i words = load32(entry + 32 * v);
             sum[v] = field ? _mm256_add_epi16(sum[v], words) : words;
             if (!bits && field == 5) /* twice the upper bits, minus one for each weight */
-                sum[v] = _mm256_add_epi16(_mm256_slli_epi16(sum[v], 1), load32(s->minus + 16 * v));
+                sum[v] = _mm256_add_epi16(_mm256_slli_epi16(sum[v], 1), load32(tables->minus + 16 * v));
             /* In this order: gcc would add all of a vector's entries first, and keep their addresses in memory. */
             __asm__ volatile("" : "+x"(sum[v]));
         }
     }
+}
+
+/* Widens the sums of the even tokens, or of the odd ones, times a factor. */
+QN_INLINE __m256i widen(__m256i sum, bool odd, int factor)
+{
+    return _mm256_madd_epi16(sum, _mm256_set1_epi32(odd ? factor << 16 : factor));
+}
+
+/* Adds a group of one row to its partial sums of 16 * n_vectors tokens; `begin`: they are zero. */
+QN_INLINE void add_row(bool bits, bool hilo, const struct table_scratch *s, const uint16_t *offsets, size_t n_vectors,
+                       const __m256 *act_scale, float scale, __m256i even, bool begin, float *partial)
+{
+    const __m256 row_scale = _mm256_set1_ps(scale);
+    __m256i sum[2], sum_lo[2];
+    sum_entries(bits, &s->tables, offsets, n_vectors, sum);
+    if (hilo)
+        sum_entries(bits, &s->tables_lo, offsets, n_vectors, sum_lo);
     QN_UNROLLED
     for (size_t v = 0; v < n_vectors; v++) {
-        const __m256i tokens[2] = { _mm256_madd_epi16(sum[v], even), _mm256_srai_epi32(sum[v], 16) };
+        __m256i tokens[2];
+        if (hilo) {
+            tokens[0] = _mm256_add_epi32(widen(sum[v], false, QN_HILO_BASE), widen(sum_lo[v], false, 1));
+            tokens[1] = _mm256_add_epi32(widen(sum[v], true, QN_HILO_BASE), widen(sum_lo[v], true, 1));
+        } else {
+            tokens[0] = _mm256_madd_epi16(sum[v], even);
+            tokens[1] = _mm256_srai_epi32(sum[v], 16);
+        }
         QN_UNROLLED
         for (size_t i = 0; i < 2; i++) {
             float *to = partial + 16 * v + 8 * i;
@@ -219,8 +249,8 @@ QN_INLINE void add_row(bool bits, const struct table_scratch *s, const uint16_t 
 }
 
 /* Adds a group of all rows to partial sums. */
-QN_INLINE void add_rows(bool bits, const struct table_scratch *s, size_t n_rows, size_t n_vectors, bool begin,
-                        float (*partial)[TABLE_TOKENS])
+QN_INLINE void add_rows(bool bits, bool hilo, const struct table_scratch *s, size_t n_rows, size_t n_vectors,
+                        bool begin, float (*partial)[TABLE_TOKENS])
 {
     __m256 act_scale[4];
     __m256i even = _mm256_set1_epi32(1);
@@ -229,14 +259,14 @@ QN_INLINE void add_rows(bool bits, const struct table_scratch *s, size_t n_rows,
     for (size_t i = 0; i < 2 * n_vectors; i++)
         act_scale[i] = _mm256_load_ps(s->act_scale + 8 * i);
     for (size_t row = 0; !bits && row < n_rows; row++)
-        add_row(false, s, s->offsets + 2 * row, n_vectors, act_scale, s->scale[row], even, begin, partial[row]);
+        add_row(false, hilo, s, s->offsets + 2 * row, n_vectors, act_scale, s->scale[row], even, begin, partial[row]);
     for (size_t at = 0; bits && at < n_rows; at += 16) {
         const size_t row = at / QN_PANEL_ROWS * QN_PANEL_ROWS + at / 32 % 2 * 8 + at / 16 % 2 * 32;
         for (size_t i = 0; i < 8; i++) {
             const uint16_t *offsets = s->offsets + at + 2 * i;
             const size_t r = row + i;
-            add_row(true, s, offsets, n_vectors, act_scale, s->scale[r], even, begin, partial[r]);
-            add_row(true, s, offsets + 1, n_vectors, act_scale, s->scale[r + 16], even, begin, partial[r + 16]);
+            add_row(true, hilo, s, offsets, n_vectors, act_scale, s->scale[r], even, begin, partial[r]);
+            add_row(true, hilo, s, offsets + 1, n_vectors, act_scale, s->scale[r + 16], even, begin, partial[r + 16]);
         }
     }
 }
@@ -329,10 +359,11 @@ static void store_sums(const float (*sums)[TABLE_TOKENS], size_t n_rows, size_t 
 
 /* Computes a job. The partial sums of a canonical sum are computed one after the other, in the order in which its tree
  * adds them: that of their numbers with reversed bits. */
-QN_INLINE void table_tile(bool bits, size_t block_groups, const struct table_job *job, size_t n_vectors,
+QN_INLINE void table_tile(bool bits, bool hilo, size_t block_groups, const struct table_job *job, size_t n_vectors,
                           struct table_scratch *s)
 {
     static const uint8_t order[QN_LANES] = { 0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15 };
+    const int16_t(*columns)[TABLE_TOKENS] = (const int16_t(*)[TABLE_TOKENS])s->columns;
     const size_t n_groups = job->weights->stored.n_cols / QN_QUANT_GROUP;
     size_t level = 0;
     for (size_t k = 0; k < QN_LANES; k++, level++) {
@@ -342,12 +373,17 @@ QN_INLINE void table_tile(bool bits, size_t block_groups, const struct table_job
         for (size_t group = order[k]; group < n_groups; group += QN_LANES) {
             const size_t after = group + QN_LANES, then = order[(k + 1) % QN_LANES];
             read_group(bits, block_groups, job, group, after < n_groups ? after : then < n_groups ? then : 0, s);
-            read_columns(bits, job, group, n_vectors, s);
-            fill_tables(bits, n_vectors, s);
+            read_act_scales(job, group, s);
+            read_columns(bits, job, job->acts->codes[QN_ACT_PLAIN], group, n_vectors, s);
+            fill_tables(bits, columns, n_vectors, &s->tables);
+            if (hilo) {
+                read_columns(bits, job, job->acts->codes_lo[QN_ACT_PLAIN], group, n_vectors, s);
+                fill_tables(bits, columns, n_vectors, &s->tables_lo);
+            }
             if (group < QN_LANES)
-                add_rows(bits, s, job->n_rows, n_vectors, true, partial);
+                add_rows(bits, hilo, s, job->n_rows, n_vectors, true, partial);
             else
-                add_rows(bits, s, job->n_rows, n_vectors, false, partial);
+                add_rows(bits, hilo, s, job->n_rows, n_vectors, false, partial);
         }
         size_t n_pairs = 0;
         for (size_t pairs = k; pairs & 1; pairs >>= 1)
@@ -357,9 +393,9 @@ QN_INLINE void table_tile(bool bits, size_t block_groups, const struct table_job
     }
 }
 
-QN_INLINE void table_loop(bool bits, size_t block_groups, const qn_packed_matrix *weights, size_t row, size_t n_rows,
-                          const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out,
-                          size_t out_stride, void *scratch)
+QN_INLINE void table_loop(bool bits, bool hilo, size_t block_groups, const qn_packed_matrix *weights, size_t row,
+                          size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
+                          float *out, size_t out_stride, void *scratch)
 {
     struct table_scratch *s = scratch;
     /* Blocks of nearly the same size: a small one would need the same tables. */
@@ -374,9 +410,9 @@ QN_INLINE void table_loop(bool bits, size_t block_groups, const qn_packed_matrix
                                            .first = first + t,
                                            .n_tokens = n_tokens - t < TABLE_TOKENS ? n_tokens - t : TABLE_TOKENS };
             if (job.n_tokens > TABLE_TOKENS / 2)
-                table_tile(bits, block_groups, &job, 2, s);
+                table_tile(bits, hilo, block_groups, &job, 2, s);
             else
-                table_tile(bits, block_groups, &job, 1, s);
+                table_tile(bits, hilo, block_groups, &job, 1, s);
             store_sums((const float(*)[TABLE_TOKENS])s->partial[0], job.n_rows, job.n_tokens, accumulate,
                        out + (first + t) * out_stride + row, out_stride);
         }
@@ -386,8 +422,12 @@ QN_INLINE void table_loop(bool bits, size_t block_groups, const qn_packed_matrix
     static void name(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,    \
                      size_t n_tokens, bool accumulate, float *out, size_t out_stride, void *scratch)                   \
     {                                                                                                                  \
-        table_loop(bits, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride,       \
-                   scratch);                                                                                           \
+        if (acts->hilo)                                                                                                \
+            table_loop(bits, true, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out,         \
+                       out_stride, scratch);                                                                           \
+        else                                                                                                           \
+            table_loop(bits, false, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out,        \
+                       out_stride, scratch);                                                                           \
     }
 
 TABLES(tables_q1_0, true, QN_Q1_0_WEIGHTS / QN_QUANT_GROUP)
