@@ -54,7 +54,7 @@ typedef struct qn_draft_options {
     const qn_device *device;
     const qn_sampling *sampling;
     qn_jump_forward jump_forward;
-    qn_draft_kind kind; /* not QN_DRAFT_AUTO */
+    qn_draft_kind kind; /* QN_DRAFT_AUTO: the look-up, and the draft head if the model has one */
     bool always;
     size_t most; /* 0: the default */
     float simulated;
