@@ -121,8 +121,8 @@ typedef struct qn_model_params {
      * log. QN_DRAFT_MTP: a model that cannot have it is not loaded: QN_ERR_UNSUPPORTED. All others: without it.
      * QN_DRAFT_DFLASH: the same for draft_model. */
     qn_draft_kind draft;
-    /* The GGUF file of a drafter for this model, on the CPU (docs/speculation.md): a small model with the same vocabulary
-     * (QN_DRAFT_MODEL), whose caches take a part of `memory`, or a block drafter of the architecture dflash
+    /* The GGUF file of a drafter for this model, on the CPU (docs/speculation.md): a small model with the same
+     * vocabulary (QN_DRAFT_MODEL), whose caches take a part of `memory`, or a block drafter of the architecture dflash
      * (QN_DRAFT_DFLASH). It runs on the same threads, and the model's own block for multi-token prediction is then not
      * used. NULL: none. QN_ERR_UNSUPPORTED or QN_ERR_FORMAT, with the reason, if it cannot serve this model. */
     const char *draft_model;

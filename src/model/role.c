@@ -52,8 +52,7 @@ qn_file_role qn_file_role_of(const qn_gguf *file)
         return QN_FILE_PROJECTOR;
     if (is_text(file, "general.type", "imatrix"))
         return QN_FILE_IMATRIX;
-    return is_drafter_architecture(architecture) || qn_file_is_mtp_block(file) ? QN_FILE_DRAFTER
-                                                                                       : QN_FILE_MODEL;
+    return is_drafter_architecture(architecture) || qn_file_is_mtp_block(file) ? QN_FILE_DRAFTER : QN_FILE_MODEL;
 }
 
 bool qn_file_role_read(const char *path, qn_file_role *role)

@@ -20,7 +20,8 @@ qn_file_role qn_file_role_of(const qn_gguf *file);
  * layer, by which llama.cpp tells such files, too. */
 bool qn_file_is_mtp_block(const qn_gguf *file);
 
-/* qn_file_role_read - the same as qn_file_role_of for a path, of a split model any of its files. False if it cannot be opened. */
+/* qn_file_role_read - the same as qn_file_role_of for a path, of a split model any of its files. False if it cannot be
+ * opened. */
 bool qn_file_role_read(const char *path, qn_file_role *role);
 
 #endif

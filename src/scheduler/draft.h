@@ -64,8 +64,8 @@ typedef struct qn_draft_options {
     const qn_device *device;
     const qn_sampling *sampling;
     qn_jump_forward jump_forward;
-    qn_draft_kind kind;    /* QN_DRAFT_AUTO: QN_DRAFT_NGRAM, and the draft model or else the draft head, if there is one:
-                              the proposal of which most is expected */
+    qn_draft_kind kind; /* QN_DRAFT_AUTO: QN_DRAFT_NGRAM, and the draft model or else the draft head, if there is one:
+                           the proposal of which most is expected */
     const qn_model *draft; /* the draft model; NULL: there is none */
     size_t block;          /* rows of a block of the draft head (qn_plan_head); 0: it makes chains */
     bool always;
