@@ -44,7 +44,7 @@ def walk(proposed, ids, start, depth):
     """Steps and, of each place in the draft, how often it was reached and accepted. proposed [N, DEPTH]; a token is known at start + 1."""
     counts, p = np.zeros((depth, 2), int), start
     steps = 0
-    while p + 1 + depth < len(ids):
+    while p + 1 + DEPTH < len(ids):
         n = 0
         while n < depth:
             right = proposed[p][n] == ids[p + 2 + n]
@@ -80,7 +80,7 @@ def measured(texts, trunk, block, w, temperature, generator):
                 known[0] += steps
                 known[1] += counts
     return {how: {depth: {"steps": steps, "accepted": (c[:, 1] / c[:, 0]).round(4).tolist(),
-                          "tokens_a_step": round(1 + c[:, 1].sum() / steps, 4)} for depth, (steps, c) in by.items()}
+                          "tokens_a_step": round(float(1 + c[:, 1].sum() / steps), 4)} for depth, (steps, c) in by.items()}
             for how, by in sums.items()}
 
 
