@@ -26,7 +26,7 @@ def main():
     parser.add_argument("--quern", required=True)
     parser.add_argument("--work", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--minutes", type=float, nargs=2, default=(12, 45), metavar=("TEXTS", "TRAIN"))
+    parser.add_argument("--minutes", type=float, nargs=2, default=(12, 38), metavar=("TEXTS", "TRAIN"))
     parser.add_argument("stages", nargs="*", metavar="STAGE")
     a = parser.parse_args()
     unknown = [s for s in a.stages if s not in STAGES]

@@ -20,8 +20,8 @@ from common import log, save, save_json
 
 TEMPERATURES = (0, 0.6, 0.6, 0.8, 1.0)
 ANSWER_TOKENS = 200
-# Held-out beginnings: how many of each kind, and what is written from them at each temperature.
-HELD_OUT = 24
+# Texts from held-out beginnings, half at each temperature.
+HELD_OUT = 96
 HELD_OUT_TEMPERATURES = (0, 0.6)
 WATCHED_ROWS = 16
 # A row's hidden states cost as much as a step with it: they are few, and met several times.
@@ -64,7 +64,7 @@ def write(work, name, lines, quern, model, seconds):
 
 
 def documents(work, name):
-    """[(text before, text written)] of the requests that were answered: whole documents if the text ended by itself."""
+    """[(text before, text written, temperature)] of the requests that were answered: whole documents if the text ended by itself."""
     asked = {}
     with open(os.path.join(work, f"{name}.requests.jsonl"), encoding="utf-8") as f:
         for line in f:
@@ -113,7 +113,7 @@ def run(work, given, keys, quern, model, width, n_requests, seconds):
     held_out = [s for s in read if sift.is_held_out(s.text)]
     rng.shuffle(train)
     rng.shuffle(held_out)
-    write(work, "heldout", request_lines(held_out, rng, HELD_OUT_TEMPERATURES, 4 * HELD_OUT), quern, model, seconds)
+    write(work, "heldout", request_lines(held_out, rng, HELD_OUT_TEMPERATURES, HELD_OUT), quern, model, seconds)
     write(work, "own", request_lines(train, rng, TEMPERATURES, n_requests), quern, model, seconds)
     tok = tokenizer(keys)
     own = [b + w for b, w, _ in documents(work, "own")]
