@@ -283,7 +283,7 @@ def test_drafts_change_no_text(demo: pyquern.Model, monkeypatch: pytest.MonkeyPa
             assert plain.usage.drafted_tokens == 0 < 20 < drafted[1].usage.accepted_tokens
         counters = scheduler.counters()
         assert counters.drafted_tokens >= counters.accepted_tokens > 40
-    with pytest.raises(pyquern.UnsupportedError, match="mtp"):
-        pyquern.Scheduler(demo, draft="mtp")
+    with pytest.raises(pyquern.UnsupportedError, match="dflash"):
+        pyquern.Scheduler(demo, draft="dflash")
     with pytest.raises(pyquern.InvalidError, match="draft"):
         demo.generate(PROMPT, max_tokens=1, draft="fast")  # type: ignore[arg-type]

@@ -121,7 +121,7 @@ PY
     quern info "$work/long.gguf"
 }
 with_context 262144
-grep -qE '^memory      weights 9\.7 MiB, state 6\.3 MiB a sequence; [0-9.]+ [MGT]iB are available$' "$work/out" || fail "info: the memory"
+grep -qE '^memory      weights 10\.5 MiB, state 6\.3 MiB a sequence; [0-9.]+ [MGT]iB are available$' "$work/out" || fail "info: the memory"
 grep -qE '^KV for +4096 +32768 +262144 tokens$' "$work/out" || fail "info: the lengths"
 # 3 layers of 2 heads of 128: 3072 bytes a position in f16. With codes of 4 bits 3 * 2 * 2 * (64 + 4) = 816, but 3072 on the first page.
 grep -qE '^  f16 +12\.0 MiB +96\.0 MiB +768\.0 MiB  (fits|does not fit|fits up to [0-9]+ tokens)$' "$work/out" || fail "info: the cache in f16"

@@ -31,11 +31,11 @@ for command in "run -p x" "bench -p 8 -n 0 -r 1"; do
         "$work/err" || fail "$command --verbose"
 done
 # Memory that holds fewer tokens in f16 than are wanted: codes are used, and said; unless a format is given.
-quern run -m "$QN_SOURCE_DIR/models/quern-demo.gguf" --device cpu -p hello -n 1 --memory 16M -c 4000
+quern run -m "$QN_SOURCE_DIR/models/quern-demo.gguf" --device cpu -p hello -n 1 --memory 18M -c 4000
 grep -qE '^quern: note: the memory holds [0-9]+ tokens of context in f16, [0-9]+ in aura8, which is used; ' "$work/err" ||
     fail "run: codes where f16 does not fit"
 for options in "-c 2000" "-c 4000 --kv f16" "-c 4000 -q"; do
-    quern run -m "$QN_SOURCE_DIR/models/quern-demo.gguf" --device cpu -p hello -n 1 --memory 16M $options
+    quern run -m "$QN_SOURCE_DIR/models/quern-demo.gguf" --device cpu -p hello -n 1 --memory 18M $options
     { [ $status -eq 0 ] && ! grep -q 'which is used' "$work/err"; } || fail "run $options: another format"
 done
 # The context fills: that is success, and said.

@@ -13,7 +13,7 @@ import hadamard
 from common import fail, log
 from network import is_matrix, shapes
 from rows import SPECIAL
-from ternary import GROUP, Basis, quantise, signs_of, stored
+from ternary import GROUP, quantise, signs_of, stored
 
 CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
           "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
@@ -33,7 +33,7 @@ def encode_ptq1_0(scale, codes):
     return blocks.reshape(-1)
 
 
-def tensor(name, latent, basis):
+def tensor(name, latent):
     """What trained weights of this name are in the file."""
     if is_matrix(name, latent.shape):
         scale, codes = quantise(latent)
@@ -97,8 +97,7 @@ def keys_of(s):
 
 def run(work, sizes, out):
     latent = torch.load(os.path.join(work, "qat.pt"), map_location="cpu")
-    basis = Basis(sizes, torch.device("cpu"))
-    tensors = [tensor(n, latent[n], basis) for n in shapes(sizes)]
+    tensors = [tensor(n, latent[n]) for n in shapes(sizes)]
     keys = {**keys_of(sizes), **vocabulary(os.path.join(work, "tokenizer.json")), **rotation(sizes)}
     ggufio.write(out + ".part", keys, tensors)
     size = os.path.getsize(out + ".part")

@@ -67,11 +67,11 @@ def rms_norm(x, weight, eps):
     return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * weight).to(x.dtype)
 
 
-def rope(x, s):
-    """Halves of the first n_rot values of a head turn together."""
+def rope(x, s, first=0):
+    """Halves of the first n_rot values of a head turn together. first: the position of row 0."""
     half = s.n_rot // 2
     frequency = s.base ** (-torch.arange(0, s.n_rot, 2, device=x.device, dtype=torch.float32) / s.n_rot)
-    angle = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)[:, None, None] * frequency
+    angle = torch.arange(first, first + x.shape[1], device=x.device, dtype=torch.float32)[:, None, None] * frequency
     cos, sin = angle.cos(), angle.sin()
     a, b = x[..., :half].float(), x[..., half:s.n_rot].float()
     return torch.cat([(a * cos - b * sin).to(x.dtype), (a * sin + b * cos).to(x.dtype), x[..., s.n_rot:]], -1)

@@ -8,10 +8,10 @@ SPDX-License-Identifier: Apache-2.0
 import torch
 
 
-def orthogonal(m):
-    """About U V^T of m = U D V^T, for stacks [n, r, c]."""
+def orthogonal(m, dtype):
+    """About U V^T of m = U D V^T, for stacks [n, r, c]; computed in this type."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = m.bfloat16() if m.is_cuda else m
+    x = m.to(dtype)
     turned = x.shape[-2] > x.shape[-1]
     x = x.mT if turned else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
@@ -22,15 +22,15 @@ def orthogonal(m):
 
 
 class Muon:
-    def __init__(self, stacks, momentum=0.95, decay=0.01):
-        self.stacks, self.momentum, self.decay = stacks, momentum, decay
+    def __init__(self, stacks, dtype, momentum=0.95, decay=0.01):
+        self.stacks, self.dtype, self.momentum, self.decay = stacks, dtype, momentum, decay
         self.buffers = [torch.zeros_like(s) for s in stacks]
 
     @torch.no_grad()
     def step(self, grads, rate):
         for stack, grad, buffer in zip(self.stacks, grads, self.buffers):
             buffer.lerp_(grad, 1 - self.momentum)
-            update = orthogonal(grad.lerp(buffer, self.momentum))
+            update = orthogonal(grad.lerp(buffer, self.momentum), self.dtype)
             factor = max(1, stack.shape[-2] / stack.shape[-1]) ** 0.5
             stack.mul_(1 - rate * self.decay).add_(update.float(), alpha=-rate * factor)
 

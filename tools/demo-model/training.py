@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from common import fail, log, save_json
-from network import Network, initial, is_matrix, shapes
+from network import Network, initial, is_matrix
 from optimizer import AdamW, Muon
 from rows import END_OF_TEXT, PAD
 from ternary import Basis, stored
@@ -27,12 +27,13 @@ WARM_UP = 100
 
 
 class Weights:
-    """Latent weights, and what the network sees of them. basis: None, or that of ternary weights."""
+    """Latent weights, and what the network sees of them. basis: None, or that of ternary weights. dtype: of matrices as they are
+    seen, by default bfloat16 on a GPU."""
 
-    def __init__(self, sizes, weights, basis, device):
-        self.basis, self.dtype = basis, torch.bfloat16 if device.type == "cuda" else torch.float32
+    def __init__(self, weights, basis, device, dtype=None):
+        self.basis, self.dtype = basis, dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
         groups = {}
-        for name, shape in shapes(sizes).items():
+        for name, shape in ((n, tuple(w.shape)) for n, w in weights.items()):
             # Matrices of one shape and way to be turned share a stack; the tables and small ones are trained another way.
             own = name if not is_matrix(name, shape) or not name.startswith("blk.") else ""
             groups.setdefault((own or name.endswith("ssm_out.weight"), shape), []).append(name)
@@ -46,7 +47,7 @@ class Weights:
             self.leaves.append([s.detach().requires_grad_() for s in seen])
         self.by_muon = [is_matrix(names[0], stack.shape[1:]) and names[0].startswith("blk.")
                         for names, stack in zip(self.names, self.latent)]
-        self.muon = Muon([w for w, m in zip(self.latent, self.by_muon) if m])
+        self.muon = Muon([w for w, m in zip(self.latent, self.by_muon) if m], self.dtype)
         self.adam = AdamW([w for w, m in zip(self.latent, self.by_muon) if not m])
         self.refresh()
 
@@ -182,16 +183,16 @@ def run(stage, work, sizes, device, seconds, fixed_steps):
     if stage == "train":
         first = initial(sizes, torch.Generator().manual_seed(6))
         first = {n: (-w).log() if n.endswith("ssm_a") else w for n, w in first.items()}
-        weights, by_text = Weights(sizes, first, None, device), fused(text_loss)
+        weights, by_text = Weights(first, None, device), fused(text_loss)
 
         def loss_of(w, ids, target):
             return [by_text(network.hidden(w, ids), w["output.weight"], target)]
     else:
         trained = torch.load(os.path.join(work, "train.pt"), map_location=device)
-        teacher = {n: w.detach() for n, w in Weights(sizes, trained, None, device).network().items()}
+        teacher = {n: w.detach() for n, w in Weights(trained, None, device).network().items()}
         basis = Basis(sizes, device)
         latent = {n: basis.rotated(n, w) if is_matrix(n, w.shape) else w for n, w in trained.items()}
-        weights, taught = Weights(sizes, latent, basis, device), fused(distillation_loss)
+        weights, taught = Weights(latent, basis, device), fused(distillation_loss)
 
         def loss_of(w, ids, target):
             with torch.no_grad():
