@@ -24,7 +24,7 @@ Message = Mapping[str, Any] | ChatCompletion
 """A message in OpenAI's form, or an answer to continue."""
 
 Draft = Literal["auto", "off", "ngram", "mtp", "dflash", "model"]
-"""Where drafted tokens come from (docs/speculation.md). The last three are not supported yet."""
+"""Where drafted tokens come from (docs/speculation.md). "dflash" needs a drafter and "model" is not supported yet."""
 
 ToolChoice = Literal["auto", "required", "none"] | Mapping[str, Any]
 
