@@ -21,11 +21,10 @@ for temp in 0 0.5; do
 done
 
 for command in run chat serve bench; do
-    for draft in dflash model; do
-        refuses 2 "--draft: $draft is not supported yet; auto, off, ngram and mtp are" $command -m "$demo" --draft $draft
-    done
+    refuses 2 '--draft: model is not supported yet; auto, off, ngram, mtp and dflash are' $command -m "$demo" --draft model
+    refuses 2 '--draft: dflash needs --draft-model FILE' $command -m "$demo" --draft dflash
 done
-refuses 2 '--draft: dflash is not supported yet' batch -m "$demo" --draft dflash "$work/in" "$work/out2"
+refuses 2 '--draft: dflash needs --draft-model FILE' batch -m "$demo" --draft dflash "$work/in" "$work/out2"
 refuses 2 "--draft: 'fast'" run -m "$demo" --draft fast x
 refuses 2 '--accept: needs --draft' bench -m "$demo" --accept 0.5
 refuses 2 '--draft-tokens: needs --draft' bench -m "$demo" --draft-tokens 3
