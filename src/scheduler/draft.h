@@ -56,7 +56,7 @@ typedef struct qn_draft_options {
     const qn_device *device;
     const qn_sampling *sampling;
     qn_jump_forward jump_forward;
-    qn_draft_kind kind; /* QN_DRAFT_AUTO: both the draft head, if there is one, and QN_DRAFT_NGRAM */
+    qn_draft_kind kind; /* QN_DRAFT_AUTO: the look-up, and the draft head if the model has one */
     size_t block;       /* rows of a block of the draft head (qn_plan_head); 0: it makes chains */
     bool always;
     size_t most; /* 0: the default */

@@ -113,7 +113,7 @@ static void find_drafts(const qn_scheduler *s, const qn_request_params *p, qn_re
     const qn_draft_forced *forced = &s->forced_draft;
     const qn_draft_kind asked = p->draft == QN_DRAFT_AUTO ? s->params.draft : p->draft,
                         kind = asked == QN_DRAFT_AUTO ? forced->kind : asked,
-                        found = kind != QN_DRAFT_AUTO || !s->overlaps ? kind : QN_DRAFT_OFF;
+                        found = kind == QN_DRAFT_AUTO && s->overlaps ? QN_DRAFT_OFF : kind;
     const qn_draft_options options = { .device = s->model->device,
                                        .sampling = &p->sampling,
                                        .jump_forward = p->jump_forward,

@@ -364,6 +364,32 @@ TEST(the_drafter_that_expects_more_is_used)
     assert_int_equal(qn_draft_offer_head(&d, 15), 0);
 }
 
+/* By default both draft. */
+TEST(kinds_have_their_drafters)
+{
+    static const qn_draft_kind kinds[] = { QN_DRAFT_AUTO, QN_DRAFT_NGRAM, QN_DRAFT_MTP, QN_DRAFT_OFF };
+    static struct answer a;
+    bool idle;
+    force(NULL);
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
+        qn_request_params params = request_of(1, &a);
+        params.draft = kinds[i];
+        submit_request(s, &params);
+        for (int step = 0; step < 8; step++)
+            assert_ok(qn_scheduler_step(s, &idle));
+        assert_int_equal(s->n_running, 1);
+        const qn_drafts *d = &s->running[0]->drafts;
+        label("%s", qn_draft_name(kinds[i]));
+        assert_true(d->proposes == (kinds[i] != QN_DRAFT_OFF));
+        assert_true(!d->proposes || d->has_head == (kinds[i] != QN_DRAFT_NGRAM));
+        assert_true((d->drafter != NULL) == (kinds[i] == QN_DRAFT_AUTO || kinds[i] == QN_DRAFT_NGRAM));
+        assert_false(d->always);
+        qn_scheduler_wait(s);
+        qn_scheduler_free(s);
+    }
+}
+
 TEST(models_without_the_block_are_refused)
 {
     qn_model *other;
