@@ -19,8 +19,8 @@ struct fixture {
     qn_executor *executor;
 };
 
-/* Adds the plan of x->file, with the draft head of a drafter, or of its own if it has one that can be used, and an executor
- * of n_threads threads with x->kernels. */
+/* Adds the plan of x->file, with the draft head of a drafter, or of its own if it has one that can be used, and an
+ * executor of n_threads threads with x->kernels. */
 static inline void build_executor_with(struct fixture *x, const qn_gguf *drafter, int n_threads, size_t max_rows,
                                        size_t n_ctx)
 {
