@@ -2,7 +2,7 @@
 #include "model/dflash.h"
 
 #include "base/memory.h"
-#include "model/architectures.h"
+#include "model/hparams.h"
 #include "model/keys.h"
 #include "plan/limits.h"
 

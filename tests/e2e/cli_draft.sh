@@ -92,6 +92,27 @@ quern bench -m "$mtp" -p 0 -n 60 -r 2 --draft mtp --accept 1 --draft-tokens 3 --
 [ $status -eq 0 ] || fail "bench --draft mtp"
 grep -q '"draft":"mtp"' "$work/out" || fail "bench --draft mtp: $(cat "$work/out")"
 
+# A block drafter: a file of its own.
+drafter=$QN_SOURCE_DIR/tests/golden/scheduler-dflash.gguf
+for temp in 0 0.5; do
+    quern run -m "$without" --device cpu --temp $temp --seed 5 -n 60 --draft off "$text"
+    cp "$work/out" "$work/plain"
+    for draft in auto dflash; do
+        QN_DRAFT=dflash quern run -m "$without" --device cpu --temp $temp --seed 5 -n 60 --draft $draft --draft-model "$drafter" "$text"
+        [ $status -eq 0 ] || fail "--draft $draft with a drafter"
+        cmp -s "$work/out" "$work/plain" || fail "--draft $draft, --temp $temp: another text with a drafter"
+    done
+    QN_DRAFT=dflash quern run -m "$without" --device cpu --temp $temp --seed 5 -n 60 --draft-model "$drafter" "$text"
+    grep -Eq 'tok/s, [0-9.]+ tokens/step \([0-9]+ of [0-9]+ drafted\); peak' "$work/err" || fail "QN_DRAFT=dflash: no drafts"
+done
+refuses 2 '--draft: dflash needs --draft-model FILE' run -m "$without" --draft dflash x
+refuses 2 '--draft-model: it is not used with --draft ngram' run -m "$without" --draft ngram --draft-model "$drafter" x
+refuses 1 "architecture other than 'dflash'" run -m "$without" --device cpu --draft-model "$mtp" x
+refuses 1 'a drafter for hidden states of 128 elements' run -m "$demo" --device cpu --draft-model "$drafter" x
+quern bench -m "$without" --device cpu -p 0 -n 60 -r 2 --draft dflash --draft-model "$drafter" --accept 1 --draft-tokens 3 --format json
+[ $status -eq 0 ] || fail "bench --draft dflash"
+grep -q '"draft":"dflash"' "$work/out" || fail "bench --draft dflash: $(cat "$work/out")"
+
 # Three drafted tokens, each accepted with a chance of 1: four tokens a step, but for the last ones and where a chunk of 64 ends.
 QN_DRAFT=ngram quern bench -m "$demo" -p 0 -n 60 -r 2 --draft ngram --accept 1 --draft-tokens 3 --format json
 [ $status -eq 0 ] || fail "bench --draft"

@@ -19,12 +19,12 @@ struct fixture {
     qn_executor *executor;
 };
 
-/* Adds the plan of x->file, with a draft head if it has one that can be used or there is a drafter, and an executor of
- * n_threads threads with x->kernels. */
+/* Adds the plan of x->file, with the draft head of a drafter, or of its own if it has one that can be used, and an
+ * executor of n_threads threads with x->kernels. */
 static inline void build_executor_with(struct fixture *x, const qn_gguf *drafter, int n_threads, size_t max_rows,
                                        size_t n_ctx)
 {
-    qn_model_head head = { 0 };
+    qn_model_head head;
     if (drafter)
         assert_ok(qn_model_build_with_drafter(x->file, drafter, &x->hparams, &x->plan));
     else

@@ -24,8 +24,7 @@ Message = Mapping[str, Any] | ChatCompletion
 """A message in OpenAI's form, or an answer to continue."""
 
 Draft = Literal["auto", "off", "ngram", "mtp", "dflash", "model"]
-"""Where drafted tokens come from (docs/speculation.md). "model" needs a Model with a draft_model; "mtp" and "dflash" are
-not supported yet."""
+"""Where drafted tokens come from (docs/speculation.md). "model" and "dflash" need a Model with a draft_model of that kind."""
 
 ToolChoice = Literal["auto", "required", "none"] | Mapping[str, Any]
 

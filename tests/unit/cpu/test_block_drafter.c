@@ -113,7 +113,7 @@ static size_t rows_after(const struct drafting *d, const struct memory *m, size_
 /* One draft step for n sequences, each after `length` tokens and with the token ids[length]. */
 static void draft(struct drafting *d, struct memory *const *m, size_t n, size_t length, struct block *const *found)
 {
-    static float logits[SEQUENCES * MAX_BLOCK][MAX_VOCAB];
+    static float logits[SEQUENCES * MAX_BLOCK * MAX_VOCAB];
     qn_row rows[SEQUENCES * MAX_BLOCK];
     uint32_t logit_rows[SEQUENCES * MAX_BLOCK];
     const size_t n_rows = rows_after(d, m[0], length), n_vocab = d->x.plan.n_vocab;
@@ -133,12 +133,12 @@ static void draft(struct drafting *d, struct memory *const *m, size_t n, size_t 
                            .n_rows = n * n_rows,
                            .logit_rows = logit_rows,
                            .n_logit_rows = n_logits,
-                           .logits = logits[0] };
+                           .logits = logits };
     qn_executor_run(d->x.executor, &step);
     for (size_t k = 0; k < n; k++) {
         memset(found[k], 0, sizeof *found[k]);
         for (size_t i = 0; i + 1 < n_rows; i++)
-            memcpy(found[k]->logits[i], logits[0] + (k * (n_rows - 1) + i) * n_vocab, n_vocab * sizeof(float));
+            memcpy(found[k]->logits[i], logits + (k * (n_rows - 1) + i) * n_vocab, n_vocab * sizeof(float));
         append_memory(m[k], length);
     }
 }
