@@ -22,6 +22,7 @@ typedef struct qn_drafting {
     uint64_t n_loaded, n_loaded_passes; /* n_steps of the model's tables when they were copied */
     bool was_checked;                   /* the counts began anew in the copy */
     bool has_warned;
+    bool has_drafter; /* of the model's, constant: the draft head is of a drafter's file, not the model's own */
 } qn_drafting;
 
 /* qn_drafting_create - creates a model's data. row_cost: time of one more row before it was measured. pass_cost: time
