@@ -303,15 +303,23 @@ static void print_labels(const qn_gguf *file, const char *architecture)
     free(labels);
 }
 
-/* Prints the cache format that is forced, if the model does not allow any, and what needs memory; nothing for files
- * that cannot be run. */
+/* Prints whether the model drafts by a block of its own, the cache format that is forced, if the model does not allow
+ * any, and what needs memory; nothing for files that cannot be run. */
 static void print_kv(const qn_gguf *file, const char *device)
 {
     qn_hparams hparams;
     qn_plan plan;
+    qn_model_head head;
     char layers[192];
-    if (qn_model_build(file, &hparams, &plan) != QN_OK)
+    if (qn_model_build_with_head(file, &hparams, &plan, &head) != QN_OK)
         return;
+    if (head.is_there)
+        puts("drafts      mtp, by the file's block for multi-token prediction, on the CPU");
+    if (head.is_broken) {
+        fputs("drafts      without mtp: ", stdout);
+        qn_print_escaped(stdout, head.why, strlen(head.why));
+        putchar('\n');
+    }
     qn_plan_describe_kv_bias(&plan, layers, sizeof layers);
     if (plan.rank_head.n_rows)
         print_labels(file, hparams.architecture);

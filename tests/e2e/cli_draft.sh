@@ -49,6 +49,10 @@ for temp in 0 0.5; do
     [ $status -eq 0 ] || fail "QN_DRAFT=mtp without a block"
     ! grep -q drafted "$work/err" || fail "QN_DRAFT=mtp without a block: drafts"
 done
+quern info -m "$mtp"
+grep -q "^drafts *mtp, by the file's block" "$work/out" || fail "info: no block"
+quern info -m "$without"
+! grep -q '^drafts' "$work/out" || fail "info: a block"
 for command in run bench; do
     refuses 1 'draft: mtp: there is no block for multi-token prediction (nextn)' $command -m "$without" --draft mtp
 done
