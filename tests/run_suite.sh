@@ -104,6 +104,7 @@ stage_more() {
     if [ -e "$build/CMakeCache.txt" ]; then
         QN_DRAFT=ngram run drafts "$build" -L '^drafts$'
         QN_DRAFT=mtp run drafts-mtp "$build" -L '^mtp$'
+        QN_DRAFT=dflash run drafts-dflash "$build" -L '^dflash$'
     fi
 
     # test_scheduler_random covers the code of the scheduler's tests, and they run with TSan. test_gpu_code runs the installed compilers,

@@ -144,8 +144,10 @@ static qn_status create_locks(qn_model *model)
     QN_TRY(qn_kept_list_create(&model->kept));
     model->has_lock = true;
     const double pass_cost = (double)qn_plan_draft_bytes(&model->plan) / (double)qn_plan_weight_bytes(&model->plan);
-    return qn_drafting_create(model->device->vtable->launch ? QN_GPU_ROW_COST : QN_CPU_ROW_COST, pass_cost,
-                              &model->drafting);
+    QN_TRY(qn_drafting_create(model->device->vtable->launch ? QN_GPU_ROW_COST : QN_CPU_ROW_COST, pass_cost,
+                              &model->drafting));
+    model->drafting->has_drafter = model->drafter;
+    return QN_OK;
 }
 
 /* More threads than processors make each step wait for threads that do not run. */

@@ -85,6 +85,11 @@ static qn_status build_plan(const qn_gguf *file, const qn_architecture *architec
 static qn_status unknown_architecture(const qn_gguf *file, qn_string name)
 {
     char known[128];
+    if (qn_dflash_is_drafter(file))
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: a drafter for a model (architecture 'dflash'), not a model: it is for "
+                       "--draft-model",
+                       qn_gguf_path(file));
     qn_text_buffer text = QN_APPEND_TO(known);
     for (size_t i = 0; i < N_ARCHITECTURES; i++)
         qn_append(&text, "%s%s", i ? ", " : "", table[i].name);

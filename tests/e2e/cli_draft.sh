@@ -111,7 +111,6 @@ for temp in 0 0.5; do
 done
 refuses 2 '--draft: dflash needs --draft-model FILE' run -m "$without" --draft dflash x
 refuses 2 '--draft-model: it is not used with --draft ngram' run -m "$without" --draft ngram --draft-model "$drafter" x
-refuses 1 "architecture other than 'dflash'" run -m "$without" --device cpu --draft-model "$mtp" x
 refuses 1 'a drafter for hidden states of 128 elements' run -m "$demo" --device cpu --draft-model "$drafter" x
 quern bench -m "$without" --device cpu -p 0 -n 60 -r 2 --draft dflash --draft-model "$drafter" --accept 1 --draft-tokens 3 --format json
 [ $status -eq 0 ] || fail "bench --draft dflash"

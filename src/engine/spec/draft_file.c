@@ -1,10 +1,10 @@
 /* What a draft model's file is, and comparison of vocabularies. */
 #include "engine/spec/draft_file.h"
 
+#include "base/append.h"
 #include "model/dflash.h"
 #include "model/role.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- Kinds ---- */
@@ -52,15 +52,14 @@ static bool is_padding(const qn_tokenizer *tok, size_t token)
 
 static const char *printed(qn_string piece, char text[80])
 {
-    char *to = text;
-    for (size_t i = 0; i < piece.length && to < text + 64; i++) {
+    qn_text_buffer to = qn_append_to(text, 80);
+    for (size_t i = 0; i < piece.length && i < 16; i++) {
         const unsigned char byte = (unsigned char)piece.data[i];
         if (byte > 0x20 && byte < 0x7f && byte != '\\')
-            *to++ = (char)byte;
+            qn_append(&to, "%c", byte);
         else
-            to += snprintf(to, 5, "\\x%02x", byte);
+            qn_append(&to, "\\x%02x", byte);
     }
-    *to = 0;
     return text;
 }
 

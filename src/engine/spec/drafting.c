@@ -97,9 +97,11 @@ bool qn_drafting_count(qn_drafting *d, bool is_of_head, size_t n, size_t n_accep
 void qn_drafting_log(qn_drafting *d, qn_drafting *model, qn_log_fn on_log, void *user)
 {
     char line[192];
-    const char *reason = 2 * d->n_of_head > d->n_drafts
-                             ? "the model's block for multi-token prediction seems to be another model's"
-                             : "the text repeats little, or the drafter does not fit the model";
+    const char *reason =
+        2 * d->n_of_head > d->n_drafts
+            ? (model->has_drafter ? "the drafter seems to be for another model"
+                                  : "the model's block for multi-token prediction seems to be another model's")
+            : "the text repeats little, or the drafter does not fit the model";
     pthread_mutex_lock(&model->lock);
     const bool was_told = model->has_warned;
     model->has_warned = d->has_warned = true;

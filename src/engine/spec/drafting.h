@@ -23,6 +23,7 @@ typedef struct qn_drafting {
     uint64_t n_loaded, n_loaded_passes; /* n_steps of the model's tables when they were copied */
     bool was_checked;                   /* the counts began anew in the copy */
     bool has_warned;
+    bool has_drafter;       /* of the model's, constant: the draft head is of a drafter's file, not the model's own */
     qn_draft_record record; /* of a draft model's; the copy that is stored last remains */
 } qn_drafting;
 

@@ -132,6 +132,16 @@ TEST_EACH(broken_drafters_are_refused, struct edit, e, edits)
     free(bytes);
 }
 
+TEST(drafters_are_no_models)
+{
+    qn_gguf *file;
+    qn_hparams hparams;
+    qn_plan plan;
+    assert_ok(qn_gguf_open(QN_SOURCE_DIR "/tests/golden/qwen35-dflash.f16.gguf", &file));
+    assert_fails(qn_model_build(file, &hparams, &plan), QN_ERR_UNSUPPORTED, "a drafter for a model");
+    qn_gguf_close(file);
+}
+
 TEST(heads_without_codes_are_refused)
 {
     qn_gguf *file;

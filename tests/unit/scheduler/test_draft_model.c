@@ -20,9 +20,9 @@ static const char *source(const char *file)
 {
     static char paths[2][512];
     static size_t n;
-    char *path = paths[n++ % 2];
-    snprintf(path, sizeof paths[0], "%s/%s", QN_SOURCE_DIR, file);
-    return path;
+    const size_t i = n++ % 2;
+    snprintf(paths[i], sizeof paths[i], "%s/%s", QN_SOURCE_DIR, file);
+    return paths[i];
 }
 
 static int begin(void)
@@ -626,11 +626,9 @@ TEST(files_that_cannot_serve_are_refused)
     assert_refused(model, "/nowhere.gguf", QN_ERR_IO, "/nowhere.gguf");
     assert_refused(model, QN_SOURCE_DIR "/README.md", QN_ERR_FORMAT, "README.md");
     write_head(path, "dflash", "blk.0.attn_q.weight");
-    assert_refused(model, path, QN_ERR_UNSUPPORTED, "a drafter of the architecture dflash");
+    assert_refused(model, path, QN_ERR_FORMAT, "'dflash.block_count'");
     write_head(path, "eagle3", "fc.weight");
-    assert_refused(model, path, QN_ERR_UNSUPPORTED, "a drafter of the architecture eagle3");
-    write_head(path, "qwen35", "blk.24.nextn.eh_proj.weight");
-    assert_refused(model, path, QN_ERR_UNSUPPORTED, "a block for multi-token prediction");
+    assert_refused(model, path, QN_ERR_UNSUPPORTED, "a drafter of another architecture");
     write_head(path, "bert", "blk.0.attn_q.weight");
     assert_refused(model, path, QN_ERR_UNSUPPORTED, "architecture 'bert' is not supported");
     unlink(path);
