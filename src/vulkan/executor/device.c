@@ -79,7 +79,7 @@ qn_status qn_vk_device_create(int ordinal, const qn_device_params *params, qn_de
     *out = NULL;
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "device"));
     *model = (qn_vk_model){
-        .base = { .vtable = &vtable, .batch = BATCH },
+        .base = { .vtable = &vtable, .row_features = QN_ROW_HIDDEN, .batch = BATCH },
         .common = { .plan = params->plan, .team = params->team, .memory_limit = params->memory },
     };
     qn_hadamard_kernels_init(&model->common.hadamard, params->cpu);

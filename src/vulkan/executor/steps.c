@@ -5,6 +5,7 @@
 #include "device/rows.h"
 #include "gpu/batch.h"
 #include "gpu/embeddings.h"
+#include "gpu/hidden.h"
 #include "gpu/host_sampling.h"
 #include "kernels/rope/rope.h"
 
@@ -122,6 +123,27 @@ static qn_status finish(const struct batch *b, size_t first, size_t n)
                             : QN_OK;
 }
 
+/* Passes on the hidden states of the rows that have one. The trunk's results are still in the workspace. */
+static qn_status finish_hidden(const struct batch *b)
+{
+    const qn_vk_workspace *w = &b->model->workspace;
+    const int x = qn_gpu_logit_norm(b->model->common.plan)->norm.in;
+    const size_t bytes = b->model->common.plan->buffers[x].width * sizeof(float),
+                 at = (size_t)(w->buffers[x] - w->rows.address);
+    if (!qn_gpu_has_hidden(b->part.rows, b->part.n_rows))
+        return QN_OK;
+    for (size_t i = 0; i < b->n_pieces; i++) {
+        const qn_gpu_piece *piece = &b->model->pieces[i];
+        for (size_t row = 0; piece->rows && row < piece->n; row++) {
+            float *to = qn_gpu_hidden_of(&piece->rows[row]);
+            if (to)
+                QN_TRY(qn_vk_read(b->model->common.vk, to, &w->rows, at + (piece->row + row) * bytes, bytes));
+        }
+    }
+    qn_gpu_finish_hidden(b->model->common.plan, b->part.rows, b->part.n_rows);
+    return QN_OK;
+}
+
 static qn_status run_batch(struct batch *b, const qn_gpu_batching *batching)
 {
     qn_vk_model *model = b->model;
@@ -129,7 +151,8 @@ static qn_status run_batch(struct batch *b, const qn_gpu_batching *batching)
     prepare(b, batching);
     if (b->is_decode && b->recording.n <= most) {
         QN_TRY(run_decode(b));
-        return finish(b, 0, n_logits);
+        QN_TRY(finish(b, 0, n_logits));
+        return finish_hidden(b);
     }
     for (size_t first = 0, n; first < n_logits || !first; first += n ? n : 1) {
         n = n_logits - first < most ? n_logits - first : most;
@@ -137,7 +160,7 @@ static qn_status run_batch(struct batch *b, const qn_gpu_batching *batching)
         QN_TRY(qn_vk_run(model->common.vk, &model->commands));
         QN_TRY(finish(b, first, n));
     }
-    return QN_OK;
+    return finish_hidden(b);
 }
 
 qn_status qn_vk_run_step(qn_device *device, const qn_step *step)
