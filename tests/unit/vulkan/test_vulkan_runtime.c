@@ -1,10 +1,9 @@
 /* Memory, commands and the pool of a Vulkan device, on the drivers that compute on the CPU. Skipped without one. */
 #include "helper_assert.h"
+#include "vulkan/helper_vulkan.h"
 
 #include "vulkan/kernels/kernels.h"
 #include "vulkan/runtime/pool_memory.h"
-
-enum { SKIPPED = 77 };
 
 static void fill_pattern(uint8_t *bytes, size_t n)
 {
@@ -91,7 +90,7 @@ TEST(pool)
     free(b);
 }
 
-/* Adds 1 to a float by a product of 1 x 1: a row of weights of 32 values, of which one is not 0. */
+/* Adds 1 to a float by a product of 1 x 1: a row of two weights, of which one is not 0. */
 struct adder {
     qn_vk_buffer memory; /* codes, acts, out */
     qn_vk_matmul_args args;
@@ -215,17 +214,5 @@ TEST(validation_finds_a_hazard)
 
 int main(void)
 {
-    const char *sanitize = getenv("QN_SANITIZE");
-    qn_vk *vk;
-    setenv("QN_VULKAN_CPU", "1", 1);
-    if (sanitize && *sanitize) {
-        puts("skipped: drivers are not made for sanitizers");
-        return SKIPPED;
-    }
-    if (qn_vk_open(0, &vk) == QN_ERR_UNSUPPORTED && !getenv("QN_VULKAN_REQUIRED")) {
-        printf("skipped: %s\n", qn_error_text());
-        return SKIPPED;
-    }
-    qn_vk_close(vk);
-    return run_all_tests();
+    return run_tests_on_vulkan();
 }
