@@ -40,6 +40,6 @@ void qn_gpu_finish_hidden(const qn_plan *plan, const qn_row *rows, size_t n)
     const qn_op *norm = qn_gpu_logit_norm(plan);
     for (size_t i = 0; i < n; i++)
         if (rows[i].normed)
-            rms_norm(rows[i].normed, qn_gpu_hidden_of(&rows[i]), norm->norm.weight,
-                     plan->buffers[norm->norm.in].width, norm->norm.eps);
+            rms_norm(rows[i].normed, qn_gpu_hidden_of(&rows[i]), norm->norm.weight, plan->buffers[norm->norm.in].width,
+                     norm->norm.eps);
 }

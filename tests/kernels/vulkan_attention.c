@@ -1,5 +1,5 @@
-/* Keys and values stored in pages, and attention over them, on a Vulkan device, against float64: granules of the pool in
- * any order, positions on all sides of a page's end, rows of several sequences, padding. */
+/* Keys and values stored in pages, and attention over them, on a Vulkan device, against float64: granules of the pool
+ * in any order, positions on all sides of a page's end, rows of several sequences, padding. */
 #include "vulkan.h"
 
 #include "base/f16.h"
@@ -71,7 +71,7 @@ static void fill(struct cache *c)
         sequences[i] = (int32_t)(i / c->length);
     }
     sequences[n_rows] = NO_SEQUENCE;
-    keys[0] = 1e9f; /* saturates */
+    keys[0] = 1e9f;   /* saturates */
     keys[1] = -3e-6f; /* a denormal of fp16 */
     keys[2] = 5e-8f;
     for (size_t i = 0; i < n_rows * row; i++) {

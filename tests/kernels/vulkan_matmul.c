@@ -76,8 +76,8 @@ static void run(const struct matrices *m, const struct packed *p, const qn_vk_fo
         args.first_tiles[i] = p->first_tiles[i];
         if (i >= m->n)
             continue;
-        outs[i] = m->accumulates ? qn_vk_array_of(before[i])
-                                 : qn_vk_new_array(m->n_tokens * m->n_rows[i] * sizeof(float));
+        outs[i] =
+            m->accumulates ? qn_vk_array_of(before[i]) : qn_vk_new_array(m->n_tokens * m->n_rows[i] * sizeof(float));
         args.outs[i] = outs[i]->at;
         args.n_rows[i] = args.strides[i] = (uint32_t)m->n_rows[i];
     }

@@ -68,8 +68,8 @@ static const struct heads {
     size_t n_heads, dim, stride, n_rot;
     bool interleaved, has_bias, has_norm;
 } shapes[] = {
-    { 1, 16, 16, 16, true, false, false },  { 3, 64, 64, 64, false, false, true },
-    { 2, 128, 128, 64, false, true, true }, { 5, 80, 160, 80, true, true, false },
+    { 1, 16, 16, 16, true, false, false },   { 3, 64, 64, 64, false, false, true },
+    { 2, 128, 128, 64, false, true, true },  { 5, 80, 160, 80, true, true, false },
     { 1, 512, 512, 510, false, true, true },
 };
 
@@ -111,8 +111,8 @@ static void check_rope(const struct heads *s, size_t n_rows)
             angles[row * s->n_rot + s->n_rot / 2 + i] = (float)sin(angle);
         }
     for (size_t i = 0; i < n; i++)
-        expect_head(s, x + i * s->stride, bias + i % s->n_heads * s->dim, weight,
-                    angles + i / s->n_heads * s->n_rot, (double)eps, (double)scale, expected + i * s->dim);
+        expect_head(s, x + i * s->stride, bias + i % s->n_heads * s->dim, weight, angles + i / s->n_heads * s->n_rot,
+                    (double)eps, (double)scale, expected + i * s->dim);
     for (size_t i = 0; i < n * s->dim; i++)
         bound[i] = 20 * (norm_bound(s->dim) + 8 * 0x1p-24); /* values up to 20, of which a pair may cancel */
     const qn_vk_array *y = qn_vk_new_array(n * s->dim * sizeof(float));

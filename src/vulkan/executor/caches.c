@@ -93,11 +93,9 @@ static qn_status fill_pool(qn_vk_caches *c, const qn_kv_format *format)
     QN_TRY(qn_vk_pool_memory_open(c->common->vk, budget, CLASSES, &c->memory, &memory));
     QN_TRY(qn_pool_create(&memory, budget, qn_gpu_pool_idle(budget), &c->pool));
     QN_TRY(qn_gpu_format_init(c->common->plan, format, c->slots, &c->f16));
-    c->f16.cache = (qn_cache){ .max_dropped = QN_PAGE,
-                               .copy = copy_item,
-                               .copy_out = read_item,
-                               .copy_in = write_item,
-                               .context = c };
+    c->f16.cache = (qn_cache){
+        .max_dropped = QN_PAGE, .copy = copy_item, .copy_out = read_item, .copy_in = write_item, .context = c
+    };
     return qn_gpu_format_add_pages(c->pool, &c->f16);
 }
 

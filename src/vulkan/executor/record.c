@@ -26,8 +26,7 @@ static qn_status check_op(const qn_plan *plan, size_t i)
     case QN_OP_GATED_NORM:
         return qn_fail(QN_ERR_UNSUPPORTED, "Vulkan: recurrent layers are not supported (operation %s)",
                        qn_op_desc_of(op->kind)->name);
-    case QN_OP_INPUT:
-        return qn_fail(QN_ERR_UNSUPPORTED, "Vulkan: a plan whose rows have no tokens is not supported");
+    case QN_OP_INPUT: return qn_fail(QN_ERR_UNSUPPORTED, "Vulkan: a plan whose rows have no tokens is not supported");
     case QN_OP_EMBED:
         return i == 0 ? QN_OK : qn_fail(QN_ERR_UNSUPPORTED, "Vulkan: operation %zu of the plan is embed", i);
     case QN_OP_NORM:
@@ -132,7 +131,8 @@ static qn_status record_gemm(const qn_vk_recording *r, const qn_op *op, const qn
         args.outs[i] = is_logits ? r->workspace->logits.address : buffer(r, matrix->out);
         args.first_tiles[i] = (uint32_t)gemm->group.first_tiles[i];
         args.n_rows[i] = (uint32_t)matrix->weights.n_rows;
-        args.strides[i] = (uint32_t)(is_logits ? r->common->plan->n_vocab : r->common->plan->buffers[matrix->out].width);
+        args.strides[i] =
+            (uint32_t)(is_logits ? r->common->plan->n_vocab : r->common->plan->buffers[matrix->out].width);
         args.accumulate |= (uint32_t)matrix->accumulate << i;
     }
     return dispatch(r, qn_vk_matmul(&gemm->format, gemm->group.n_tiles, n), &args);
@@ -214,7 +214,7 @@ static qn_status record_op(const qn_vk_recording *r, const qn_op *op)
     case QN_OP_ATTENTION: return record_attention(r, op);
     case QN_OP_SWIGLU: return record_swiglu(r, op);
     case QN_OP_ATTENTION_COMBINE: break; /* acts_of */
-    case QN_OP_LOGIT_NORM: /* qn_vk_record_logits */
+    case QN_OP_LOGIT_NORM:               /* qn_vk_record_logits */
     case QN_OP_LOGITS:
     case QN_OP_INPUT: /* not in plans of this device */
     case QN_OP_CONV:

@@ -5,8 +5,8 @@
 #include "vulkan/executor/caches.h"
 #include "vulkan/executor/workspace.h"
 
-/* A step's rows, and the parts of the executor that its dispatches read. What is recorded depends on the number of rows,
- * the offsets of the inputs and the buffers alone. */
+/* A step's rows, and the parts of the executor that its dispatches read. What is recorded depends on the number of
+ * rows, the offsets of the inputs and the buffers alone. */
 typedef struct qn_vk_recording {
     const qn_vk_common *common;
     const qn_vk_weights *weights;

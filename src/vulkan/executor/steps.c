@@ -118,9 +118,9 @@ static qn_status finish(const struct batch *b, size_t first, size_t n)
     const float *logits = (const float *)(const void *)b->model->workspace.logits.host;
     if (b->part.logits)
         memcpy(b->part.logits + first * n_vocab, logits, n * n_vocab * sizeof *logits);
-    return b->part.requests ? qn_gpu_sample_rows(&common->sample, common->team, b->part.requests + first, n, logits,
-                                                 n_vocab)
-                            : QN_OK;
+    return b->part.requests
+               ? qn_gpu_sample_rows(&common->sample, common->team, b->part.requests + first, n, logits, n_vocab)
+               : QN_OK;
 }
 
 /* Passes on the hidden states of the rows that have one. The trunk's results are still in the workspace. */

@@ -29,7 +29,10 @@ static const uint32_t matmul_code[] = {
 
 enum kernel { NORM, SWIGLU, ROPE, STORE, ATTENTION, MATMUL, N_KERNELS };
 
-#define SHADER(name) { #name, name##_code, sizeof name##_code, sizeof(qn_vk_##name##_args) }
+#define SHADER(name)                                                                                                   \
+    {                                                                                                                  \
+#name, name##_code, sizeof name##_code, sizeof(qn_vk_##name##_args)                                            \
+    }
 
 static const qn_vk_shader shaders[] = {
     [NORM] = SHADER(norm),   [SWIGLU] = SHADER(swiglu),       [ROPE] = SHADER(rope),

@@ -1,5 +1,5 @@
-/* The kernels: their arguments, as the shaders declare them, and their launches. Addresses are those of the device; 0 is
- * none where a comment says so. Rows are contiguous unless a stride is an argument. */
+/* The kernels: their arguments, as the shaders declare them, and their launches. Addresses are those of the device; 0
+ * is none where a comment says so. Rows are contiguous unless a stride is an argument. */
 #ifndef QN_VULKAN_KERNELS_KERNELS_H
 #define QN_VULKAN_KERNELS_KERNELS_H
 
@@ -7,7 +7,7 @@
 #include "vulkan/runtime/runtime.h"
 
 enum {
-    QN_VK_TILE_ROWS = 4,  /* weight rows of a workgroup of matmul */
+    QN_VK_TILE_ROWS = 4,   /* weight rows of a workgroup of matmul */
     QN_VK_MATMUL_OUTS = 4, /* matrices of a launch */
     QN_VK_MAX_HEAD = 512,  /* values of a head */
     QN_VK_HEAD_UNIT = 16   /* heads have a multiple of it: they are read as 16 bytes of fp16 */
@@ -65,8 +65,8 @@ typedef struct qn_vk_matmul_args {
 } qn_vk_matmul_args;
 
 /* The format of weights on a device. A row is words of codes, the first in the lowest bits, and fp16 scales, two in a
- * word, each of 2^group_shift weights: weight = scale * (code - zero point). With 16 bits, codes are fp16 weights without
- * scales. */
+ * word, each of 2^group_shift weights: weight = scale * (code - zero point). With 16 bits, codes are fp16 weights
+ * without scales. */
 typedef struct qn_vk_format {
     uint32_t bits; /* 1, 2, 4, 8, 16 */
     uint32_t group_shift;

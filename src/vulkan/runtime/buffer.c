@@ -107,8 +107,7 @@ void qn_vk_free(qn_vk *vk, qn_vk_buffer *buffer)
 
 static qn_status reserve_staging(qn_vk *vk)
 {
-    return vk->staging.handle ? QN_OK
-                              : qn_vk_alloc(vk, STAGING_BYTES, QN_VK_ON_HOST, "staging buffer", &vk->staging);
+    return vk->staging.handle ? QN_OK : qn_vk_alloc(vk, STAGING_BYTES, QN_VK_ON_HOST, "staging buffer", &vk->staging);
 }
 
 static qn_status copy(qn_vk *vk, const qn_vk_buffer *to, size_t to_at, const qn_vk_buffer *from, size_t from_at,

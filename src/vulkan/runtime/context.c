@@ -20,9 +20,9 @@ static qn_status create_device(qn_vk *vk)
                                       .queueCreateInfoCount = 1,
                                       .pQueueCreateInfos = &queue };
     QN_TRY(QN_VK(&vk->instance.call, vkCreateDevice, vk->info.physical, &info, NULL, &vk->device));
-#define FIND(function)                                                                                                     \
-    vk->call.function = (PFN_##function)vk->instance.call.vkGetDeviceProcAddr(vk->device, #function);                              \
-    if (!vk->call.function)                                                                                                \
+#define FIND(function)                                                                                                 \
+    vk->call.function = (PFN_##function)vk->instance.call.vkGetDeviceProcAddr(vk->device, #function);                  \
+    if (!vk->call.function)                                                                                            \
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: the driver has no " #function, vk->info.name);
     QN_VK_DEVICE_FUNCTIONS(FIND)
 #undef FIND

@@ -82,7 +82,7 @@ qn_status qn_vk_check(VkResult result, const char *call)
         return QN_OK;
     const bool no_memory = result == VK_ERROR_OUT_OF_HOST_MEMORY || result == VK_ERROR_OUT_OF_DEVICE_MEMORY ||
                            result == VK_ERROR_TOO_MANY_OBJECTS;
-    const qn_status status = no_memory                               ? QN_ERR_MEMORY
+    const qn_status status = no_memory                                ? QN_ERR_MEMORY
                              : result == VK_ERROR_INCOMPATIBLE_DRIVER ? QN_ERR_UNSUPPORTED
                                                                       : QN_ERR_DEVICE;
     return qn_fail(status, "%s: %s (%d)", call, name_of(result), (int)result);

@@ -32,8 +32,7 @@ static VkBool32 VKAPI_PTR on_message(VkDebugUtilsMessageSeverityFlagBitsEXT seve
 
 static const VkDebugUtilsMessengerCreateInfoEXT messenger = {
     .sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
-    .messageSeverity =
-        VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
+    .messageSeverity = VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
     .messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT,
     .pfnUserCallback = on_message,
 };
@@ -90,9 +89,9 @@ static qn_status create(qn_vk_instance *instance)
     if (result == VK_ERROR_INCOMPATIBLE_DRIVER)
         return qn_fail(QN_ERR_UNSUPPORTED, "no Vulkan driver: none could be loaded (vkCreateInstance)");
     QN_TRY(qn_vk_check(result, "vkCreateInstance"));
-#define FIND(function)                                                                                                     \
-    instance->call.function = (PFN_##function)instance->loader->vkGetInstanceProcAddr(instance->handle, #function);                \
-    if (!instance->call.function)                                                                                          \
+#define FIND(function)                                                                                                 \
+    instance->call.function = (PFN_##function)instance->loader->vkGetInstanceProcAddr(instance->handle, #function);    \
+    if (!instance->call.function)                                                                                      \
         return qn_fail(QN_ERR_UNSUPPORTED, "the Vulkan loader has no " #function);
     QN_VK_INSTANCE_FUNCTIONS(FIND)
 #undef FIND
@@ -144,16 +143,14 @@ static uint64_t device_memory(const qn_vk_instance *instance, VkPhysicalDevice p
 
 static void describe(const qn_vk_instance *instance, VkPhysicalDevice physical, qn_vk_info *info)
 {
-    VkPhysicalDeviceMaintenance3Properties limits = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES
-    };
+    VkPhysicalDeviceMaintenance3Properties limits = { .sType =
+                                                          VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES };
     VkPhysicalDeviceProperties2 properties = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                                .pNext = &limits };
     VkPhysicalDeviceBufferDeviceAddressFeatures addresses = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES
     };
-    VkPhysicalDeviceFeatures2 features = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
-                                           .pNext = &addresses };
+    VkPhysicalDeviceFeatures2 features = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &addresses };
     instance->call.vkGetPhysicalDeviceProperties2(physical, &properties);
     const VkPhysicalDeviceProperties *p = &properties.properties;
     *info = (qn_vk_info){ .physical = physical,

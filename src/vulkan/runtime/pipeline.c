@@ -9,7 +9,8 @@ static qn_status compile(qn_vk *vk, const qn_vk_launch *launch, VkPipeline *pipe
 {
     VkSpecializationMapEntry entries[QN_VK_CONSTANTS];
     for (uint32_t i = 0; i < QN_VK_CONSTANTS; i++)
-        entries[i] = (VkSpecializationMapEntry){ i, i * (uint32_t)sizeof *launch->constants, sizeof *launch->constants };
+        entries[i] =
+            (VkSpecializationMapEntry){ i, i * (uint32_t)sizeof *launch->constants, sizeof *launch->constants };
     const VkSpecializationInfo constants = { QN_VK_CONSTANTS, entries, sizeof launch->constants, launch->constants };
     const VkShaderModuleCreateInfo code = { .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
                                             .codeSize = launch->shader->bytes,
@@ -21,8 +22,7 @@ static qn_status compile(qn_vk *vk, const qn_vk_launch *launch, VkPipeline *pipe
                                                     .pSpecializationInfo = &constants },
                                          .layout = vk->layout };
     QN_TRY(QN_VK(&vk->call, vkCreateShaderModule, vk->device, &code, NULL, &info.stage.module));
-    const VkResult result =
-        vk->call.vkCreateComputePipelines(vk->device, VK_NULL_HANDLE, 1, &info, NULL, pipeline);
+    const VkResult result = vk->call.vkCreateComputePipelines(vk->device, VK_NULL_HANDLE, 1, &info, NULL, pipeline);
     vk->call.vkDestroyShaderModule(vk->device, info.stage.module, NULL);
     return result == VK_SUCCESS ? QN_OK
                                 : qn_fail(QN_ERR_DEVICE, "%s: the driver does not compile the kernel %s (%d)",
@@ -50,8 +50,7 @@ qn_status qn_vk_find_pipeline(qn_vk *vk, const qn_vk_launch *launch, VkPipeline 
     qn_status status = QN_OK;
     pthread_mutex_lock(&vk->pipeline_lock);
     const qn_vk_pipeline *p = vk->pipelines;
-    while (p &&
-           (p->shader != launch->shader || memcmp(p->constants, launch->constants, sizeof p->constants) != 0))
+    while (p && (p->shader != launch->shader || memcmp(p->constants, launch->constants, sizeof p->constants) != 0))
         p = p->next;
     if (p)
         *handle = p->handle;

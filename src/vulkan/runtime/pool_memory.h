@@ -21,8 +21,8 @@ qn_status qn_vk_pool_memory_open(qn_vk *vk, uint64_t budget, size_t n_classes, q
                                  qn_pool_memory *memory);
 void qn_vk_pool_memory_close(qn_vk_pool_memory *context);
 
-/* qn_vk_pool_read, qn_vk_pool_write, qn_vk_pool_copy - copy bytes of committed granules, to the host, from it, or within
- * the pool, and wait. */
+/* qn_vk_pool_read, qn_vk_pool_write, qn_vk_pool_copy - copy bytes of committed granules, to the host, from it, or
+ * within the pool, and wait. */
 qn_status qn_vk_pool_read(const qn_vk_pool_memory *context, void *to, uint64_t from, size_t bytes);
 qn_status qn_vk_pool_write(const qn_vk_pool_memory *context, uint64_t to, const void *from, size_t bytes);
 qn_status qn_vk_pool_copy(const qn_vk_pool_memory *context, uint64_t to, uint64_t from, size_t bytes);

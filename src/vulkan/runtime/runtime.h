@@ -64,9 +64,9 @@ typedef struct qn_vk_launch {
 
 /* Commands that are recorded once and may be run many times.
  *
- * QN_VULKAN_REVERSE=1, for tests: dispatches between two barriers are recorded in reverse order. They must not depend on
- * each other, so all results stay the same; where a barrier is missing they change. The validation layer does not see
- * what kernels read and write by address. */
+ * QN_VULKAN_REVERSE=1, for tests: dispatches between two barriers are recorded in reverse order. They must not depend
+ * on each other, so all results stay the same; where a barrier is missing they change. The validation layer does not
+ * see what kernels read and write by address. */
 typedef struct qn_vk_commands {
     VkCommandPool pool;
     VkCommandBuffer handle;
@@ -82,8 +82,8 @@ void qn_vk_commands_free(qn_vk *vk, qn_vk_commands *commands);
 qn_status qn_vk_begin(qn_vk *vk, const qn_vk_commands *commands);
 qn_status qn_vk_end(qn_vk *vk, const qn_vk_commands *commands);
 
-/* qn_vk_dispatch - records a launch; args are those of its shader, and copied. The pipeline is compiled when it is first needed.
- * qn_vk_barrier - what is recorded later begins when all before has ended, and sees what it wrote. */
+/* qn_vk_dispatch - records a launch; args are those of its shader, and copied. The pipeline is compiled when it is
+ * first needed. qn_vk_barrier - what is recorded later begins when all before has ended, and sees what it wrote. */
 qn_status qn_vk_dispatch(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_launch *launch, const void *args);
 void qn_vk_barrier(qn_vk *vk, const qn_vk_commands *commands);
 

@@ -11,15 +11,11 @@ TEST(names)
     static const struct {
         const char *text, *backend; /* NULL: any */
         int ordinal;
-    } good[] = { { "cpu", "cpu", 0 },
-                 { "auto", NULL, 0 },
-                 { "cuda", "cuda", 0 },
-                 { "cuda:0", "cuda", 0 },
-                 { "cuda:13", "cuda", 13 },
-                 { "vulkan", "vulkan", 0 },
+    } good[] = { { "cpu", "cpu", 0 },        { "auto", NULL, 0 },       { "cuda", "cuda", 0 },
+                 { "cuda:0", "cuda", 0 },    { "cuda:13", "cuda", 13 }, { "vulkan", "vulkan", 0 },
                  { "vulkan:2", "vulkan", 2 } };
-    static const char *const bad[] = { "",      "cpux",    "cpu:0",  "cud",     "cuda:",  "cuda1",
-                                       "CPU",   "cuda:-1", "cuda:x", "cuda:1x", "auto:0", "cuda:99999999999",
+    static const char *const bad[] = { "",      "cpux",    "cpu:0",   "cud",     "cuda:",  "cuda1",
+                                       "CPU",   "cuda:-1", "cuda:x",  "cuda:1x", "auto:0", "cuda:99999999999",
                                        "cuda ", "cuda;0",  "vulkan:", "vulcan" };
     qn_device_name name;
     for (size_t i = 0; i < COUNT(good); i++) {

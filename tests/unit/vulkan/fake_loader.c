@@ -66,10 +66,10 @@ static void features_of(VkPhysicalDevice device, VkPhysicalDeviceFeatures2 *to)
 static void memory_of(VkPhysicalDevice device, VkPhysicalDeviceMemoryProperties *to)
 {
     (void)device;
-    *to = (VkPhysicalDeviceMemoryProperties){ .memoryHeapCount = 2,
-                                              .memoryHeaps = { { .size = 3u << 30,
-                                                                 .flags = VK_MEMORY_HEAP_DEVICE_LOCAL_BIT },
-                                                               { .size = 1u << 30 } } };
+    *to = (VkPhysicalDeviceMemoryProperties){
+        .memoryHeapCount = 2,
+        .memoryHeaps = { { .size = 3u << 30, .flags = VK_MEMORY_HEAP_DEVICE_LOCAL_BIT }, { .size = 1u << 30 } }
+    };
 }
 
 static void queues_of(VkPhysicalDevice device, uint32_t *n, VkQueueFamilyProperties *to)

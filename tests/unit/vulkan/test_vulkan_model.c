@@ -1,6 +1,6 @@
-/* Golden models on a Vulkan device, on the drivers that compute on the CPU: near the CPU's logits, the same bits however
- * tokens are divided among steps and whatever other sequences are in them; sessions that are forked, truncated, and
- * moved between devices. Skipped without a driver. */
+/* Golden models on a Vulkan device, on the drivers that compute on the CPU: near the CPU's logits, the same bits
+ * however tokens are divided among steps and whatever other sequences are in them; sessions that are forked, truncated,
+ * and moved between devices. Skipped without a driver. */
 #include "helper_create.h"
 #include "helper_folder.h"
 #include "helper_golden.h"
@@ -200,13 +200,14 @@ TEST(refuses_by_name)
 {
     qn_model *model = load("llama.q1_0", "vulkan");
     qn_session *session;
-    assert_fails(qn_session_create(model, &SESSION_PARAMS(.n_ctx = N_CTX, .kv = "aura4"), &session),
-                 QN_ERR_UNSUPPORTED, "cache format 'aura4' is not supported by Vulkan devices");
+    assert_fails(qn_session_create(model, &SESSION_PARAMS(.n_ctx = N_CTX, .kv = "aura4"), &session), QN_ERR_UNSUPPORTED,
+                 "cache format 'aura4' is not supported by Vulkan devices");
     assert_fails(qn_session_create(model, &SESSION_PARAMS(.n_ctx = N_CTX, .kv = "f32"), &session), QN_ERR_UNSUPPORTED,
                  "cache format 'f32'");
     qn_model_free(model);
-    assert_fails(qn_model_load(QN_SOURCE_DIR "/tests/golden/qwen35.f16.gguf", &MODEL_PARAMS(.device = "vulkan"), &model),
-                 QN_ERR_UNSUPPORTED, "recurrent layers are not supported");
+    assert_fails(
+        qn_model_load(QN_SOURCE_DIR "/tests/golden/qwen35.f16.gguf", &MODEL_PARAMS(.device = "vulkan"), &model),
+        QN_ERR_UNSUPPORTED, "recurrent layers are not supported");
 }
 
 TEST_GROUP(make_folder, remove_folder)
