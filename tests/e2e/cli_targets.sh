@@ -41,9 +41,10 @@ for command in run chat; do # before the first token
 done
 # A path that can be written at the start and not at the end: the conversation is in a file that is named.
 mkdir "$work/gone" "$work/temporary"
+: >"$work/out"
 {
     echo x
-    sleep 1
+    wait_until [ -s "$work/out" ]
     rmdir "$work/gone"
     echo y
 } | TMPDIR=$work/temporary QN_DEVICE=cpu timeout 60 "$QN_BIN/quern" chat -m "$parrot" -q --save "$work/gone/s" >"$work/out" 2>"$work/err"

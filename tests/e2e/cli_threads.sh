@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Threads and processors: notes about more threads than there are processors, what -t auto is, and --numa.
 . "$(dirname "$0")/lib_cli.sh"
-ask=(run -p Hello -n 4 --temp 0)
+ask=(run -m "$QN_SOURCE_DIR/models/quern-demo.gguf" -p Hello -n 4 --temp 0)
 n=$(nproc)
 
 quern "${ask[@]}" -t 1

@@ -3,13 +3,7 @@
 # sessions saved on a GPU go on there and on the CPU, and the other way round, and a benchmark reports the read bandwidth of the GPU.
 . "$(dirname "$0")/lib_cli.sh"
 
-export XDG_CACHE_HOME=$work/cache
-quern kernels --device cuda
-if [ $status -ne 0 ] && grep -q -E 'no NVIDIA driver|no device is visible|CUDA_ERROR_NO_DEVICE' "$work/err"; then
-    sed 's/^quern: /skipped: /' "$work/err"
-    exit 77
-fi
-[ $status -eq 0 ] || fail 'quern kernels --device cuda'
+needs_gpu
 
 # file_of MODEL - of a golden one by its name, or of the one that comes with quern.
 file_of() {

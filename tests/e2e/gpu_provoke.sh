@@ -3,14 +3,8 @@
 # and 128 rows with poisoned memory and delayed work, and of four processes at once. With --deterministic each answer has the bits of a
 # process alone. Skipped without a GPU. QN_GPU_MODEL is another model, QN_GPU_ROUNDS the rounds of four processes (1).
 . "$(dirname "$0")/lib_cli.sh"
-export XDG_CACHE_HOME=$work/cache
 command -v python3 >/dev/null || exit 77
-quern kernels --device cuda
-if [ $status -ne 0 ] && grep -q -E 'no NVIDIA driver|no device is visible|CUDA_ERROR_NO_DEVICE' "$work/err"; then
-    sed 's/^quern: /skipped: /' "$work/err"
-    exit 77
-fi
-[ $status -eq 0 ] || fail 'quern kernels --device cuda'
+needs_gpu
 model=${QN_GPU_MODEL:-$QN_SOURCE_DIR/models/quern-demo.gguf}
 
 python3 - "$work/in.jsonl" <<'EOF'

@@ -48,6 +48,28 @@ gives() {
     [ "$(cat "$work/out"; echo x)" = "${expected}x" ] || fail "quern $*: expected '$expected'"
 }
 
+# needs_gpu - compiles the kernels of the GPU that this build does not have, several at a time, once for all tests of a build; a test is
+# skipped where there is no GPU.
+needs_gpu() {
+    export XDG_CACHE_HOME=$QN_BIN/gpu-cache
+    timeout 1000 "$QN_BIN/quern" kernels --device cuda >"$work/out" 2>"$work/err"
+    status=$?
+    if [ $status -ne 0 ] && grep -q -E 'no NVIDIA driver|no device is visible|CUDA_ERROR_NO_DEVICE' "$work/err"; then
+        sed 's/^quern: /skipped: /' "$work/err"
+        exit 77
+    fi
+    [ $status -eq 0 ] || fail 'quern kernels --device cuda'
+}
+
+# wait_until COMMAND... - waits until it succeeds, at most a minute: other programs may have the machine.
+wait_until() {
+    for _ in {1..600}; do
+        ! "$@" || return 0
+        sleep 0.1
+    done
+    return 1
+}
+
 # starts OUT ERR ARGS... - quern serve on a free port; its process in $server and, if it became ready, its address in $url. The files of a
 # server before are removed first: they say "ready" too.
 starts() {

@@ -23,6 +23,6 @@ if [ -n "${QN_PAGE_PICTURES:-}" ]; then
         pngquant --force --ext .png --speed 1 64 "$QN_PAGE_PICTURES"/page-*.png
     exit
 fi
-timeout 300 "$python" "$tests/page_serve.py" "$work/page" "$QN_SOURCE_DIR/models/quern-demo.gguf" "$browser" "$driver" || exit
+timeout 550 "$python" "$tests/page_serve.py" "$work/page" "$QN_SOURCE_DIR/models/quern-demo.gguf" "$browser" "$driver" || exit
 [ -z "$QN_SANITIZE" ] || exit 0 # no code of quern's runs below
-timeout 300 "$python" "$tests/page_test.py" "$work/page" "$browser" "$driver"
+timeout 550 "$python" "$tests/page_test.py" "$work/page" "$browser" "$driver"

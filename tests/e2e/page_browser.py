@@ -28,6 +28,7 @@ class Page:
         else:
             options.add_argument("--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4")  # a mouse
         self.driver = webdriver.Chrome(options=options, service=Service(driver))
+        self.driver.set_script_timeout(120)  # other programs may have the machine
         if not phone:
             self.resize(1180, 860)
 

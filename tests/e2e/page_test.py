@@ -497,7 +497,6 @@ def any_imports(page):
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "page_import_fuzz.js")) as file:
         script = file.read()
     seconds, runs, accepted, kept = float(os.environ.get("QN_FUZZ_SECONDS", "3")), 0, 0, []
-    page.driver.set_script_timeout(60)
     seed = int(os.environ.get("QN_FUZZ_SEED", time.time_ns() % 2**32))
     for piece in range(max(1, round(seconds))):
         result = page.driver.execute_async_script(script, (seed + 7919 * piece) % 2**32, 1000, texts)
@@ -623,7 +622,6 @@ def long(page):
             else
                 done([n, (performance.now() - begin) / 1000, longest]);
         });"""
-    page.driver.set_script_timeout(20)
     for pixels in (60, 800):
         # Other programs may have the machine: the best of a few, and where they leave too little, what a processor alone would do.
         shown, possible = 0, 0

@@ -82,7 +82,6 @@ def growing_formulas(page):
         return
     text = ("So $x_1 * y_1$ and \\(a_{1} \\\\ b*c*d\\) cost $5 and $6.\n\n\\[\n\\begin{aligned}\na &= b \\\\\n- c &= d\n\\end{aligned}\n\\]\n\nThen $$e=1$$ and\n\n"
             "- $f$: \\[ g\n+ h \\]\n- | i\n\n| $|x|$ | $\\|y\\|$ |\n| --- | --- |\n| $P(A|B)$ | $z$ |\n\nEnd $w$")
-    page.driver.set_script_timeout(60)
     grown, whole, wrong = page.driver.execute_async_script("""
         const [source, done] = arguments;
         import("/page/live.js").then(({ LiveMarkdown }) => {
@@ -185,7 +184,6 @@ def any_formulas(page):
         script = file.read()
     seconds, runs = float(os.environ.get("QN_FUZZ_SECONDS", "2")), 0
     seed = int(os.environ.get("QN_FUZZ_SEED", time.time_ns() % 2**32))
-    page.driver.set_script_timeout(60)
     for piece in range(max(1, round(seconds))):
         result = page.driver.execute_async_script(script, (seed + 7919 * piece) % 2**32, 1000)
         check(not result["problem"], f"seed {seed}, piece {piece}: {result['problem']}")
