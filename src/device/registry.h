@@ -17,9 +17,9 @@ typedef struct qn_device_name {
 /* qn_device_backend - returns the i-th backend of this build, the CPU first; NULL after the last. */
 const qn_backend *qn_device_backend(size_t i);
 
-/* qn_device_name_parse - parses "cpu", "cuda" (the same as "cuda:0"), "cuda:N", likewise "vulkan", or "auto". QN_ERR_INVALID, naming source
- * and text, for any other text. A name may be valid although the device does not exist or this build lacks its
- * backend. */
+/* qn_device_name_parse - parses "cpu", "cuda" (the same as "cuda:0"), "cuda:N", "vulkan", "vulkan:N" or "auto".
+ * QN_ERR_INVALID, naming source and text, for any other text. A name may be valid although the device does not exist or
+ * this build lacks its backend. */
 qn_status qn_device_name_parse(const char *source, const char *text, qn_device_name *name);
 
 /* qn_device_name_select - parses the value of the option --device. If it is NULL, parses the environment variable

@@ -303,7 +303,7 @@ void qn_report_rate(const char *op, const char *variant, const char *shape, doub
 /* ---- Command line ---- */
 
 #define USAGE                                                                                                          \
-    "usage: quern-check [--op NAME] [--device cpu|cuda[:N]|vulkan[:N]] [--bench] [--shape TEXT]\n"                   \
+    "usage: quern-check [--op NAME] [--device cpu|cuda[:N]|vulkan[:N]] [--bench] [--shape TEXT]\n"                     \
     "                   [--every N] [--format table|json]\n"                                                           \
     "       quern-check --list-levels\n"
 
