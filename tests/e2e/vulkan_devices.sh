@@ -6,12 +6,11 @@ model=$golden/llama.q1_0.gguf
 quern devices
 [ $status -eq 0 ] || fail 'quern devices'
 [ "$(head -n 1 "$work/out" | cut -c 1-5)" = 'cpu, ' ] || fail 'quern devices: the CPU is not first'
-grep -q '^cuda' "$work/out" || fail 'quern devices: nothing about CUDA'
-grep -q '^vulkan' "$work/out" || fail 'quern devices: nothing about Vulkan'
-if grep -q '^vulkan: this build' "$work/out" || [ ! -e "$QN_BIN/tests/fake_vulkan/libvulkan.so.1" ]; then
+if ! grep -q '^vulkan' "$work/out"; then
     refuses 1 'this build has no vulkan devices' logits -m "$model" --ids 1,2 -o "$work/logits" --device vulkan
     finish
 fi
+[ -e "$QN_BIN/tests/fake_vulkan/libvulkan.so.1" ] || { echo 'skipped: no loader of the tests'; exit 77; }
 unset QN_VULKAN_CPU QN_VULKAN_VALIDATE
 
 # without TEXT - a model is refused with TEXT, and `quern devices` says so too.
