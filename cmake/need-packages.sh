@@ -5,8 +5,8 @@ set -eu
 
 build="gcc make cmake ninja-build pkg-config libc6-dev libpcre2-dev libutf8proc-dev libxxhash-dev libjansson-dev"
 # quern serve, and Markdown and formulas in its page; downloads (libcurl by either of its packages, and what its TLS
-# trusts): installed too, but not required.
-optional="libmicrohttpd-dev libgnutls28-dev libjs-marked libjs-katex ca-certificates"
+# trusts); the headers of Vulkan: installed too, but not required.
+optional="libmicrohttpd-dev libgnutls28-dev libjs-marked libjs-katex libvulkan-dev ca-certificates"
 dpkg-query -W -f '${db:Status-Status}\n' libcurl4-openssl-dev 2>/dev/null | grep -qx installed || optional+=" libcurl4-gnutls-dev"
 case $(uname -m) in
 x86_64) cross="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;
@@ -23,8 +23,10 @@ for purpose in "$@"; do
     case $purpose in
     build) wanted+=" $build" extra+=" $optional" ;;
     # clang's own run-time libraries (sanitizers, libFuzzer) are a package that carries clang's version; it is found below.
-    # Chromium is for the test of the page of quern serve, HAProxy for that of docs/haproxy.cfg; they are skipped without.
-    test) wanted+=" git binutils clang libcmocka-dev mandoc python3-venv $cross" extra+=" chromium chromium-driver haproxy" ;;
+    # Chromium is for the test of the page of quern serve, HAProxy for that of docs/haproxy.cfg; lavapipe, Chromium's SwiftShader and
+    # the validation layers are for those of Vulkan devices, glslc for that of their kernels' code. They are skipped without.
+    test) wanted+=" git binutils clang libcmocka-dev mandoc python3-venv $cross"
+        extra+=" chromium chromium-driver haproxy mesa-vulkan-drivers vulkan-validationlayers glslc" ;;
     dist) wanted+=" git" ;;
     # Build-Depends of debian/control, libcurl by either of its packages, and lintian.
     deb) wanted+=" $optional debhelper dpkg-dev libcmocka-dev lintian" ;;

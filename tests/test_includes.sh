@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The boundaries of modules, from the #include lines: a folder of src/ may include itself and the folders before it in the order
 # below; a kernel module may include itself and what lies directly in kernels/, never its neighbours; devices alone include kernels, but
-# for the sampler of the engine, which samples logits of its caller; cpu/ and cuda/ include neither each other nor the registry, and of
-# the rest only registry.c includes them; gpu/ and cuda/ include of kernels/ the contracts named below alone; cuda/ includes its own
-# folders in the order kernels, runtime, executor, api, of which kernels/ has modules as above, but for kernels/persistent/, which joins
+# for the sampler of the engine, which samples logits of its caller; cpu/, cuda/ and vulkan/ include neither each other nor the registry, and of
+# the rest only registry.c includes them; gpu/, cuda/ and vulkan/ include of kernels/ the contracts named below alone; cuda/ includes its own
+# folders in the order kernels, runtime, executor, api (vulkan/ its own in the order runtime, kernels, executor), of which kernels/ has modules as above, but for kernels/persistent/, which joins
 # operations of others in one launch and which no other module includes, and executor/ and api/ know nothing of each other; public headers
 # include public headers only; nothing is included by a path that climbs or by a name that is not "module/file.h".
 set -eu
@@ -13,19 +13,22 @@ cd "$root"
 check() {
     find "$@" \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -print0 | sort -z | xargs -0 -r awk '
     BEGIN {
-        n = split("base quant gguf plan kernels cache device cpu gpu cuda model text jinja chat grammar engine scheduler convert hub http protocol page serve cli", order)
+        n = split("base quant gguf plan kernels cache device cpu gpu cuda vulkan model text jinja chat grammar engine scheduler convert hub http protocol page serve cli", order)
         for (i = 1; i <= n; i++) rank[order[i]] = i
         n = split("kernels runtime executor api", order)
         for (i = 1; i <= n; i++) cuda_rank[order[i]] = i
+        n = split("runtime kernels executor", order)
+        for (i = 1; i <= n; i++) vulkan_rank[order[i]] = i
         last = n + 1 # files directly in cuda/
-        n = split("exp.h sample/adjust.h sample/sample.h aura/aura.h hadamard/hadamard.h api_check.h", order)
+        n = split("exp.h sample/adjust.h sample/sample.h aura/aura.h hadamard/hadamard.h rope/rope.h api_check.h", order)
         for (i = 1; i <= n; i++) contract["kernels/" order[i]] = 1
     }
     FNR == 1 {
         n = split(FILENAME, part, "/")
         module = part[1] == "src" ? part[2] : part[1]
         cuda = module != "cuda" ? "" : part[3] in cuda_rank ? part[3] : "its own files"
-        cuda_rank["its own files"] = last
+        vulkan = module != "vulkan" ? "" : part[3] in vulkan_rank ? part[3] : "its own files"
+        cuda_rank["its own files"] = vulkan_rank["its own files"] = last
         kernel_module = module == "kernels" && n > 3 ? part[3] : cuda == "kernels" && n > 4 ? part[4] : ""
         if (!(module in rank) && module != "include") { printf "%s: folder %s has no place in the order\n", FILENAME, module; bad = 1 }
         files++
@@ -41,13 +44,15 @@ check() {
         else if (!(target[1] in rank)) why = "is in no known folder"
         else if (rank[target[1]] > rank[module] && FILENAME != "src/device/registry.c") why = "is in a folder that comes after " module
         else if (cuda == "" && kernel_module != "" && target[1] == "kernels" && m > 2 && target[2] != kernel_module) why = "is another kernel module than " kernel_module
-        else if (target[1] == "kernels" && module !~ /^(kernels|cpu|gpu|cuda)$/ && !(FILENAME == "src/engine/sampler.c" && line == "kernels/sample/sample.h")) why = "is a kernel, which devices alone run"
-        else if ((module == "gpu" || cuda != "") && target[1] == "kernels" && !(line in contract)) why = "is no contract that GPUs share with the CPU"
+        else if (target[1] == "kernels" && module !~ /^(kernels|cpu|gpu|cuda|vulkan)$/ && !(FILENAME == "src/engine/sampler.c" && line == "kernels/sample/sample.h")) why = "is a kernel, which devices alone run"
+        else if ((module == "gpu" || cuda != "" || vulkan != "") && target[1] == "kernels" && !(line in contract)) why = "is no contract that GPUs share with the CPU"
         else if (cuda != "" && target[1] == "cuda" && (target[2] in cuda_rank ? cuda_rank[target[2]] : last) > cuda_rank[cuda]) why = "is in a folder that comes after cuda/" cuda
+        else if (vulkan != "" && target[1] == "vulkan" && (target[2] in vulkan_rank ? vulkan_rank[target[2]] : last) > vulkan_rank[vulkan]) why = "is in a folder that comes after vulkan/" vulkan
+        else if (module == "vulkan" && target[1] == "cuda") why = "is another backend"
         else if (cuda == "api" && line ~ /^cuda\/executor/) why = "is the executor, of which cuda/api knows nothing"
         else if (kernel_module != "" && target[1] == "cuda" && m > 3 && target[3] != kernel_module && kernel_module != "persistent") why = "is another kernel module than " kernel_module
-        else if ((target[1] == "cpu" || target[1] == "cuda") && module != target[1] && FILENAME != "src/device/registry.c") why = "is a device, which only device/registry.c includes"
-        else if ((module == "cpu" || module == "cuda") && line == "device/registry.h") why = "is above the devices that it opens"
+        else if ((target[1] == "cpu" || target[1] == "cuda" || target[1] == "vulkan") && module != target[1] && FILENAME != "src/device/registry.c") why = "is a device, which only device/registry.c includes"
+        else if ((module == "cpu" || module == "cuda" || module == "vulkan") && line == "device/registry.h") why = "is above the devices that it opens"
         if (why != "") { printf "%s:%d: \"%s\" %s\n", FILENAME, FNR, line, why; bad = 1 }
         includes++
     }
@@ -80,6 +85,14 @@ refuses src/gpu/x.c cpu/memory.h
 refuses src/gpu/x.c cuda/runtime/runtime.h
 refuses src/gpu/x.c kernels/kernels.h
 refuses src/cpu/x.c gpu/format.h
+refuses src/gpu/x.c vulkan/runtime/runtime.h
+refuses src/vulkan/x.c cuda/runtime/runtime.h
+refuses src/vulkan/runtime/x.c vulkan/kernels/kernels.h
+refuses src/vulkan/kernels/x.c vulkan/executor/device.h
+refuses src/vulkan/executor/x.c vulkan/backend.h
+refuses src/vulkan/executor/x.c device/registry.h
+refuses src/vulkan/executor/x.c kernels/matmul/matmul.h
+refuses src/engine/x.c vulkan/executor/device.h
 refuses src/cuda/executor/x.c device/registry.h
 refuses src/cuda/executor/x.c kernels/kernels.h
 refuses src/cuda/executor/x.c cuda/backend.h

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# src/cuda can be deleted from the tree: everything else builds, the tests that include none of it pass, and the program runs on the
+# src/cuda and src/vulkan can be deleted from the tree: everything else builds, the tests that include none of it pass, and the program runs on the
 # CPU and says that it has no other device. In a copy, without optimisation: what is compiled counts here, not its speed.
 set -eu
 : "${QN_SOURCE_DIR:=$(cd "$(dirname "$0")/.." && pwd)}"
@@ -13,7 +13,7 @@ cp -R CMakeLists.txt ./*.in cmake include src tests models "$tree"
 for optional in debian docs README.md LICENSE; do
     [ ! -e "$optional" ] || cp -R "$optional" "$tree"
 done
-rm -rf "$tree/src/cuda"
+rm -rf "$tree/src/cuda" "$tree/src/vulkan"
 
 launcher=()
 ! command -v ccache >/dev/null || launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
@@ -53,12 +53,13 @@ expect 0 '' "$quern" logits -m "$model" --ids 1,2,3 -o "$tree/logits"
 [ -s "$tree/logits" ]
 expect 1 'this build has no cuda devices' "$quern" logits -m "$model" --ids 1,2,3 -o "$tree/logits" --device cuda
 expect 1 'this build has no cuda devices' "$quern" kernels --device cuda
+expect 1 'this build has no vulkan devices' "$quern" logits -m "$model" --ids 1,2,3 -o "$tree/logits" --device vulkan
 expect 0 'its kernels are part of the program' "$quern" kernels
 expect 0 '' "$quern" kernels --clear
 expect 0 'built for' "$quern" version
 expect 2 'not a device of this build' "$tree/build/quern-check" --device cuda
 expect 0 '0 failed' "$tree/build/quern-check" --op norm
-if nm "$quern" | grep -q ' T qn_cuda_'; then
-    echo 'quern has functions of CUDA'
+if nm "$quern" | grep -q -E ' T qn_(cuda|vk)_'; then
+    echo 'quern has functions of a GPU'
     exit 1
 fi

@@ -103,7 +103,8 @@ enum {
     QN_CMD_RM = 1 << 13,
     QN_CMD_BENCH_SERVE = 1 << 14,
     QN_CMD_SERVE = 1 << 15,
-    QN_CMD_GRAFT = 1 << 16
+    QN_CMD_GRAFT = 1 << 16,
+    QN_CMD_DEVICES = 1 << 17
 };
 
 typedef struct qn_command {

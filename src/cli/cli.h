@@ -23,6 +23,7 @@ int qn_cli_logits(qn_args *args);
 int qn_cli_info(qn_args *args);
 int qn_cli_quantize(qn_args *args);
 int qn_cli_kernels(qn_args *args);
+int qn_cli_devices(qn_args *args);
 int qn_cli_convert(qn_args *args);
 int qn_cli_graft(qn_args *args);
 int qn_cli_pull(qn_args *args);

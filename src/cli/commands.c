@@ -117,6 +117,10 @@ const qn_command qn_commands[] = {
       "Loads every kernel of the GPU and says where its code came from: built in, the cache, nvcc or NVRTC. Without\n"
       "a GPU, lists the kernels that this program carries.",
       0, 0, NULL, qn_cli_kernels },
+    { QN_CMD_DEVICES, "devices", "list the devices that --device can name", "devices",
+      "Prints a line for each device of this machine: the CPU and its instruction set, CUDA and Vulkan devices with\n"
+      "their size and driver. Where there is none of a kind, the line says why.",
+      0, 0, NULL, qn_cli_devices },
     { QN_CMD_PULL, "pull", "download a model of the Hugging Face hub",
       "pull OWNER/REPO[@REVISION][:FILE | :TYPE] [options]",
       "Downloads a GGUF file, all parts of a split one, into the hub's cache, which huggingface_hub shares, and\n"

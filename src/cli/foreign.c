@@ -100,7 +100,7 @@ const qn_foreign_option qn_foreign_options[] = {
     { "--cpu-offload-gb", NULL, 0, ONE_DEVICE },
     { "-mg", "--main-gpu", 0, "use --device cuda:N" },
     { "-dev", NULL, 0, "use --device cuda:N" },
-    { "--list-devices", NULL, 0, "nvidia-smi lists GPUs; use --device cuda:N" },
+    { "--list-devices", NULL, 0, "quern devices lists them" },
     { "--gpu-memory-utilization", NULL, 0, "use --memory SIZE, as in --memory 8G" },
     { "--kv-cache-memory-bytes", NULL, 0, "use --memory SIZE, as in --memory 8G" },
     { "-cram", "--cache-ram", 0, "use --prefix-host SIZE" },

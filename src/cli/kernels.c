@@ -83,13 +83,13 @@ static void print_processors(void)
     printf("processors  %s%s; -t auto is %d thread%s\n", text, quota_text, n, n == 1 ? "" : "s");
 }
 
-/* Lists the code in this program, without a device. */
-static int list_built_in(void)
+/* Lists the code in this program, for a device without kernels that are compiled for it; `auto` is the CPU here. */
+static int list_built_in(const qn_device_name *name)
 {
     const qn_backend *backend;
-    qn_device_name cpu;
+    qn_device_name device = *name;
     char text[QN_DEVICE_TEXT_MAX];
-    if (qn_device_name_parse("--device", "cpu", &cpu) || qn_device_describe(&cpu, text))
+    if ((!device.backend && qn_device_name_parse("--device", "cpu", &device)) || qn_device_describe(&device, text))
         return qn_cli_fail();
     printf("device      %s: its kernels are part of the program\n", text);
     print_processors();
@@ -179,7 +179,7 @@ static int list_auto(const qn_device_name *name)
         if (status != QN_ERR_UNSUPPORTED)
             return fail(name);
     }
-    return list_built_in();
+    return list_built_in(name);
 }
 
 int qn_cli_kernels(qn_args *args)
@@ -195,6 +195,6 @@ int qn_cli_kernels(qn_args *args)
     if (!name.backend)
         return list_auto(&name);
     if (!name.backend->kernels && qn_device_count(&name, &result) == QN_OK)
-        return list_built_in();
+        return list_built_in(&name);
     return list_if_present(&name, &result) ? fail(&name) : result;
 }

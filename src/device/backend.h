@@ -66,6 +66,7 @@ typedef struct qn_backend_kernels {
 typedef struct qn_backend {
     const char *name; /* prefix of its devices' names: "cuda" */
     bool is_numbered; /* ":N" may follow the name */
+    bool is_by_name;  /* "auto" does not take its devices */
 
     /* The number of devices, at least 1. QN_ERR_UNSUPPORTED, naming what is missing, if there is none. */
     qn_status (*count)(int *count);

@@ -8,6 +8,9 @@
 #ifdef QN_HAVE_CUDA
 #include "cuda/backend.h"
 #endif
+#ifdef QN_HAVE_VULKAN
+#include "vulkan/backend.h"
+#endif
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,15 +58,24 @@ static const qn_backend cpu_backend = {
 #ifndef QN_HAVE_CUDA
 static const qn_backend qn_cuda_backend = { .name = "cuda", .is_numbered = true };
 #endif
+#ifndef QN_HAVE_VULKAN
+static const qn_backend qn_vulkan_backend = { .name = "vulkan", .is_numbered = true, .is_by_name = true };
+#endif
 
 /* The CPU comes first; "auto" tries the others in this order. */
-static const qn_backend *const backends[] = { &cpu_backend, &qn_cuda_backend };
+static const qn_backend *const backends[] = { &cpu_backend, &qn_cuda_backend, &qn_vulkan_backend };
 
 enum { N_BACKENDS = sizeof backends / sizeof *backends };
 
 static bool is_present(const qn_backend *backend)
 {
     return backend->open != NULL;
+}
+
+/* Whether "auto" may take its devices. */
+static bool is_automatic(const qn_backend *backend)
+{
+    return is_present(backend) && !backend->is_by_name;
 }
 
 static qn_status check_present(const qn_backend *backend)
@@ -130,7 +142,7 @@ static const qn_backend *backend_of(const qn_device_name *name)
 {
     int count;
     for (size_t b = 1; !name->backend && b < N_BACKENDS; b++)
-        if (is_present(backends[b]) && backends[b]->count(&count) == QN_OK)
+        if (is_automatic(backends[b]) && backends[b]->count(&count) == QN_OK)
             return backends[b];
     return name->backend ? name->backend : &cpu_backend;
 }
@@ -170,7 +182,7 @@ qn_status qn_device_memory(const qn_device_name *name, uint64_t *bytes)
 static qn_status open_auto(const qn_device_params *params, qn_device **device)
 {
     for (size_t b = 1; b < N_BACKENDS; b++) {
-        const qn_status status = is_present(backends[b]) ? backends[b]->open(0, params, device) : QN_ERR_UNSUPPORTED;
+        const qn_status status = is_automatic(backends[b]) ? backends[b]->open(0, params, device) : QN_ERR_UNSUPPORTED;
         if (status != QN_ERR_UNSUPPORTED)
             return status;
     }

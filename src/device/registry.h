@@ -7,7 +7,8 @@
 #include "device/backend.h"
 
 typedef struct qn_device_name {
-    const qn_backend *backend; /* NULL: "auto", the first device that supports the plan, the CPU last */
+    const qn_backend *backend; /* NULL: "auto", the first device that supports the plan, the CPU last; without those of
+                                  backends that only their name takes */
     int ordinal;               /* index among the backend's devices */
     const char *text;          /* the name as given; not copied */
     const char *source;        /* where the name came from, for error texts: "--device" */
@@ -16,9 +17,9 @@ typedef struct qn_device_name {
 /* qn_device_backend - returns the i-th backend of this build, the CPU first; NULL after the last. */
 const qn_backend *qn_device_backend(size_t i);
 
-/* qn_device_name_parse - parses "cpu", "cuda" (the same as "cuda:0"), "cuda:N" or "auto". QN_ERR_INVALID, naming source
- * and text, for any other text. A name may be valid although the device does not exist or this build lacks its
- * backend. */
+/* qn_device_name_parse - parses "cpu", "cuda" (the same as "cuda:0"), "cuda:N", "vulkan", "vulkan:N" or "auto".
+ * QN_ERR_INVALID, naming source and text, for any other text. A name may be valid although the device does not exist or
+ * this build lacks its backend. */
 qn_status qn_device_name_parse(const char *source, const char *text, qn_device_name *name);
 
 /* qn_device_name_select - parses the value of the option --device. If it is NULL, parses the environment variable

@@ -4,12 +4,12 @@
 . "$(dirname "$0")/lib_cli.sh"
 export XDG_CACHE_HOME=$work/cache
 
-refuses 2 "--device: 'tpu' is not one of cpu, cuda, cuda:N, auto" kernels --device tpu
+refuses 2 "--device: 'tpu' is not one of cpu, cuda, cuda:N, vulkan, vulkan:N, auto" kernels --device tpu
 refuses 2 "--device: 'cuda:x' is not one of" kernels --device cuda:x
 refuses 2 "unknown option '--nonsense'" kernels --nonsense
 refuses 2 "unexpected argument 'x'" kernels x
 refuses 1 '--device cuda:999: ' kernels --device cuda:999
-QN_DEVICE=tpu refuses 2 "the environment variable QN_DEVICE: 'tpu' is not one of cpu, cuda, cuda:N, auto" kernels
+QN_DEVICE=tpu refuses 2 "the environment variable QN_DEVICE: 'tpu' is not one of cpu, cuda, cuda:N, vulkan, vulkan:N, auto" kernels
 quern kernels --help
 { [ $status -eq 0 ] && grep -q '^usage: quern kernels' "$work/out"; } || fail 'quern kernels --help'
 

@@ -9,7 +9,7 @@ quern help --man
 sed -n '/^\.Sh OPTIONS/,/^\.Sh ENVIRONMENT/p' "$man" | sed -n '/^\.Bl/,/^\.El/p' >"$work/listed"
 cmp -s "$work/out" "$work/listed" || fail "docs/quern.1: its list of options is not what \`quern help --man\` prints"
 
-for command in run chat serve batch bench bench-serve perplexity tokenize logits info quantize convert graft kernels pull list rm; do
+for command in run chat serve batch bench bench-serve perplexity tokenize logits info quantize convert graft kernels devices pull list rm; do
     grep -q "^\.It Cm $command\$" "$man" || fail "docs/quern.1 does not describe quern $command"
     quern help $command
     cp "$work/out" "$work/help"

@@ -303,8 +303,8 @@ void qn_report_rate(const char *op, const char *variant, const char *shape, doub
 /* ---- Command line ---- */
 
 #define USAGE                                                                                                          \
-    "usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--shape TEXT] [--every N]\n"                    \
-    "                   [--format table|json]\n"                                                                       \
+    "usage: quern-check [--op NAME] [--device cpu|cuda[:N]|vulkan[:N]] [--bench] [--shape TEXT]\n"                     \
+    "                   [--every N] [--format table|json]\n"                                                           \
     "       quern-check --list-levels\n"
 
 struct options {
@@ -331,7 +331,7 @@ static void help(void)
             printf(" %s", (*backend)->operations[i].name);
     }
     printf(
-        "\n  --device D      where the kernels run: cpu, or cuda[:N], the NVIDIA GPU with index N (default 0)\n"
+        "\n  --device D      where the kernels run: cpu; cuda[:N], vulkan[:N], the GPU with index N (default 0)\n"
         "  --bench         time the variants as well\n"
         "  --shape TEXT    on a GPU, time only shapes whose name contains TEXT\n"
         "  --every N       only every N-th case of operations with hundreds of cases, for slow runs under sanitizers\n"

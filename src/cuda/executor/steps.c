@@ -11,6 +11,7 @@
 #include "cuda/executor/poison.h"
 #include "cuda/executor/recurrent.h"
 #include "device/rows.h"
+#include "gpu/hidden.h"
 
 #include <string.h>
 
@@ -85,7 +86,7 @@ static qn_status finish_flight(qn_cuda_model *model)
     if (flight.awaits_sampling) /* after a step that failed: there are no results */
         return QN_OK;
     if (flight.rows)
-        qn_cuda_finish_hidden(model->common.plan, flight.rows, flight.n_rows);
+        qn_gpu_finish_hidden(model->common.plan, flight.rows, flight.n_rows);
     if (flight.logits)
         memcpy(flight.logits, model->workspace.host_logits, model->common.plan->n_vocab * sizeof *flight.logits);
     return flight.requests ? qn_cuda_finish_sampling(model->sampler, &flight.sampling, flight.requests) : QN_OK;
@@ -132,7 +133,7 @@ static qn_cuda_launched *launched_step(qn_cuda_model *model, uint64_t number)
 static qn_status queue_hidden(const qn_cuda_batch *b)
 {
     qn_cuda_flight *flight = &b->model->flights.of_block[b->model->flights.block];
-    if (!qn_cuda_has_hidden(b->part.rows, b->part.n_rows))
+    if (!qn_gpu_has_hidden(b->part.rows, b->part.n_rows))
         return QN_OK;
     QN_TRY(qn_cuda_queue_hidden(&b->step));
     flight->rows = b->part.rows;

@@ -11,14 +11,12 @@ TEST(names)
     static const struct {
         const char *text, *backend; /* NULL: any */
         int ordinal;
-    } good[] = { { "cpu", "cpu", 0 },
-                 { "auto", NULL, 0 },
-                 { "cuda", "cuda", 0 },
-                 { "cuda:0", "cuda", 0 },
-                 { "cuda:13", "cuda", 13 } };
-    static const char *const bad[] = { "",      "cpux",    "cpu:0",  "cud",     "cuda:",  "cuda1",
-                                       "CPU",   "cuda:-1", "cuda:x", "cuda:1x", "auto:0", "cuda:99999999999",
-                                       "cuda ", "cuda;0" };
+    } good[] = { { "cpu", "cpu", 0 },        { "auto", NULL, 0 },       { "cuda", "cuda", 0 },
+                 { "cuda:0", "cuda", 0 },    { "cuda:13", "cuda", 13 }, { "vulkan", "vulkan", 0 },
+                 { "vulkan:2", "vulkan", 2 } };
+    static const char *const bad[] = { "",      "cpux",    "cpu:0",   "cud",     "cuda:",  "cuda1",
+                                       "CPU",   "cuda:-1", "cuda:x",  "cuda:1x", "auto:0", "cuda:99999999999",
+                                       "cuda ", "cuda;0",  "vulkan:", "vulcan" };
     qn_device_name name;
     for (size_t i = 0; i < COUNT(good); i++) {
         assert_ok(qn_device_name_parse("here", good[i].text, &name));
@@ -30,7 +28,7 @@ TEST(names)
     for (size_t i = 0; i < COUNT(bad); i++)
         assert_int_equal(qn_device_name_parse("here", bad[i], &name), QN_ERR_INVALID);
     assert_int_equal(qn_device_name_parse("here", "tpu", &name), QN_ERR_INVALID);
-    assert_string_equal(qn_error_text(), "here: 'tpu' is not one of cpu, cuda, cuda:N, auto");
+    assert_string_equal(qn_error_text(), "here: 'tpu' is not one of cpu, cuda, cuda:N, vulkan, vulkan:N, auto");
 }
 
 TEST(sources)

@@ -1,0 +1,97 @@
+/* The parts of a model on a Vulkan device, and the table of its functions. */
+#include "vulkan/executor/device.h"
+
+#include "base/memory.h"
+#include "vulkan/executor/steps.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { BATCH = 256 };
+
+static void device_free(qn_device *device)
+{
+    qn_vk_model *model = (qn_vk_model *)device;
+    qn_vk *vk = model->common.vk;
+    if (vk) {
+        qn_vk_caches_free(&model->caches);
+        qn_vk_workspace_free(&model->workspace);
+        qn_vk_weights_free(&model->weights);
+        qn_vk_commands_free(vk, &model->commands);
+        for (size_t i = 0; i < QN_GPU_N_BUCKETS; i++)
+            qn_vk_commands_free(vk, &model->decode[i]);
+        qn_vk_close(vk);
+    }
+    qn_free(model->barriers);
+    qn_free(model->pieces);
+    qn_free(model);
+}
+
+static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_positions)
+{
+    qn_vk_model *model = (qn_vk_model *)device;
+    (void)max_positions; /* no buffer depends on it */
+    if (max_rows <= model->workspace.max_rows)
+        return QN_OK;
+    max_rows = qn_gpu_bucket(max_rows);
+    if (max_rows > QN_VK_MAX_ROWS)
+        return qn_fail(QN_ERR_UNSUPPORTED, "step: %zu rows, at most %d are supported by Vulkan devices", max_rows,
+                       QN_VK_MAX_ROWS);
+    memset(model->is_recorded, 0, sizeof model->is_recorded); /* they have addresses of the old workspace */
+    return qn_vk_workspace_reserve(&model->workspace, max_rows);
+}
+
+static qn_status device_memory_new(qn_device *device, const qn_memory_params *params, qn_memory **out)
+{
+    return qn_vk_memory_create(&((qn_vk_model *)device)->caches, params, out);
+}
+
+static qn_status device_upload(qn_device *device, const uint8_t *data, bool *uploaded)
+{
+    return qn_vk_weights_upload(&((qn_vk_model *)device)->weights, data, uploaded);
+}
+
+static const qn_device_vtable vtable = {
+    .free = device_free,
+    .reserve = device_reserve,
+    .run = qn_vk_run_step,
+    .memory_new = device_memory_new,
+    .upload = device_upload,
+};
+
+static qn_status create(qn_vk_model *model, int ordinal)
+{
+    const qn_plan *plan = model->common.plan;
+    QN_TRY(qn_vk_check_plan(plan));
+    QN_TRY(qn_vk_open(ordinal, &model->common.vk));
+    QN_TRY(qn_alloc(&model->barriers, plan->n_ops, sizeof *model->barriers, "plan"));
+    QN_TRY(qn_alloc(&model->pieces, QN_GPU_MAX_SEQUENCES, sizeof *model->pieces, "step"));
+    qn_plan_find_barriers(plan, model->barriers);
+    QN_TRY(qn_vk_commands_create(model->common.vk, &model->commands));
+    QN_TRY(qn_vk_weights_create(&model->common, &model->weights));
+    QN_TRY(qn_vk_caches_create(&model->common, &model->weights, &model->caches));
+    return qn_vk_workspace_init(&model->common, &model->workspace);
+}
+
+qn_status qn_vk_device_create(int ordinal, const qn_device_params *params, qn_device **out)
+{
+    qn_vk_model *model;
+    *out = NULL;
+    QN_TRY(qn_alloc(&model, 1, sizeof *model, "device"));
+    *model = (qn_vk_model){
+        .base = { .vtable = &vtable, .row_features = QN_ROW_HIDDEN, .batch = BATCH },
+        .common = { .plan = params->plan, .team = params->team, .memory_limit = params->memory },
+    };
+    qn_hadamard_kernels_init(&model->common.hadamard, params->cpu);
+    qn_sample_kernels_init(&model->common.sample, params->cpu);
+    snprintf(model->base.name, sizeof model->base.name, "vulkan:%d", ordinal);
+    const qn_status status = create(model, ordinal);
+    if (status != QN_OK) {
+        char text[QN_ERROR_TEXT_MAX]; /* device_free may overwrite it */
+        memcpy(text, qn_error_text(), sizeof text);
+        device_free(&model->base);
+        return qn_fail(status, "%s", text);
+    }
+    *out = &model->base;
+    return QN_OK;
+}

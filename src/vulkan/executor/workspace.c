@@ -1,0 +1,94 @@
+/* Places the plan's buffers one after the other. */
+#include "vulkan/executor/workspace.h"
+
+#include "base/memory.h"
+#include "gpu/buckets.h"
+
+enum { ALIGN = 256 };
+
+static qn_status does_not_fit(size_t max_rows)
+{
+    return qn_fail(QN_ERR_MEMORY, "step: %zu rows do not fit in memory", max_rows);
+}
+
+/* Adds rows of floats at *used; returns false on overflow. */
+static bool place(size_t *used, size_t rows, size_t width, size_t *at)
+{
+    size_t bytes;
+    *at = *used;
+    return qn_mul_size(rows, width, &bytes) && qn_mul_size(bytes, sizeof(float), &bytes) &&
+           qn_add_size(bytes, ALIGN - 1, &bytes) && qn_add_size(*used, bytes / ALIGN * ALIGN, used);
+}
+
+/* Sets addresses from a base, and *bytes. */
+static bool place_rows(qn_vk_workspace *w, size_t max_rows, uint64_t base, size_t *bytes)
+{
+    const qn_plan *plan = w->common->plan;
+    size_t at;
+    bool fits = true;
+    *bytes = 0;
+    for (size_t i = 0; i < plan->n_buffers; i++) {
+        fits = fits && place(bytes, max_rows, plan->buffers[i].width, &at);
+        w->buffers[i] = base + at;
+    }
+    for (size_t i = 0; i < plan->n_acts; i++) {
+        fits = fits && place(bytes, max_rows, plan->acts[i].width, &at);
+        w->acts[i] = base + at;
+    }
+    return fits;
+}
+
+static qn_status allocate(qn_vk_workspace *w, size_t max_rows)
+{
+    const qn_plan *plan = w->common->plan;
+    qn_vk *vk = w->common->vk;
+    const size_t n_pieces = max_rows < QN_GPU_MAX_SEQUENCES ? max_rows : QN_GPU_MAX_SEQUENCES;
+    size_t bytes, used = qn_round_up(qn_gpu_inputs_of(max_rows, n_pieces, max_rows).bytes, ALIGN);
+    if (!place_rows(w, max_rows, 0, &bytes))
+        return does_not_fit(max_rows);
+    QN_TRY(qn_vk_alloc(vk, bytes, QN_VK_ON_DEVICE, "step buffers", &w->rows));
+    (void)place_rows(w, max_rows, w->rows.address, &bytes);
+    if (!place(&used, max_rows, plan->heads.n_rot, &w->angles_at) ||
+        !place(&used, max_rows, plan->buffers[plan->ops[0].embed.out].width, &w->embeddings_at))
+        return does_not_fit(max_rows);
+    QN_TRY(qn_vk_alloc(vk, used, QN_VK_SHARED, "inputs of a step", &w->inputs));
+    w->logit_rows = max_rows < QN_VK_LOGIT_ROWS ? max_rows : QN_VK_LOGIT_ROWS;
+    if (!qn_mul_size(w->logit_rows, plan->n_vocab * sizeof(float), &bytes))
+        return does_not_fit(w->logit_rows);
+    QN_TRY(qn_vk_alloc(vk, bytes, QN_VK_ON_HOST, "logits", &w->logits));
+    w->max_rows = max_rows;
+    return QN_OK;
+}
+
+static void release(qn_vk_workspace *w)
+{
+    qn_vk_free(w->common->vk, &w->rows);
+    qn_vk_free(w->common->vk, &w->inputs);
+    qn_vk_free(w->common->vk, &w->logits);
+    w->max_rows = 0;
+}
+
+qn_status qn_vk_workspace_reserve(qn_vk_workspace *w, size_t max_rows)
+{
+    release(w);
+    const qn_status status = allocate(w, max_rows);
+    if (status != QN_OK)
+        release(w);
+    return status;
+}
+
+qn_status qn_vk_workspace_init(const qn_vk_common *common, qn_vk_workspace *w)
+{
+    w->common = common;
+    QN_TRY(qn_alloc(&w->buffers, common->plan->n_buffers, sizeof *w->buffers, "plan"));
+    return qn_alloc(&w->acts, common->plan->n_acts, sizeof *w->acts, "plan");
+}
+
+void qn_vk_workspace_free(qn_vk_workspace *w)
+{
+    if (!w->common)
+        return;
+    release(w);
+    qn_free(w->buffers);
+    qn_free(w->acts);
+}

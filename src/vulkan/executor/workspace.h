@@ -1,0 +1,33 @@
+/* Buffers of a step: the plan's buffers and activations on the device, inputs that the host writes, logits that it
+ * reads. Used by the thread that runs steps. */
+#ifndef QN_VULKAN_EXECUTOR_WORKSPACE_H
+#define QN_VULKAN_EXECUTOR_WORKSPACE_H
+
+#include "gpu/inputs.h"
+#include "vulkan/executor/internal.h"
+
+enum { QN_VK_LOGIT_ROWS = 64 /* the most rows of one pass of the logits */, QN_VK_MAX_ROWS = 65535 };
+
+typedef struct qn_vk_workspace {
+    const qn_vk_common *common;
+    size_t max_rows;
+    qn_vk_buffer rows; /* backs `buffers` and `acts` */
+    uint64_t *buffers; /* [plan->n_buffers] addresses of rows of floats */
+    uint64_t *acts;    /* [plan->n_acts] likewise */
+    /* Mapped: the inputs of a step (gpu/inputs.h), then angles [max_rows][n_rot] and embeddings [max_rows][width]. */
+    qn_vk_buffer inputs;
+    size_t angles_at, embeddings_at;
+    qn_vk_buffer logits; /* mapped: [logit_rows][n_vocab] */
+    size_t logit_rows;
+} qn_vk_workspace;
+
+/* qn_vk_workspace_init - initialises *workspace, which is zeroed, without memory on the device. Free with
+ * qn_vk_workspace_free, also after an error. */
+qn_status qn_vk_workspace_init(const qn_vk_common *common, qn_vk_workspace *workspace);
+void qn_vk_workspace_free(qn_vk_workspace *workspace);
+
+/* qn_vk_workspace_reserve - replaces the memory by that for steps of max_rows rows, at most QN_VK_MAX_ROWS. After an
+ * error there is none. */
+qn_status qn_vk_workspace_reserve(qn_vk_workspace *workspace, size_t max_rows);
+
+#endif

@@ -1,0 +1,168 @@
+/* The shaders' code, their grids, and rows of weights in their formats. */
+#include "vulkan/kernels/kernels.h"
+
+#include "base/f16.h"
+#include "gpu/f16_rows.h"
+
+#include <string.h>
+
+/* ---- Code, as glslc has compiled it ---- */
+
+static const uint32_t norm_code[] = {
+#include "vulkan/kernels/spirv/norm.inc"
+};
+static const uint32_t swiglu_code[] = {
+#include "vulkan/kernels/spirv/swiglu.inc"
+};
+static const uint32_t rope_code[] = {
+#include "vulkan/kernels/spirv/rope.inc"
+};
+static const uint32_t store_code[] = {
+#include "vulkan/kernels/spirv/store.inc"
+};
+static const uint32_t attention_code[] = {
+#include "vulkan/kernels/spirv/attention.inc"
+};
+static const uint32_t matmul_code[] = {
+#include "vulkan/kernels/spirv/matmul.inc"
+};
+
+enum kernel { NORM, SWIGLU, ROPE, STORE, ATTENTION, MATMUL, N_KERNELS };
+
+#define SHADER(name)                                                                                                   \
+    {                                                                                                                  \
+#name, name##_code, sizeof name##_code, sizeof(qn_vk_##name##_args)                                            \
+    }
+
+static const qn_vk_shader shaders[] = {
+    [NORM] = SHADER(norm),   [SWIGLU] = SHADER(swiglu),       [ROPE] = SHADER(rope),
+    [STORE] = SHADER(store), [ATTENTION] = SHADER(attention), [MATMUL] = SHADER(matmul),
+};
+
+#define FITS(name) _Static_assert(sizeof(qn_vk_##name##_args) <= QN_VK_MAX_ARGS, "arguments are push constants")
+FITS(norm);
+FITS(swiglu);
+FITS(rope);
+FITS(store);
+FITS(attention);
+FITS(matmul);
+
+const qn_vk_shader *qn_vk_kernel(size_t i)
+{
+    return i < N_KERNELS ? &shaders[i] : NULL;
+}
+
+/* ---- Launches ---- */
+
+/* Every device has 65535 groups in each dimension of a grid. */
+enum { LANES = 64, MAX_GROUPS = 32768, MATMUL_TOKENS = 8 };
+
+static qn_vk_launch launch(enum kernel kernel, size_t x, size_t y)
+{
+    return (qn_vk_launch){ .shader = &shaders[kernel], .groups = { (uint32_t)x, (uint32_t)y, 1 } };
+}
+
+qn_vk_launch qn_vk_norm(size_t n_rows)
+{
+    return launch(NORM, n_rows, 1);
+}
+
+qn_vk_launch qn_vk_swiglu(size_t n_rows, size_t width)
+{
+    return launch(SWIGLU, (width + LANES - 1) / LANES, n_rows < MAX_GROUPS ? n_rows : MAX_GROUPS);
+}
+
+qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads)
+{
+    return launch(ROPE, n_heads, n_rows);
+}
+
+qn_vk_launch qn_vk_store(size_t n_rows, size_t n_heads)
+{
+    return launch(STORE, n_heads, n_rows);
+}
+
+qn_vk_launch qn_vk_attention(size_t n_rows, size_t n_heads)
+{
+    return launch(ATTENTION, n_heads, n_rows);
+}
+
+qn_vk_launch qn_vk_matmul(const qn_vk_format *format, size_t n_tiles, size_t n_tokens)
+{
+    const size_t tokens = n_tokens == 1 ? 1 : MATMUL_TOKENS, x = n_tiles < MAX_GROUPS ? n_tiles : MAX_GROUPS;
+    return (qn_vk_launch){ .shader = &shaders[MATMUL],
+                           .constants = { format->bits, (uint32_t)tokens },
+                           .groups = { (uint32_t)x, (uint32_t)((n_tiles + x - 1) / x),
+                                       (uint32_t)((n_tokens + tokens - 1) / tokens) } };
+}
+
+/* ---- Formats of weights ---- */
+
+enum { F16_BITS = 16, WORD_BITS = 32, MAX_BLOCK = 256 };
+
+static uint32_t log2_of(size_t power)
+{
+    uint32_t n = 0;
+    while (power >> n > 1)
+        n++;
+    return n;
+}
+
+qn_vk_format qn_vk_format_of(const qn_type_info *type)
+{
+    const uint32_t shift = log2_of(type->block_weights);
+    switch (type->type) {
+    case QN_TYPE_Q1_0: return (qn_vk_format){ 1, shift };
+    case QN_TYPE_Q2_0:
+    case QN_TYPE_PQ2_0:
+    case QN_TYPE_PTQ1_0:
+    case QN_TYPE_OX2_0:
+    case QN_TYPE_TQ1_0:
+    case QN_TYPE_TQ2_0: return (qn_vk_format){ 2, shift };
+    case QN_TYPE_Q4_0: return (qn_vk_format){ 4, shift };
+    case QN_TYPE_Q8_0: return (qn_vk_format){ 8, shift };
+    default: return (qn_vk_format){ F16_BITS, WORD_BITS - 1 };
+    }
+}
+
+size_t qn_vk_code_words(const qn_vk_format *format, size_t n_cols)
+{
+    const size_t per_word = WORD_BITS / format->bits;
+    return n_cols / per_word + (n_cols % per_word != 0);
+}
+
+size_t qn_vk_scale_words(const qn_vk_format *format, size_t n_cols)
+{
+    return format->bits == F16_BITS ? 0 : ((n_cols >> format->group_shift) + 1) / 2;
+}
+
+static void pack_blocks(const qn_type_info *type, const uint8_t *row, size_t n_cols, const qn_vk_format *format,
+                        uint32_t *codes, uint32_t *scales)
+{
+    const size_t per_word = WORD_BITS / format->bits;
+    for (size_t b = 0; b < n_cols / type->block_weights; b++, row += type->block_bytes) {
+        uint8_t block[MAX_BLOCK];
+        float unused[MAX_BLOCK / QN_QUANT_GROUP];
+        uint16_t scale;
+        type->unpack(row, 1, block, unused, NULL, NULL);
+        memcpy(&scale, row + type->scale_at, sizeof scale);
+        scales[b / 2] |= (uint32_t)scale << 16 * (b % 2);
+        for (size_t i = 0; i < type->block_weights; i++) {
+            const size_t at = b * type->block_weights + i;
+            const uint32_t code = format->bits == 1 ? block[i] / 2u : block[i]; /* of Q1_0: 0 or 2 */
+            codes[at / per_word] |= code << at % per_word * format->bits;
+        }
+    }
+}
+
+void qn_vk_pack_row(const qn_type_info *type, const uint8_t *row, size_t n_cols, float *scratch, uint32_t *codes,
+                    uint32_t *scales)
+{
+    const qn_vk_format format = qn_vk_format_of(type);
+    memset(codes, 0, qn_vk_code_words(&format, n_cols) * sizeof *codes);
+    memset(scales, 0, qn_vk_scale_words(&format, n_cols) * sizeof *scales);
+    if (format.bits == F16_BITS)
+        qn_gpu_f16_row(type, row, n_cols, scratch, (uint16_t *)codes);
+    else
+        pack_blocks(type, row, n_cols, &format, codes, scales);
+}

@@ -1,0 +1,148 @@
+/* Recording commands, and running them. */
+#include "vulkan/runtime/context.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Dispatches that are to be recorded in reverse order. */
+enum { MAX_HELD = 64 };
+
+struct qn_vk_held {
+    size_t n;
+    struct {
+        VkPipeline pipeline;
+        uint32_t groups[3], args_bytes;
+        uint8_t args[QN_VK_MAX_ARGS];
+    } at[MAX_HELD];
+};
+
+static qn_status hold_back(qn_vk_commands *commands)
+{
+    const char *reverse = getenv("QN_VULKAN_REVERSE");
+    return reverse && !strcmp(reverse, "1") ? qn_alloc(&commands->held, 1, sizeof *commands->held, "commands") : QN_OK;
+}
+
+static void record_dispatch(qn_vk *vk, const qn_vk_commands *commands, VkPipeline pipeline, const uint32_t *groups,
+                            const void *args, uint32_t args_bytes)
+{
+    vk->call.vkCmdBindPipeline(commands->handle, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+    vk->call.vkCmdPushConstants(commands->handle, vk->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, args_bytes, args);
+    vk->call.vkCmdDispatch(commands->handle, groups[0], groups[1], groups[2]);
+}
+
+static void record_held(qn_vk *vk, const qn_vk_commands *commands)
+{
+    struct qn_vk_held *held = commands->held;
+    for (size_t i = held ? held->n : 0; i-- > 0;)
+        record_dispatch(vk, commands, held->at[i].pipeline, held->at[i].groups, held->at[i].args,
+                        held->at[i].args_bytes);
+    if (held)
+        held->n = 0;
+}
+
+qn_status qn_vk_commands_create(qn_vk *vk, qn_vk_commands *commands)
+{
+    const VkCommandPoolCreateInfo pool = { .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                           .queueFamilyIndex = vk->info.queue_family };
+    VkCommandBufferAllocateInfo buffer = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                           .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                           .commandBufferCount = 1 };
+    const VkFenceCreateInfo fence = { .sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO };
+    *commands = (qn_vk_commands){ 0 };
+    qn_status status = QN_VK(&vk->call, vkCreateCommandPool, vk->device, &pool, NULL, &commands->pool);
+    buffer.commandPool = commands->pool;
+    if (status == QN_OK)
+        status = QN_VK(&vk->call, vkAllocateCommandBuffers, vk->device, &buffer, &commands->handle);
+    if (status == QN_OK)
+        status = QN_VK(&vk->call, vkCreateFence, vk->device, &fence, NULL, &commands->fence);
+    if (status == QN_OK)
+        status = hold_back(commands);
+    if (status != QN_OK)
+        qn_vk_commands_free(vk, commands);
+    return status;
+}
+
+void qn_vk_commands_free(qn_vk *vk, qn_vk_commands *commands)
+{
+    if (commands->fence)
+        vk->call.vkDestroyFence(vk->device, commands->fence, NULL);
+    if (commands->pool)
+        vk->call.vkDestroyCommandPool(vk->device, commands->pool, NULL);
+    qn_free(commands->held);
+    *commands = (qn_vk_commands){ 0 };
+}
+
+qn_status qn_vk_begin(qn_vk *vk, const qn_vk_commands *commands)
+{
+    const VkCommandBufferBeginInfo info = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO };
+    if (commands->held)
+        commands->held->n = 0;
+    QN_TRY(QN_VK(&vk->call, vkResetCommandPool, vk->device, commands->pool, 0));
+    return QN_VK(&vk->call, vkBeginCommandBuffer, commands->handle, &info);
+}
+
+static void record_barrier(qn_vk *vk, const qn_vk_commands *commands, VkPipelineStageFlags to, VkAccessFlags reads)
+{
+    const VkPipelineStageFlags from = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
+    const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                      .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+                                      .dstAccessMask = reads };
+    record_held(vk, commands);
+    vk->call.vkCmdPipelineBarrier(commands->handle, from, to, 0, 1, &barrier, 0, NULL, 0, NULL);
+}
+
+void qn_vk_barrier(qn_vk *vk, const qn_vk_commands *commands)
+{
+    record_barrier(vk, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+                   VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                       VK_ACCESS_TRANSFER_WRITE_BIT);
+}
+
+qn_status qn_vk_end(qn_vk *vk, const qn_vk_commands *commands)
+{
+    record_barrier(vk, commands, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+    return QN_VK(&vk->call, vkEndCommandBuffer, commands->handle);
+}
+
+qn_status qn_vk_dispatch(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_launch *launch, const void *args)
+{
+    const uint32_t args_bytes = (uint32_t)launch->shader->args_bytes;
+    struct qn_vk_held *held = commands->held;
+    VkPipeline pipeline;
+    QN_TRY(qn_vk_find_pipeline(vk, launch, &pipeline));
+    if (!held) {
+        record_dispatch(vk, commands, pipeline, launch->groups, args, args_bytes);
+        return QN_OK;
+    }
+    if (held->n == MAX_HELD)
+        record_held(vk, commands);
+    held->at[held->n].pipeline = pipeline;
+    held->at[held->n].args_bytes = args_bytes;
+    memcpy(held->at[held->n].groups, launch->groups, sizeof launch->groups);
+    memcpy(held->at[held->n++].args, args, args_bytes);
+    return QN_OK;
+}
+
+void qn_vk_copy(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_buffer *to, size_t to_at,
+                const qn_vk_buffer *from, size_t from_at, size_t bytes)
+{
+    const VkBufferCopy region = { .srcOffset = from_at, .dstOffset = to_at, .size = bytes };
+    vk->call.vkCmdCopyBuffer(commands->handle, from->handle, to->handle, 1, &region);
+}
+
+qn_status qn_vk_run(qn_vk *vk, const qn_vk_commands *commands)
+{
+    const VkSubmitInfo info = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                                .commandBufferCount = 1,
+                                .pCommandBuffers = &commands->handle };
+    QN_TRY(qn_vk_check_messages(&vk->instance));
+    pthread_mutex_lock(&vk->queue_lock);
+    qn_status status = QN_VK(&vk->call, vkQueueSubmit, vk->queue, 1, &info, commands->fence);
+    pthread_mutex_unlock(&vk->queue_lock);
+    QN_TRY(status);
+    QN_TRY(QN_VK(&vk->call, vkWaitForFences, vk->device, 1, &commands->fence, VK_TRUE, UINT64_MAX));
+    QN_TRY(QN_VK(&vk->call, vkResetFences, vk->device, 1, &commands->fence));
+    return qn_vk_check_messages(&vk->instance);
+}

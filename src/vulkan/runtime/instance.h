@@ -1,0 +1,59 @@
+/* The Vulkan devices of this machine: an instance, and the list of its devices that quern may take. */
+#ifndef QN_VULKAN_RUNTIME_INSTANCE_H
+#define QN_VULKAN_RUNTIME_INSTANCE_H
+
+#include "vulkan/runtime/driver.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { QN_VK_MAX_DEVICES = 16, QN_VK_REASON = 96, QN_VK_MESSAGE = 256 };
+
+typedef struct qn_vk_info {
+    VkPhysicalDevice physical;
+    char name[VK_MAX_PHYSICAL_DEVICE_NAME_SIZE];
+    VkPhysicalDeviceType type;
+    uint32_t api, driver;     /* versions */
+    uint32_t queue_family;    /* with compute, if possible without graphics */
+    uint64_t memory_bytes;    /* of the heaps on the device */
+    uint64_t largest_bytes;   /* of one allocation */
+    char unfit[QN_VK_REASON]; /* why quern cannot use it: "no compute queue"; "" if it can */
+} qn_vk_info;
+
+/* Messages of the validation layer, which any thread may add to. The first one is kept. */
+typedef struct qn_vk_messages {
+    atomic_size_t n;
+    char first[QN_VK_MESSAGE];
+} qn_vk_messages;
+
+typedef struct qn_vk_instance {
+    const qn_vk_loader *loader;
+    VkInstance handle;
+    qn_vk_instance_functions call;
+    qn_vk_info devices[QN_VK_MAX_DEVICES]; /* by which `vulkan:N` counts; without those of type CPU */
+    size_t n_devices;
+    VkDebugUtilsMessengerEXT messenger;
+    qn_vk_messages *messages; /* NULL: no validation layer */
+} qn_vk_instance;
+
+/* qn_vk_instance_open - opens an instance and lists its devices. QN_ERR_UNSUPPORTED if there is no loader, no driver or
+ * no device. Close with qn_vk_instance_close, also after an error.
+ *
+ * QN_VULKAN_CPU=1: devices of type CPU (lavapipe, SwiftShader) are listed too, for tests. QN_VULKAN_VALIDATE=1: the
+ * validation layer checks all calls and their synchronisation; its first message is an error of the next submission,
+ * and without the layer opening fails. */
+qn_status qn_vk_instance_open(qn_vk_instance *instance);
+void qn_vk_instance_close(qn_vk_instance *instance);
+
+/* qn_vk_check_messages - QN_ERR_DEVICE with the first message of the validation layer, if there is one. */
+qn_status qn_vk_check_messages(const qn_vk_instance *instance);
+
+/* qn_vk_find_device - finds device `ordinal`. QN_ERR_UNSUPPORTED if it is not there or unfit. */
+qn_status qn_vk_find_device(const qn_vk_instance *instance, int ordinal, const qn_vk_info **info);
+
+/* qn_vk_type_name - returns "discrete GPU" and the like. */
+const char *qn_vk_type_name(VkPhysicalDeviceType type);
+
+#endif

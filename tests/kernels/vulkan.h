@@ -1,0 +1,33 @@
+/* The Vulkan device under test: arrays with guards on both sides, launches that end the program on failure. */
+#ifndef QN_CHECK_VULKAN_H
+#define QN_CHECK_VULKAN_H
+
+#include "check.h"
+#include "vulkan/kernels/kernels.h"
+
+extern const qn_checked_backend qn_checked_vulkan;
+
+/* An array on the device. All are freed by qn_release. */
+typedef struct qn_vk_array {
+    uint64_t at; /* its address */
+    size_t bytes;
+    qn_vk_buffer block;
+} qn_vk_array;
+
+/* qn_vk_new_array - creates an array of poison (all ones); qn_vk_array_of - with a copy of memory of qn_new. */
+qn_vk_array *qn_vk_new_array(size_t bytes);
+qn_vk_array *qn_vk_array_of(const void *memory);
+
+/* qn_vk_contents - returns a copy of an array. */
+void *qn_vk_contents(const qn_vk_array *array);
+
+/* qn_vk_launch_now - runs a launch and waits for it. */
+void qn_vk_launch_now(qn_vk_launch launch, const void *args);
+
+/* ---- Operations ---- */
+
+void qn_check_vulkan_rows(bool bench);
+void qn_check_vulkan_matmul(bool bench);
+void qn_check_vulkan_attention(bool bench);
+
+#endif

@@ -1,0 +1,141 @@
+/* Matmuls of all weight formats on a Vulkan device, against float64, and the same bits for a row among any others. */
+#include "vulkan.h"
+
+#include "problem.h"
+
+enum { MAX_MATRICES = QN_VK_MATMUL_OUTS, MAX_TOKENS = 19 };
+
+/* Matrices of one type and one input. */
+struct matrices {
+    const qn_type_info *type;
+    size_t n, n_rows[MAX_MATRICES], n_cols, n_tokens;
+    bool accumulates;
+};
+
+/* The device's copy: words of codes, then of scales, of tiles. */
+struct packed {
+    uint32_t *codes, *scales;
+    uint32_t first_tiles[MAX_MATRICES];
+    size_t n_tiles;
+};
+
+static struct packed pack(const struct matrices *m, uint8_t *const *data, size_t row_bytes, const qn_vk_format *format)
+{
+    struct packed p = { 0 };
+    const size_t code_words = qn_vk_code_words(format, m->n_cols), scale_words = qn_vk_scale_words(format, m->n_cols);
+    float *scratch = qn_floats(m->n_cols);
+    for (size_t i = 0; i < MAX_MATRICES; i++) {
+        p.first_tiles[i] = i < m->n ? (uint32_t)p.n_tiles : UINT32_MAX;
+        p.n_tiles += i < m->n ? (m->n_rows[i] + QN_VK_TILE_ROWS - 1) / QN_VK_TILE_ROWS : 0;
+    }
+    p.codes = qn_new(p.n_tiles * QN_VK_TILE_ROWS * code_words, sizeof *p.codes);
+    p.scales = qn_new(p.n_tiles * QN_VK_TILE_ROWS * scale_words + 1, sizeof *p.scales);
+    for (size_t i = 0; i < m->n; i++)
+        for (size_t row = 0; row < m->n_rows[i]; row++) {
+            const size_t to = p.first_tiles[i] * QN_VK_TILE_ROWS + row;
+            qn_vk_pack_row(m->type, data[i] + row * row_bytes, m->n_cols, scratch, p.codes + to * code_words,
+                           p.scales + to * scale_words);
+        }
+    return p;
+}
+
+/* Results in float64 and their bounds, from weights as the type's to_float gives them; in fp16 they have 2^-11 more. */
+static void expect_rows(const struct matrices *m, size_t matrix, const uint8_t *data, size_t row_bytes, const float *x,
+                        const float *before, bool is_f16, double *expected, double *bound)
+{
+    float *weights = qn_floats(m->n_cols);
+    for (size_t row = 0; row < m->n_rows[matrix]; row++) {
+        m->type->to_float(data + row * row_bytes, m->n_cols / m->type->block_weights, weights);
+        for (size_t t = 0; t < m->n_tokens; t++) {
+            const size_t at = t * m->n_rows[matrix] + row;
+            double sum = m->accumulates ? (double)before[at] : 0, size = fabs(sum);
+            for (size_t i = 0; i < m->n_cols; i++) {
+                const double term = (double)weights[i] * (double)x[t * m->n_cols + i];
+                sum += term;
+                size += fabs(term);
+            }
+            expected[at] = sum;
+            bound[at] = size * ((double)(m->n_cols / 64 + 40) * 0x1p-24 + (is_f16 ? 0x1p-11 : 0)) + 1e-5;
+        }
+    }
+}
+
+/* Runs the matmul for the first n_tokens tokens; ys [m->n] are their results. */
+static void run(const struct matrices *m, const struct packed *p, const qn_vk_format *format, const float *x,
+                float *const *before, size_t n_tokens, float **ys)
+{
+    const qn_vk_array *outs[MAX_MATRICES];
+    qn_vk_matmul_args args = { .codes = qn_vk_array_of(p->codes)->at,
+                               .scales = qn_vk_array_of(p->scales)->at,
+                               .acts = qn_vk_array_of(x)->at,
+                               .n_cols = (uint32_t)m->n_cols,
+                               .n_tokens = (uint32_t)n_tokens,
+                               .group_shift = format->group_shift,
+                               .accumulate = m->accumulates ? (1u << m->n) - 1 : 0 };
+    for (size_t i = 0; i < MAX_MATRICES; i++) {
+        args.first_tiles[i] = p->first_tiles[i];
+        if (i >= m->n)
+            continue;
+        outs[i] =
+            m->accumulates ? qn_vk_array_of(before[i]) : qn_vk_new_array(m->n_tokens * m->n_rows[i] * sizeof(float));
+        args.outs[i] = outs[i]->at;
+        args.n_rows[i] = args.strides[i] = (uint32_t)m->n_rows[i];
+    }
+    qn_vk_launch_now(qn_vk_matmul(format, p->n_tiles, n_tokens), &args);
+    for (size_t i = 0; i < m->n; i++)
+        ys[i] = qn_vk_contents(outs[i]);
+}
+
+static void check(const struct matrices *m)
+{
+    const qn_vk_format format = qn_vk_format_of(m->type);
+    const size_t row_bytes = m->n_cols / m->type->block_weights * m->type->block_bytes;
+    const float *x = qn_floats_of(m->n_tokens * m->n_cols, 1);
+    uint8_t *data[MAX_MATRICES];
+    float *before[MAX_MATRICES], *all[MAX_MATRICES], *one[MAX_MATRICES];
+    qn_case_begin("matmul", "vulkan", "%s %zu x %zu, %zu tokens, %zu matrices%s", m->type->name, m->n_cols,
+                  m->n_rows[0], m->n_tokens, m->n, m->accumulates ? ", added" : "");
+    for (size_t i = 0; i < m->n; i++) {
+        data[i] = qn_new(m->n_rows[i] * row_bytes, 1);
+        before[i] = qn_floats_of(m->n_tokens * m->n_rows[i], 1);
+        qn_random_blocks(m->type, data[i], m->n_rows[i] * row_bytes / m->type->block_bytes, 4);
+    }
+    const struct packed p = pack(m, data, row_bytes, &format);
+    run(m, &p, &format, x, before, m->n_tokens, all);
+    run(m, &p, &format, x, before, 1, one);
+    for (size_t i = 0; i < m->n; i++) {
+        const size_t n = m->n_tokens * m->n_rows[i];
+        double *expected = qn_doubles(n), *bound = qn_doubles(n);
+        expect_rows(m, i, data[i], row_bytes, x, before[i], format.bits == 16, expected, bound);
+        qn_expect_near(all[i], expected, bound, n, "result");
+        qn_expect_same(one[i], all[i], m->n_rows[i], "result of one token");
+    }
+    qn_release();
+}
+
+void qn_check_vulkan_matmul(bool bench)
+{
+    static const size_t tokens[] = { 1, 2, 8, MAX_TOKENS };
+    size_t n_types;
+    const qn_type_info *types = qn_types(&n_types);
+    (void)bench;
+    qn_random_seed(2);
+    for (size_t i = 0; i < n_types; i++) {
+        const size_t unit = types[i].block_weights;
+        const size_t columns[] = { unit > 1 ? unit : 33, 2048 + unit * 3 };
+        for (size_t c = 0; c < QN_LENGTH(columns); c++)
+            for (size_t t = 0; t < QN_LENGTH(tokens); t++) {
+                if (!qn_case_selected())
+                    continue;
+                check(&(struct matrices){ .type = &types[i],
+                                          .n = 1 + (i + t) % MAX_MATRICES,
+                                          .n_rows = { 9, 1, 4, 7 },
+                                          .n_cols = columns[c],
+                                          .n_tokens = tokens[t],
+                                          .accumulates = (c + t) % 2 });
+            }
+    }
+    /* More tiles than a dimension of the grid has groups. */
+    check(&(struct matrices){
+        .type = qn_type_find(QN_TYPE_Q1_0), .n = 1, .n_rows = { 4 * 32768 + 5 }, .n_cols = 128, .n_tokens = 1 });
+}

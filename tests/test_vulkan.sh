@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Vulkan kernels and models on drivers that compute on the CPU: test_vulkan.sh lavapipe|swiftshader|spirv
+#
+#   lavapipe, swiftshader   quern-check, and golden models within 4e-2 of the CPU's logits, with the validation layer, which may report
+#                           nothing; the same bits with staged copies, and with kernels in reverse order between barriers
+#   spirv                   tools/make_spirv.sh gives the code that is kept, and both drivers the same bits
+#
+# Skipped without the driver or the compiler, unless QN_VULKAN_REQUIRED is set.
+. "$(dirname "$0")/e2e/lib_cli.sh"
+missing() {
+    [ -z "${QN_VULKAN_REQUIRED:-}" ] || { echo "QN_VULKAN_REQUIRED: $*"; exit 1; }
+    echo "skipped: $*"
+    exit 77
+}
+
+# use DRIVER - all that follows runs on it; 1 without it.
+use() {
+    local found
+    case $1 in
+    lavapipe) found=$(ls /usr/share/vulkan/icd.d/lvp_icd*.json 2>/dev/null | head -n 1) ;;
+    swiftshader) found=$(ls /usr/lib/chromium/vk_swiftshader_icd.json 2>/dev/null) ;;
+    esac
+    [ -n "$found" ] || return 1
+    export VK_ICD_FILENAMES=$found VK_DRIVER_FILES=$found QN_VULKAN_CPU=1
+}
+
+# logits MODEL OUT ARGS... - of 40 tokens.
+ids=$(seq 1 40 | awk '{ print ($1 * $1 * 7 + $1) % 71 }' | paste -s -d,)
+logits() {
+    local model=$1 out=$2
+    shift 2
+    quern logits -m "$golden/$model.gguf" --ids "$ids" -o "$work/$out" "$@"
+    [ $status -eq 0 ] || fail "logits of $model $*"
+}
+
+case $1 in
+lavapipe | swiftshader)
+    use "$1" || missing "no $1"
+    export QN_VULKAN_VALIDATE=1
+    quern devices
+    if grep -q 'vulkan: .*VK_ERROR_LAYER_NOT_PRESENT' "$work/out"; then
+        [ -z "${QN_VULKAN_REQUIRED:-}" ] || fail 'the validation layer is not there'
+        unset QN_VULKAN_VALIDATE
+    fi
+    nice timeout -s KILL 300 "$QN_BIN/quern-check" --device vulkan --every 3 || fail 'quern-check --device vulkan'
+    models='llama.q1_0 qwen2.f16 qwen3.q2_0'
+    [ "$1" = swiftshader ] || models='llama.f16 llama.q1_0 llama.ptq1_0 llama.q2_k qwen2.q1_0 qwen3.f16 qwen3.pq2_0 qwen3-untied.f32'
+    for model in $models; do
+        logits $model cpu --device cpu
+        logits $model all --device vulkan
+        far=$(paste <(od -An -v -f -w4 "$work/all") <(od -An -v -f -w4 "$work/cpu") |
+            awk '{ d += ($1 - $2) ^ 2; n += $2 ^ 2 } END { if (n > 0) print sqrt(d / n); else print 1 }')
+        [[ $far =~ ^[0-9.e+-]+$ ]] && awk "BEGIN { exit !($far <= 0.04) }" || fail "$model is $far away from the CPU"
+    done
+    for model in qwen2.f16 qwen2.q1_0; do
+        logits $model all --device vulkan
+        logits $model one --device vulkan --batch 1
+        QN_VULKAN_STAGING=1 logits $model staged --device vulkan
+        QN_VULKAN_REVERSE=1 logits $model reversed --device vulkan
+        for other in one staged reversed; do
+            cmp -s "$work/all" "$work/$other" || fail "$model: $other has other bits"
+        done
+    done
+    ;;
+spirv)
+    use lavapipe || missing 'no lavapipe'
+    for model in llama.f16 qwen2.q1_0 qwen3.iq4_nl; do
+        use lavapipe
+        logits $model first --device vulkan
+        use swiftshader || missing 'no swiftshader'
+        logits $model second --device vulkan
+        cmp -s "$work/first" "$work/second" || fail "$model: two drivers give different bits"
+    done
+    command -v glslc >/dev/null || missing 'no glslc'
+    "$QN_SOURCE_DIR/tools/make_spirv.sh" "$work/spirv" || fail 'the shaders do not compile'
+    kept=$QN_SOURCE_DIR/src/vulkan/kernels/spirv
+    cmp -s "$work/spirv/compiler" "$kept/compiler" || missing "glslc is $(cat "$work/spirv/compiler"), not $(cat "$kept/compiler")"
+    diff -rq "$work/spirv" "$kept" || fail 'the code that is kept is not that of the shaders'
+    ;;
+esac
+finish

@@ -1,0 +1,123 @@
+/* A Vulkan loader with one device that quern cannot use, for tests/e2e/vulkan_devices.sh: libvulkan.so.1 in a folder of
+ * LD_LIBRARY_PATH. QN_FAKE_VULKAN says what is missing: none (there is no device), queue,
+ * address, version, loader (its version); else creating the device fails. */
+#define VK_NO_PROTOTYPES
+#include <vulkan/vulkan_core.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+PFN_vkVoidFunction vkGetInstanceProcAddr(VkInstance instance, const char *name);
+
+static bool lacks(const char *what)
+{
+    const char *variable = getenv("QN_FAKE_VULKAN");
+    return variable && !strcmp(variable, what);
+}
+
+static VkResult version(uint32_t *to)
+{
+    *to = lacks("loader") ? VK_API_VERSION_1_1 : VK_API_VERSION_1_3;
+    return VK_SUCCESS;
+}
+
+static VkResult create(const VkInstanceCreateInfo *info, const VkAllocationCallbacks *allocator, VkInstance *instance)
+{
+    static int one;
+    (void)allocator;
+    if (info->enabledLayerCount)
+        return VK_ERROR_LAYER_NOT_PRESENT;
+    *instance = (VkInstance)(void *)&one;
+    return VK_SUCCESS;
+}
+
+static void destroy(VkInstance instance, const VkAllocationCallbacks *allocator)
+{
+    (void)instance;
+    (void)allocator;
+}
+
+static VkResult enumerate(VkInstance instance, uint32_t *n, VkPhysicalDevice *devices)
+{
+    static int one;
+    (void)instance;
+    *n = !lacks("none");
+    if (devices && *n)
+        *devices = (VkPhysicalDevice)(void *)&one;
+    return VK_SUCCESS;
+}
+
+static void properties_of(VkPhysicalDevice device, VkPhysicalDeviceProperties2 *to)
+{
+    (void)device;
+    to->properties.apiVersion = lacks("version") ? VK_API_VERSION_1_1 : VK_API_VERSION_1_3;
+    to->properties.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+    snprintf(to->properties.deviceName, sizeof to->properties.deviceName, "Paper GPU");
+}
+
+static void features_of(VkPhysicalDevice device, VkPhysicalDeviceFeatures2 *to)
+{
+    (void)device;
+    ((VkPhysicalDeviceBufferDeviceAddressFeatures *)to->pNext)->bufferDeviceAddress = !lacks("address");
+}
+
+static void memory_of(VkPhysicalDevice device, VkPhysicalDeviceMemoryProperties *to)
+{
+    (void)device;
+    *to = (VkPhysicalDeviceMemoryProperties){
+        .memoryHeapCount = 2,
+        .memoryHeaps = { { .size = 3u << 30, .flags = VK_MEMORY_HEAP_DEVICE_LOCAL_BIT }, { .size = 1u << 30 } }
+    };
+}
+
+static void queues_of(VkPhysicalDevice device, uint32_t *n, VkQueueFamilyProperties *to)
+{
+    (void)device;
+    *n = 1;
+    if (to)
+        *to = (VkQueueFamilyProperties){ .queueFlags = lacks("queue") ? VK_QUEUE_TRANSFER_BIT : VK_QUEUE_COMPUTE_BIT,
+                                         .queueCount = 1 };
+}
+
+static VkResult create_device(VkPhysicalDevice physical, const VkDeviceCreateInfo *info,
+                              const VkAllocationCallbacks *allocator, VkDevice *device)
+{
+    (void)physical;
+    (void)info;
+    (void)allocator;
+    (void)device;
+    return VK_ERROR_INITIALIZATION_FAILED;
+}
+
+static PFN_vkVoidFunction device_function(VkDevice device, const char *name)
+{
+    (void)device;
+    (void)name;
+    return NULL;
+}
+
+__attribute__((visibility("default"))) PFN_vkVoidFunction vkGetInstanceProcAddr(VkInstance instance, const char *name)
+{
+    static const struct {
+        const char *name;
+        PFN_vkVoidFunction function;
+    } functions[] = {
+        { "vkEnumerateInstanceVersion", (PFN_vkVoidFunction)version },
+        { "vkCreateInstance", (PFN_vkVoidFunction)create },
+        { "vkDestroyInstance", (PFN_vkVoidFunction)destroy },
+        { "vkEnumeratePhysicalDevices", (PFN_vkVoidFunction)enumerate },
+        { "vkGetPhysicalDeviceProperties2", (PFN_vkVoidFunction)properties_of },
+        { "vkGetPhysicalDeviceFeatures2", (PFN_vkVoidFunction)features_of },
+        { "vkGetPhysicalDeviceMemoryProperties", (PFN_vkVoidFunction)memory_of },
+        { "vkGetPhysicalDeviceQueueFamilyProperties", (PFN_vkVoidFunction)queues_of },
+        { "vkCreateDevice", (PFN_vkVoidFunction)create_device },
+        { "vkGetDeviceProcAddr", (PFN_vkVoidFunction)device_function },
+    };
+    (void)instance;
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+        if (!strcmp(functions[i].name, name))
+            return functions[i].function;
+    return NULL;
+}

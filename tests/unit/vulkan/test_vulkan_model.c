@@ -1,0 +1,218 @@
+/* Golden models on a Vulkan device, on the drivers that compute on the CPU: near the CPU's logits, the same bits
+ * however tokens are divided among steps and whatever other sequences are in them; sessions that are forked, truncated,
+ * and moved between devices. Skipped without a driver. */
+#include "helper_create.h"
+#include "helper_folder.h"
+#include "helper_golden.h"
+#include "helper_request.h"
+#include "vulkan/helper_vulkan.h"
+
+enum { N_IDS = 80, N_CTX = 200 };
+
+static qn_token ids[N_IDS];
+
+static qn_model *load(const char *name, const char *device)
+{
+    char file[512];
+    snprintf(file, sizeof file, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
+    qn_model *model = create_model(file, &MODEL_PARAMS(.n_threads = 2, .device = device));
+    for (uint32_t i = 0; i < N_IDS; i++)
+        ids[i] = (qn_token)((i * i * 7 + i) % qn_model_get_info(model)->n_vocab);
+    return model;
+}
+
+static float *new_logits(const qn_model *model, size_t n)
+{
+    float *logits = malloc(n * qn_model_get_info(model)->n_vocab * sizeof *logits);
+    assert_non_null(logits);
+    return logits;
+}
+
+/* Logits of ids [first, end), `piece` of them a call. */
+static void evaluate(qn_session *session, size_t first, size_t end, size_t piece, size_t n_vocab, float *logits)
+{
+    for (size_t at = first, n; at < end; at += n) {
+        n = end - at < piece ? end - at : piece;
+        assert_ok(qn_session_eval(session, ids + at, n, QN_LOGITS_ALL, logits + (at - first) * n_vocab));
+    }
+}
+
+static float *logits_of(qn_model *model, size_t piece)
+{
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX, .kv = "f16"));
+    float *logits = new_logits(model, N_IDS);
+    evaluate(session, 0, N_IDS, piece, qn_model_get_info(model)->n_vocab, logits);
+    qn_session_free(session);
+    return logits;
+}
+
+/* ---- Against the CPU ---- */
+
+/* Layouts of weights, a type that becomes fp16, biases, norms of heads, both ropes; vulkan.sh has more. */
+static const struct golden {
+    const char *name;
+} models[] = {
+    { "llama.f16" },
+    { "qwen2.q1_0" },
+    { "qwen3.iq4_nl" },
+};
+
+TEST_EACH(test_model, struct golden, golden, models)
+{
+    static const size_t pieces[] = { 1, 7, 64 };
+    qn_model *model = load(golden->name, "vulkan"), *cpu = load(golden->name, "cpu");
+    const size_t n_vocab = qn_model_get_info(model)->n_vocab, bytes = N_IDS * n_vocab * sizeof(float);
+    float *all = logits_of(model, N_IDS), *expected = logits_of(cpu, N_IDS);
+    const double error = mean_relative_error(all, expected, N_IDS, n_vocab);
+    if (!(error <= 4e-2))
+        fail_msg("%s: %.3e away from the CPU", golden->name, error);
+    for (size_t i = 0; i < COUNT(pieces); i++) {
+        label("%s, pieces of %zu", golden->name, pieces[i]);
+        float *found = logits_of(model, pieces[i]);
+        assert_memory_equal(found, all, bytes);
+        free(found);
+    }
+    free(all);
+    free(expected);
+    qn_model_free(model);
+    qn_model_free(cpu);
+}
+
+/* ---- Sessions ---- */
+
+/* Lengths on both sides of a page's end. */
+static const size_t lengths[] = { 1, 63, 64, 66 };
+
+TEST(sessions_fork_and_truncate)
+{
+    qn_model *model = load("qwen2.f16", "vulkan");
+    const size_t n_vocab = qn_model_get_info(model)->n_vocab;
+    float *expected = logits_of(model, N_IDS), *found = new_logits(model, N_IDS);
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        const size_t length = lengths[i], rest = (N_IDS - length) * n_vocab * sizeof *found;
+        qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX, .kv = "f16")), *fork;
+        label("%zu tokens", length);
+        append_tokens(session, ids, length);
+        assert_ok(qn_session_fork(session, &fork));
+        append_tokens(session, ids + 5, 10); /* other tokens in the pages that the fork has shared */
+        evaluate(fork, length, N_IDS, 64, n_vocab, found);
+        assert_memory_equal(found, expected + length * n_vocab, rest);
+        assert_ok(qn_session_truncate(session, (uint32_t)length));
+        evaluate(session, length, N_IDS, 64, n_vocab, found);
+        assert_memory_equal(found, expected + length * n_vocab, rest);
+        qn_session_free(session);
+        qn_session_free(fork);
+    }
+    free(expected);
+    free(found);
+    qn_model_free(model);
+}
+
+/* Saves a session of one device, and restores it on the other. */
+static void move_session(qn_model *from, qn_model *to, size_t length, float *found)
+{
+    qn_session *session = create_session(from, &SESSION_PARAMS(.n_ctx = N_CTX, .kv = "f16")), *restored;
+    append_tokens(session, ids, length);
+    assert_ok(qn_session_save(session, path));
+    assert_ok(qn_session_restore(to, path, NULL, &restored));
+    assert_int_equal(qn_session_length(restored), length);
+    evaluate(restored, length, N_IDS, 64, qn_model_get_info(to)->n_vocab, found);
+    qn_session_free(session);
+    qn_session_free(restored);
+}
+
+TEST(sessions_move_between_devices)
+{
+    qn_model *models_of[2] = { load("qwen2.f16", "vulkan"), load("qwen2.f16", "cpu") };
+    const size_t n_vocab = qn_model_get_info(models_of[0])->n_vocab;
+    float *expected = logits_of(models_of[1], N_IDS), *found = new_logits(models_of[0], N_IDS);
+    for (size_t i = 0; i < COUNT(lengths); i++)
+        for (size_t from = 0; from < 2; from++)
+            for (size_t to = 0; to < 2; to++) {
+                label("%zu tokens, %zu to %zu", lengths[i], from, to);
+                move_session(models_of[from], models_of[to], lengths[i], found);
+                /* fp16 keys and values of two devices may be rounded apart; a wrong page gives more than 0.1. */
+                const double error =
+                    mean_relative_error(found, expected + lengths[i] * n_vocab, N_IDS - lengths[i], n_vocab);
+                if (!(error <= 2e-3))
+                    fail_msg("%.3e away from the CPU", error);
+            }
+    free(expected);
+    free(found);
+    qn_model_free(models_of[0]);
+    qn_model_free(models_of[1]);
+}
+
+/* ---- Many sequences ---- */
+
+enum { N_REQUESTS = 5, N_ANSWER = 6, N_SHARED = 65 };
+
+struct answer {
+    qn_token tokens[N_ANSWER];
+    size_t n;
+};
+
+static bool add_answer(void *user, qn_token token, const qn_logprobs *logprobs)
+{
+    struct answer *a = user;
+    (void)logprobs;
+    a->tokens[a->n++] = token;
+    return true;
+}
+
+/* Answers requests [first, end), whose prompts begin alike. Tokens of a high temperature follow every bit. */
+static void answer(qn_model *model, size_t first, size_t end, struct answer *answers)
+{
+    qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.kv = "f16", .n_ctx = N_CTX));
+    for (size_t i = first; i < end; i++) {
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
+        answers[i].n = 0;
+        params.tokens = ids;
+        params.n_tokens = N_SHARED + 3 * i;
+        params.max_tokens = N_ANSWER;
+        params.ignore_end = true;
+        params.sampling = SAMPLING(.temperature = 3, .top_p = 1, .repeat_penalty = 1.1f, .seed = i);
+        params.on_token = add_answer;
+        params.user = &answers[i];
+        submit_request(scheduler, &params);
+    }
+    qn_scheduler_wait(scheduler);
+    qn_scheduler_free(scheduler);
+}
+
+TEST(requests_are_independent)
+{
+    static struct answer together[N_REQUESTS], alone[N_REQUESTS];
+    qn_model *model = load("qwen2.f16", "vulkan");
+    answer(model, 0, N_REQUESTS, together);
+    for (size_t i = 0; i < N_REQUESTS; i++) {
+        answer(model, i, i + 1, alone);
+        assert_int_equal(together[i].n, N_ANSWER);
+        label("request %zu", i);
+        assert_memory_equal(together[i].tokens, alone[i].tokens, sizeof alone[i].tokens);
+    }
+    qn_model_free(model);
+}
+
+/* ---- What is not supported ---- */
+
+TEST(refuses_by_name)
+{
+    qn_model *model = load("llama.q1_0", "vulkan");
+    qn_session *session;
+    assert_fails(qn_session_create(model, &SESSION_PARAMS(.n_ctx = N_CTX, .kv = "aura4"), &session), QN_ERR_UNSUPPORTED,
+                 "cache format 'aura4' is not supported by Vulkan devices");
+    assert_fails(qn_session_create(model, &SESSION_PARAMS(.n_ctx = N_CTX, .kv = "f32"), &session), QN_ERR_UNSUPPORTED,
+                 "cache format 'f32'");
+    qn_model_free(model);
+    assert_fails(
+        qn_model_load(QN_SOURCE_DIR "/tests/golden/qwen35.f16.gguf", &MODEL_PARAMS(.device = "vulkan"), &model),
+        QN_ERR_UNSUPPORTED, "recurrent layers are not supported");
+}
+
+TEST_GROUP(make_folder, remove_folder)
+
+int main(void)
+{
+    return run_tests_on_vulkan();
+}

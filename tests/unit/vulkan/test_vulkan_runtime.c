@@ -1,0 +1,218 @@
+/* Memory, commands and the pool of a Vulkan device, on the drivers that compute on the CPU. Skipped without one. */
+#include "helper_assert.h"
+#include "vulkan/helper_vulkan.h"
+
+#include "vulkan/kernels/kernels.h"
+#include "vulkan/runtime/pool_memory.h"
+
+static void fill_pattern(uint8_t *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = (uint8_t)(i * 7 + (i >> 8));
+}
+
+/* Copies with and without a mapping, longer than the staging buffer, at odd places. */
+TEST(copies)
+{
+    enum { BYTES = (8 << 20) + 12, AT = 8 };
+    uint8_t *written = malloc(BYTES), *read = malloc(BYTES);
+    assert_non_null(written);
+    assert_non_null(read);
+    fill_pattern(written, BYTES);
+    for (int is_staged = 0; is_staged < 2; is_staged++) {
+        label("%s", is_staged ? "staged" : "mapped");
+        if (is_staged)
+            setenv("QN_VULKAN_STAGING", "1", 1);
+        qn_vk *vk;
+        qn_vk_buffer buffer;
+        assert_ok(qn_vk_open(0, &vk));
+        assert_ok(qn_vk_alloc(vk, BYTES + AT + 4, QN_VK_ON_DEVICE, "test", &buffer));
+        assert_true((buffer.host == NULL) == is_staged);
+        assert_true(buffer.address != 0);
+        assert_ok(qn_vk_zero(vk, &buffer));
+        assert_ok(qn_vk_write(vk, &buffer, AT, written, BYTES));
+        memset(read, 0xff, BYTES);
+        assert_ok(qn_vk_read(vk, read, &buffer, AT, BYTES));
+        assert_memory_equal(read, written, BYTES);
+        assert_ok(qn_vk_read(vk, read, &buffer, 0, AT));
+        for (size_t i = 0; i < AT; i++)
+            assert_int_equal(read[i], 0);
+        qn_vk_free(vk, &buffer);
+        assert_fails(qn_vk_alloc(vk, SIZE_MAX / 2, QN_VK_ON_DEVICE, "much", &buffer), QN_ERR_MEMORY, "much: ");
+        assert_true(buffer.handle == VK_NULL_HANDLE);
+        qn_vk_close(vk);
+        unsetenv("QN_VULKAN_STAGING");
+    }
+    free(written);
+    free(read);
+}
+
+/* Items across granules, which lie anywhere: zeroed when they are committed, copied to the host, from it and within. */
+TEST(pool)
+{
+    enum { BYTES = 3 << 20, ITEMS = 6 };
+    qn_vk *vk;
+    qn_vk_pool_memory context;
+    qn_pool_memory memory;
+    qn_pool *pool;
+    qn_pool_class *class;
+    uint32_t items[ITEMS];
+    uint8_t *a = malloc(BYTES), *b = malloc(BYTES);
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_ok(qn_vk_open(0, &vk));
+    assert_ok(qn_vk_pool_memory_open(vk, 32 << 20, 1, &context, &memory));
+    assert_int_equal(memory.granule, 2 << 20);
+    assert_ok(qn_pool_create(&memory, 32 << 20, 0, &pool));
+    assert_ok(qn_pool_add_class(pool, "item", BYTES, &class));
+    assert_true(qn_pool_base(class) != 0);
+    for (size_t i = 0; i < ITEMS; i++)
+        assert_ok(qn_pool_take(class, &items[i]));
+    assert_ok(qn_vk_pool_read(&context, b, qn_pool_address(class, items[1]), BYTES));
+    for (size_t i = 0; i < BYTES; i++)
+        assert_int_equal(b[i], 0);
+    fill_pattern(a, BYTES);
+    assert_ok(qn_vk_pool_write(&context, qn_pool_address(class, items[1]), a, BYTES));
+    assert_ok(qn_vk_pool_copy(&context, qn_pool_address(class, items[4]), qn_pool_address(class, items[1]), BYTES));
+    assert_ok(qn_vk_pool_read(&context, b, qn_pool_address(class, items[4]), BYTES));
+    assert_memory_equal(a, b, BYTES);
+    assert_ok(qn_vk_pool_read(&context, b, qn_pool_address(class, items[5]), BYTES));
+    for (size_t i = 0; i < BYTES; i++)
+        assert_int_equal(b[i], 0);
+    for (size_t i = 0; i < ITEMS; i++)
+        qn_pool_drop(class, items[i]);
+    for (size_t i = 0; i < context.n_granules; i++)
+        assert_true(!context.granules[i].handle);
+    qn_pool_free(pool);
+    qn_vk_pool_memory_close(&context);
+    qn_vk_close(vk);
+    free(a);
+    free(b);
+}
+
+/* Adds 1 to a float by a product of 1 x 1: a row of two weights, of which one is not 0. */
+struct adder {
+    qn_vk_buffer memory; /* codes, acts, out */
+    qn_vk_matmul_args args;
+};
+
+static void create_adder(qn_vk *vk, struct adder *a)
+{
+    const float ones[2] = { 1, 0 };
+    const uint32_t codes[QN_VK_TILE_ROWS] = { 0x3c00 }; /* 1 and 0 in fp16 */
+    assert_ok(qn_vk_alloc(vk, 256, QN_VK_ON_DEVICE, "test", &a->memory));
+    assert_ok(qn_vk_zero(vk, &a->memory));
+    assert_ok(qn_vk_write(vk, &a->memory, 0, codes, sizeof codes));
+    assert_ok(qn_vk_write(vk, &a->memory, 64, ones, sizeof ones));
+    a->args = (qn_vk_matmul_args){ .codes = a->memory.address,
+                                   .acts = a->memory.address + 64,
+                                   .outs = { a->memory.address + 128 },
+                                   .first_tiles = { 0, UINT32_MAX, UINT32_MAX, UINT32_MAX },
+                                   .n_rows = { 1 },
+                                   .strides = { 1 },
+                                   .n_cols = 2,
+                                   .n_tokens = 1,
+                                   .group_shift = 31,
+                                   .accumulate = 1 };
+}
+
+static float sum_of(qn_vk *vk, const struct adder *a)
+{
+    float sum;
+    assert_ok(qn_vk_read(vk, &sum, &a->memory, 128, sizeof sum));
+    return sum;
+}
+
+/* Commands are recorded once and run many times; recorded again they replace the old ones. */
+TEST(commands_run_again)
+{
+    const qn_vk_format f16 = qn_vk_format_of(qn_type_find(QN_TYPE_F16));
+    const qn_vk_launch launch = qn_vk_matmul(&f16, 1, 1);
+    qn_vk *vk;
+    qn_vk_commands commands;
+    struct adder a;
+    assert_ok(qn_vk_open(0, &vk));
+    assert_ok(qn_vk_commands_create(vk, &commands));
+    create_adder(vk, &a);
+    for (int times = 1; times < 3; times++) {
+        assert_ok(qn_vk_begin(vk, &commands));
+        for (int i = 0; i < times; i++) {
+            assert_ok(qn_vk_dispatch(vk, &commands, &launch, &a.args));
+            qn_vk_barrier(vk, &commands);
+        }
+        assert_ok(qn_vk_end(vk, &commands));
+        for (int i = 0; i < 3; i++)
+            assert_ok(qn_vk_run(vk, &commands));
+    }
+    assert_true(sum_of(vk, &a) == 3 * 1 + 3 * 2);
+    qn_vk_free(vk, &a.memory);
+    qn_vk_commands_free(vk, &commands);
+    qn_vk_close(vk);
+}
+
+/* QN_VULKAN_REVERSE: a result differs where a barrier is missing, and does not where there is one. */
+TEST(reverse_order_shows_missing_barriers)
+{
+    const qn_vk_format f16 = qn_vk_format_of(qn_type_find(QN_TYPE_F16));
+    const qn_vk_launch launch = qn_vk_matmul(&f16, 1, 1);
+    qn_vk *vk;
+    assert_ok(qn_vk_open(0, &vk));
+    for (int has_barrier = 0; has_barrier < 2; has_barrier++) {
+        qn_vk_commands commands;
+        struct adder a;
+        setenv("QN_VULKAN_REVERSE", "1", 1);
+        assert_ok(qn_vk_commands_create(vk, &commands));
+        unsetenv("QN_VULKAN_REVERSE");
+        create_adder(vk, &a);
+        assert_ok(qn_vk_begin(vk, &commands));
+        assert_ok(qn_vk_dispatch(vk, &commands, &launch, &a.args)); /* adds 1 */
+        if (has_barrier)
+            qn_vk_barrier(vk, &commands);
+        a.args.accumulate = 0;
+        assert_ok(qn_vk_dispatch(vk, &commands, &launch, &a.args)); /* sets to 1 */
+        assert_ok(qn_vk_end(vk, &commands));
+        assert_ok(qn_vk_run(vk, &commands));
+        assert_true(sum_of(vk, &a) == (has_barrier ? 1 : 2));
+        qn_vk_free(vk, &a.memory);
+        qn_vk_commands_free(vk, &commands);
+    }
+    qn_vk_close(vk);
+}
+
+/* The validation layer sees a copy that does not wait for another one, and the next submission fails. */
+TEST(validation_finds_a_hazard)
+{
+    qn_vk *vk;
+    qn_vk_buffer a, b;
+    qn_vk_commands commands;
+    setenv("QN_VULKAN_VALIDATE", "1", 1);
+    const qn_status status = qn_vk_open(0, &vk);
+    unsetenv("QN_VULKAN_VALIDATE");
+    if (status != QN_OK && strstr(qn_error_text(), "VK_ERROR_LAYER_NOT_PRESENT") && !getenv("QN_VULKAN_REQUIRED"))
+        skip();
+    assert_ok(status);
+    assert_ok(qn_vk_alloc(vk, 64, QN_VK_ON_DEVICE, "test", &a));
+    assert_ok(qn_vk_alloc(vk, 64, QN_VK_ON_DEVICE, "test", &b));
+    assert_ok(qn_vk_commands_create(vk, &commands));
+    for (int has_barrier = 1; has_barrier >= 0; has_barrier--) {
+        assert_ok(qn_vk_begin(vk, &commands));
+        qn_vk_copy(vk, &commands, &a, 0, &b, 0, 64);
+        if (has_barrier)
+            qn_vk_barrier(vk, &commands);
+        qn_vk_copy(vk, &commands, &b, 0, &a, 0, 64);
+        assert_ok(qn_vk_end(vk, &commands));
+        if (has_barrier)
+            assert_ok(qn_vk_run(vk, &commands));
+        else
+            assert_fails(qn_vk_run(vk, &commands), QN_ERR_DEVICE, "SYNC-HAZARD");
+    }
+    qn_vk_commands_free(vk, &commands);
+    qn_vk_free(vk, &a);
+    qn_vk_free(vk, &b);
+    qn_vk_close(vk);
+}
+
+int main(void)
+{
+    return run_tests_on_vulkan();
+}
