@@ -284,10 +284,12 @@ TEST(kinds_of_drafts_need_their_heads)
     assert_fails(qn_model_load(QN_SOURCE_DIR "/" QN_TESTS_DEMO, &CPU_MODEL(.draft = QN_DRAFT_DFLASH), &other),
                  QN_ERR_UNSUPPORTED, "draft: dflash: the model was loaded without a drafter");
     assert_fails(qn_model_load(QN_SOURCE_DIR "/" QN_TESTS_DEMO,
-                               &CPU_MODEL(.draft = QN_DRAFT_NGRAM, .draft_model = QN_TESTS_DRAFTER), &other),
+                               &CPU_MODEL(.draft = QN_DRAFT_NGRAM, .draft_model = QN_SOURCE_DIR "/" QN_TESTS_DRAFTER),
+                               &other),
                  QN_ERR_INVALID, "a drafter for draft dflash, given with draft ngram");
     assert_fails(qn_model_load(QN_SOURCE_DIR "/" QN_TESTS_DEMO,
-                               &CPU_MODEL(.vocab_only = true, .draft_model = QN_TESTS_DRAFTER), &other),
+                               &CPU_MODEL(.vocab_only = true, .draft_model = QN_SOURCE_DIR "/" QN_TESTS_DRAFTER),
+                               &other),
                  QN_ERR_INVALID, "draft_model: it is given with vocab_only");
 }
 
