@@ -33,7 +33,7 @@ quern list
 grep -q ' t/drafters:MTP/parrot-Q8_0-MTP.gguf (drafter)$' "$work/out" || fail "list: $(cat "$work/out")"
 grep -q ' t/drafters:parrot-DFlash-Q4_0.gguf (drafter)$' "$work/out" || fail "list: $(cat "$work/out")"
 grep -q ' t/drafters:parrot-F16.gguf$' "$work/out" || fail "list: $(cat "$work/out")"
-refuses 1 "architecture 'dflash' is not supported" run -m t/drafters:dflash -p x
+refuses 1 "a drafter for a model (architecture 'dflash'), not a model" run -m t/drafters:dflash -p x
 quern rm t/drafters:F16
 : >"$work/log"
 quern run -m t/drafters -p xyz -n 5 --temp 0 -q # only drafters are left: the hub is asked
