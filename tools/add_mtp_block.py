@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Add a random block for multi-token prediction (nextn) to a Qwen3.5 GGUF file, to measure and to test drafts.
 
-usage: add_mtp_block.py MODEL.gguf OUT.gguf [--type q8_0|q1_0|f16] [--seed N] [--likely FIRST-LAST]
+usage: add_mtp_block.py MODEL.gguf OUT.gguf [--type q8_0|q1_0|f16] [--seed N] [--likely FIRST-LAST] [--alone]
 
 The block has the model's shapes and means nothing: use it with `quern bench --draft mtp --accept R`. --likely gives it an output
-matrix of its own, by which the tokens FIRST to LAST are likelier than others. A rotated model's block is not rotated.
+matrix of its own, by which the tokens FIRST to LAST are likelier than others. --alone leaves out the tensors of the model, for
+--draft-model. A rotated model's block is not rotated.
 
 Needs numpy. The whole model is in memory.
 
@@ -75,11 +76,13 @@ def main():
     parser.add_argument("--type", choices=("q8_0", "q1_0", "f16"), default="q8_0")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--likely", metavar="FIRST-LAST")
+    parser.add_argument("--alone", action="store_true")
     a = parser.parse_args()
     keys, tensors = ggufio.read(a.model)
     keys = {name: np.array(v, "i4") if isinstance(v, list) and v and type(v[0]) is int else v for name, v in keys.items()}
     likely = [int(i) for i in a.likely.split("-")] if a.likely else None
-    ggufio.write(a.out, *add(keys, list(tensors.values()), a.type, a.seed, likely))
+    keys, joined = add(keys, list(tensors.values()), a.type, a.seed, likely)
+    ggufio.write(a.out, keys, joined[len(tensors):] if a.alone else joined)
 
 
 if __name__ == "__main__":

@@ -86,8 +86,8 @@ typedef enum qn_draft_kind {
     QN_DRAFT_NGRAM, /* tokens that followed the end of the text earlier: in the prompt and the answer, and in answers of
                        a scheduler's earlier requests of the same scope, if that is not "" (strangers may share it) and
                        the scheduler keeps prefixes */
-    QN_DRAFT_MTP, /* the model's own block for multi-token prediction, on the CPU; QN_ERR_UNSUPPORTED, with the reason,
-                     where the model has none that can be used */
+    QN_DRAFT_MTP,   /* a block for multi-token prediction, the model's own or that of the file draft_model, on the CPU;
+                       QN_ERR_UNSUPPORTED, with the reason, where there is none that can be used */
     QN_DRAFT_DFLASH, /* a block drafter that the model was loaded with (qn_model_params.draft_model), on the CPU;
                         QN_ERR_UNSUPPORTED where it was loaded without one */
     QN_DRAFT_MODEL   /* what the draft model of the model (qn_model_params.draft_model) finds likeliest */
@@ -122,9 +122,10 @@ typedef struct qn_model_params {
      * QN_DRAFT_DFLASH: the same for draft_model. */
     qn_draft_kind draft;
     /* The GGUF file of a drafter for this model, on the CPU (docs/speculation.md): a small model with the same
-     * vocabulary (QN_DRAFT_MODEL), whose caches take a part of `memory`, or a block drafter of the architecture dflash
-     * (QN_DRAFT_DFLASH). It runs on the same threads, and the model's own block for multi-token prediction is then not
-     * used. NULL: none. QN_ERR_UNSUPPORTED or QN_ERR_FORMAT, with the reason, if it cannot serve this model. */
+     * vocabulary (QN_DRAFT_MODEL), whose caches take a part of `memory`, a block drafter of the architecture dflash
+     * (QN_DRAFT_DFLASH), or a block for multi-token prediction alone (QN_DRAFT_MTP), as qn_graft_mtp would join it. It
+     * runs on the same threads, and the model's own block is then not used. NULL: none. QN_ERR_UNSUPPORTED,
+     * QN_ERR_INVALID or QN_ERR_FORMAT, with the reason, if it cannot serve this model. */
     const char *draft_model;
 } qn_model_params;
 #define QN_MODEL_PARAMS_INIT QN_INIT(qn_model_params)

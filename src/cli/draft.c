@@ -19,8 +19,8 @@ int qn_check_draft(const qn_args *args)
     const qn_draft_kind kind = qn_find_draft(args);
     if ((kind == QN_DRAFT_MODEL || kind == QN_DRAFT_DFLASH) && !args->draft_model)
         qn_cli_error("--draft: %s needs --draft-model FILE", args->draft);
-    else if (args->draft_model && kind != QN_DRAFT_AUTO && kind != QN_DRAFT_MODEL && kind != QN_DRAFT_DFLASH)
-        qn_cli_error("--draft-model: it is not used with --draft %s; --draft model, dflash or auto use it",
+    else if (args->draft_model && (kind == QN_DRAFT_OFF || kind == QN_DRAFT_NGRAM))
+        qn_cli_error("--draft-model: it is not used with --draft %s; --draft mtp, model, dflash or auto use it",
                      args->draft);
     else if (args->draft_model && (args->models_dir || args->models.count > 1))
         qn_cli_error("--draft-model: serves one model, but there are several");

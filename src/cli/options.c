@@ -254,18 +254,19 @@ const qn_option qn_options[] = {
         GENERATE | SERVE | BATCH, "--draft", NULL, NULL, draft, "KIND", qn_draft_names,
         "tokens that a step evaluates ahead: auto, off, ngram, mtp, dflash or model (default auto)",
         "Only tokens that would have come one by one are kept: the text is the same. ngram drafts what followed the "
-        "same words before; mtp is the model's block for multi-token prediction, if it has one; model is what a "
-        "small model writes, dflash a block drafter (--draft-model). auto is ngram and one of the others on the CPU, "
+        "same words before; mtp is the model's block for multi-token prediction, if it has one, or that of a file; "
+        "model is what a small model writes, dflash a block drafter (--draft-model). auto is ngram and one of the others on the CPU, "
         "off on a GPU. Tokens are drafted while that is measured to be faster."),
     CHOICE(BENCH, "--draft", NULL, NULL, draft, "KIND", qn_draft_names,
            "also measure decoding with drafts, as in run: auto, off, ngram, mtp, dflash or model (default off)",
            "The tokens of a benchmark mean nothing; see --accept."),
     TEXT(
         GENERATE | SERVE | BATCH | BENCH, "--draft-model", NULL, "-md", draft_model, "FILE",
-        "a drafter for the model: a small model with the same vocabulary, or a block drafter (dflash)",
+        "a drafter: a small model with the same vocabulary, a block drafter (dflash) or an MTP block alone",
         "A GGUF file, or OWNER/REPO[:FILE or TYPE] of the hub; a small model may have any architecture that quern runs. "
-        "On the CPU; a small model's caches take a part of --memory. A file that cannot serve is an error that says "
-        "why. Not with --draft off, ngram or mtp, nor with several models."),
+        "On the CPU; a small model's caches take a part of --memory. A block for multi-token prediction, as quern graft "
+        "would join it, takes the place of the model's own. A file that cannot serve is an error that says why. Not "
+        "with --draft off or ngram, nor with several models."),
     NUMBER(BENCH, "--accept", NULL, NULL, accept, "R", 0, 1,
            "with --draft: accept each drafted token with this chance (default 0: if it is sampled)", NULL),
     INT(BENCH, "--draft-tokens", NULL, NULL, draft_tokens, "N", 1, 15,

@@ -4,9 +4,7 @@
 #define QN_CONVERT_MTP_HEAD_H
 
 #include "convert/targets.h"
-#include "model/model.h"
-
-enum { QN_HEAD_MAX_TENSORS = 20 };
+#include "model/mtp_block.h"
 
 typedef struct qn_head_tensor {
     char name[64]; /* as the joined file has it: "blk.64.attn_q.weight" */
@@ -27,15 +25,9 @@ typedef struct qn_head {
     qn_config config;
     qn_checkpoint checkpoint;
     qn_targets targets;
-    qn_head_tensor tensors[QN_HEAD_MAX_TENSORS];
+    qn_head_tensor tensors[QN_MTP_MAX_TENSORS];
     size_t n;
 } qn_head;
-
-/* The model that a block is to join. */
-typedef struct qn_trunk {
-    const qn_gguf *file;
-    const qn_hparams *hparams;
-} qn_trunk;
 
 /* qn_head_open - finds the block and compares its model with the trunk.
  *
@@ -45,10 +37,7 @@ typedef struct qn_trunk {
  *   trunk   has no block yet
  *   type    of matrices; NULL: the one that each has. Vectors become f32
  *
- * QN_ERR_INVALID       it has no block, or more than one, or another shape, vocabulary or rope than the trunk: the text
- *                      names what differs, with both values
- * QN_ERR_FORMAT        a tensor of the block is missing, unknown or has another shape, with its name
- * QN_ERR_UNSUPPORTED   its matrices are rotated, or of a type that cannot be copied */
+ * Errors are those of qn_mtp_block_find, and QN_ERR_UNSUPPORTED for matrices of a type that cannot be copied. */
 qn_status qn_head_open(qn_head *head, const char *path, const qn_trunk *trunk, const qn_type_info *type);
 void qn_head_close(qn_head *head);
 

@@ -9,6 +9,7 @@
 #include "device/registry.h"
 #include "engine/spec/draft_file.h"
 #include "engine/spec/drafter.h"
+#include "model/weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,20 +101,29 @@ static qn_status load_tensor(qn_model *model, const qn_gguf *file, const qn_gguf
     return QN_OK;
 }
 
-static size_t count_bytes(const qn_gguf *file)
+/* Files with a block for multi-token prediction alone may repeat tensors of the model, which are not used. */
+static bool is_repeated(const qn_model *model, const qn_gguf *file, const qn_gguf_tensor *tensor)
+{
+    return file == model->drafter && !model->plan.head.block && qn_weights_block(tensor->name) == UINT32_MAX;
+}
+
+static size_t count_bytes(const qn_model *model, const qn_gguf *file)
 {
     size_t bytes = 0;
     for (size_t i = 0; file && i < qn_gguf_n_tensors(file); i++)
-        bytes += qn_gguf_tensor_at(file, i)->bytes;
+        if (!is_repeated(model, file, qn_gguf_tensor_at(file, i)))
+            bytes += qn_gguf_tensor_at(file, i)->bytes;
     return bytes;
 }
 
 /* Prepares the weights of a file tensor by tensor, so that at most one tensor is in memory twice. */
 static qn_status prepare_file(qn_model *model, const qn_gguf *file, const qn_model_params *params, size_t *done)
 {
-    const size_t total = count_bytes(model->file) + count_bytes(model->drafter);
+    const size_t total = count_bytes(model, model->file) + count_bytes(model, model->drafter);
     for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
         const qn_gguf_tensor *tensor = qn_gguf_tensor_at(file, i);
+        if (is_repeated(model, file, tensor))
+            continue;
         if (!params->skip_weight_scan)
             QN_TRY(qn_scan_tensor(file, tensor, model->team, params->on_progress, params->user, done, total));
         QN_TRY(load_tensor(model, file, tensor));
@@ -182,9 +192,10 @@ static qn_status open_drafter(qn_model *model, const qn_model_params *params, qn
     return QN_OK;
 }
 
-/* Builds the plan of a model with a drafter: a block drafter becomes its draft head. */
+/* Builds the plan of a model with a drafter: one that is no small model becomes its draft head. */
 static qn_status build_beside_drafter(qn_model *model, const qn_model_params *params, bool is_cpu)
 {
+    char line[QN_ERROR_TEXT_MAX];
     qn_draft_kind kind;
     QN_TRY(open_drafter(model, params, &kind));
     (void)qn_print(model->head.why, sizeof model->head.why, "the model was loaded with a drafter instead");
@@ -192,7 +203,13 @@ static qn_status build_beside_drafter(qn_model *model, const qn_model_params *pa
         return qn_model_build(model->file, &model->hparams, &model->plan);
     if (!is_cpu)
         return qn_fail(QN_ERR_UNSUPPORTED, "draft: %s: drafters run on the CPU only (device cpu)", qn_draft_name(kind));
-    return qn_model_build_with_drafter(model->file, model->drafter, &model->hparams, &model->plan);
+    QN_TRY(qn_model_build_with_drafter(model->file, model->drafter, &model->hparams, &model->plan));
+    model->head.is_there = kind == QN_DRAFT_MTP;
+    if (kind == QN_DRAFT_MTP && model->hparams.n_blocks > model->hparams.n_layers) {
+        (void)qn_print(line, sizeof line, "drafts: mtp: the block of %s, not the model's own", params->draft_model);
+        log_line(params, line);
+    }
+    return QN_OK;
 }
 
 /* Builds the plan of a model without a drafter, with the model's own draft head if it is wanted and can be used. */
@@ -235,7 +252,7 @@ qn_status qn_model_check_draft(const qn_model *model, qn_draft_kind kind)
                        "draft: model needs a draft model, which was not loaded with this model (--draft-model)");
     if (kind == QN_DRAFT_MTP && !model->head.is_there)
         return qn_fail(QN_ERR_UNSUPPORTED, "draft: mtp: %s", without_path(model, model->head.why));
-    if (kind == QN_DRAFT_DFLASH && !model->drafter)
+    if (kind == QN_DRAFT_DFLASH && !model->plan.head.block)
         return qn_fail(QN_ERR_UNSUPPORTED, "draft: dflash: the model was loaded without a drafter (--draft-model)");
     return QN_OK;
 }

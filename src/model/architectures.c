@@ -5,6 +5,7 @@
 #include "model/dflash.h"
 #include "model/nextn.h"
 #include "model/rank.h"
+#include "model/role.h"
 
 #include <string.h>
 
@@ -57,6 +58,18 @@ static void add_own_head(qn_build *build, qn_model_head *head)
     qn_plan_drop_after(build->plan, &before);
 }
 
+/* Adds the draft head of a drafter's file. */
+static qn_status add_drafter(qn_build *build, const qn_architecture *architecture, const qn_gguf *file)
+{
+    const bool is_block = !qn_dflash_is_drafter(file) && qn_file_is_mtp_block(file);
+    if (is_block && !architecture->mtp_blocks)
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: a block for multi-token prediction, which models of the architecture '%s' (%s) do not have",
+                       qn_gguf_path(file), architecture->name, qn_gguf_path(build->weights->file));
+    QN_TRY(is_block ? qn_nextn_build_from(build, file) : qn_dflash_build(build, file));
+    return qn_plan_validate(build->plan);
+}
+
 static qn_status build_plan(const qn_gguf *file, const qn_architecture *architecture, const qn_hparams *h,
                             qn_plan *plan, struct wanted_head want)
 {
@@ -73,9 +86,7 @@ static qn_status build_plan(const qn_gguf *file, const qn_architecture *architec
     if (status == QN_OK && want.own)
         add_own_head(&build, want.own);
     if (status == QN_OK && want.drafter)
-        status = qn_dflash_build(&build, want.drafter);
-    if (status == QN_OK && want.drafter)
-        status = qn_plan_validate(plan);
+        status = add_drafter(&build, architecture, want.drafter);
     if (status != QN_OK)
         qn_plan_free(plan);
     qn_weights_close(&weights);

@@ -41,8 +41,9 @@ typedef struct qn_model_head {
 /* qn_model_build_with_head - does what qn_model_build does, and adds the draft head if the file has one that fits. */
 qn_status qn_model_build_with_head(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan, qn_model_head *head);
 
-/* qn_model_build_with_drafter - does what qn_model_build does, and adds the draft head of a block drafter's file
- * (dflash.h), which must outlive the plan, too. Errors also say why the drafter cannot serve the model. */
+/* qn_model_build_with_drafter - does what qn_model_build does, and adds the draft head of a drafter's file, which must
+ * outlive the plan, too: a block drafter (dflash.h), or a block for multi-token prediction alone (nextn.h), which takes
+ * the place of the model's own. Errors also say why the drafter cannot serve the model. */
 qn_status qn_model_build_with_drafter(const qn_gguf *file, const qn_gguf *drafter, qn_hparams *hparams, qn_plan *plan);
 
 #endif

@@ -1,6 +1,8 @@
 /* Builds the draft head from a block for multi-token prediction, and checks such blocks. */
 #include "model/nextn.h"
 
+#include "model/mtp_block.h"
+
 /* Tensors that are the block's own. */
 struct nextn {
     const float *embedding_norm, *hidden_norm, *head_norm, *attn_norm, *k_norm;
@@ -35,14 +37,14 @@ static qn_status read_block(qn_weights *w, const qn_hparams *h, int block, struc
 }
 
 /* Finds what the block lacks in the model. */
-static qn_status read_model(qn_build *build, struct nextn *n, const float **norm)
+static qn_status read_model(qn_build *model, struct nextn *n, const float **norm)
 {
-    QN_TRY(qn_weights_vector(build->weights, -1, "output_norm.weight", build->hparams->n_embd, false, norm));
+    QN_TRY(qn_weights_vector(model->weights, -1, "output_norm.weight", model->hparams->n_embd, false, norm));
     if (!n->head_norm)
         n->head_norm = *norm;
     if (!n->table.data)
-        QN_TRY(qn_build_embedding(build, &n->table, &n->inverse));
-    return n->output.matrix.data ? QN_OK : qn_build_output(build, &n->output);
+        QN_TRY(qn_build_embedding(model, &n->table, &n->inverse));
+    return n->output.matrix.data ? QN_OK : qn_build_output(model, &n->output);
 }
 
 /* ---- Operations ---- */
@@ -98,31 +100,54 @@ qn_status qn_nextn_missing(const qn_build *build)
                    qn_gguf_path(build->weights->file));
 }
 
-qn_status qn_nextn_build(qn_build *build)
+/* Adds the draft head of a block of the file of `build`, which is the model's or another one. What the block borrows is
+ * built with the model's weights, and their rotation. */
+static qn_status build_head(qn_build *build, qn_build *model, uint32_t block)
 {
     const qn_hparams *h = build->hparams;
     qn_plan *plan = build->plan;
-    const uint32_t layer = h->n_layers;
     struct nextn n;
     const float *norm;
     int embedding, hidden;
-    if (h->n_blocks != layer + 1)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: %u blocks for multi-token prediction, only one is supported",
-                       qn_gguf_path(build->weights->file), (unsigned)(h->n_blocks - layer));
-    QN_TRY(read_block(build->weights, h, (int)layer, &n));
-    QN_TRY(read_model(build, &n, &norm));
+    QN_TRY(read_block(build->weights, h, (int)block, &n));
+    const bool has_output = n.output.matrix.data != NULL;
+    QN_TRY(read_model(model, &n, &norm));
     QN_TRY(qn_plan_buffer_new(plan, h->n_embd, &embedding));
     QN_TRY(qn_plan_buffer_new(plan, h->n_embd, &hidden));
-    plan->n_layers = (size_t)layer + 1;
+    plan->n_layers = (size_t)h->n_layers + 1;
     plan->head = (qn_plan_head){ .pairs = plan->n_ops, .n_layers = 1, .heads = plan->heads };
     QN_TRY(add_inputs(build, &n, norm, embedding, hidden));
     QN_TRY(add_kv(build, &n));
     plan->head.draft = plan->n_ops;
     QN_TRY(add_inputs(build, &n, norm, embedding, hidden));
     build->first_position = 1;
-    QN_TRY(qn_build_attention(build, layer));
-    QN_TRY(qn_build_feed_forward(build, layer, "post_attention_norm.weight"));
-    return qn_build_logits(build, n.head_norm, &n.output);
+    QN_TRY(qn_build_attention(build, block));
+    QN_TRY(qn_build_feed_forward(build, block, "post_attention_norm.weight"));
+    return qn_build_logits(has_output ? build : model, n.head_norm, &n.output);
+}
+
+qn_status qn_nextn_build(qn_build *build)
+{
+    const qn_hparams *h = build->hparams;
+    if (h->n_blocks != h->n_layers + 1)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: %u blocks for multi-token prediction, only one is supported",
+                       qn_gguf_path(build->weights->file), (unsigned)(h->n_blocks - h->n_layers));
+    return build_head(build, build, h->n_layers);
+}
+
+qn_status qn_nextn_build_from(qn_build *model, const qn_gguf *file)
+{
+    const qn_trunk trunk = { model->weights->file, model->hparams };
+    qn_weights weights;
+    qn_mtp_block block;
+    QN_TRY(qn_mtp_block_find(file, &trunk, &block));
+    QN_TRY(qn_weights_open_plain(&weights, file, model->plan)); /* the block is not rotated */
+    qn_build build = *model;
+    build.weights = &weights;
+    build.first_layer = model->hparams->n_layers - block.number;
+    const qn_status status = build_head(&build, model, block.number);
+    qn_weights_close(&weights);
+    return status;
 }
 
 /* ---- Checks ---- */

@@ -20,6 +20,11 @@
  * missing or has another shape; QN_ERR_UNSUPPORTED if there is more than one block. */
 qn_status qn_nextn_build(qn_build *build);
 
+/* qn_nextn_build_from - does the same with the block of a file that has it alone (mtp_block.h), of any number of block,
+ * as if it had been joined to the model's file. The file must outlive the plan. Also returns the errors of
+ * qn_mtp_block_find. */
+qn_status qn_nextn_build_from(qn_build *model, const qn_gguf *file);
+
 /* qn_nextn_missing - fails with a text that says that the file has no such block. */
 qn_status qn_nextn_missing(const qn_build *build);
 

@@ -3,6 +3,7 @@
 #include "model/role.h"
 
 #include "model/keys.h"
+#include "model/weights.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -33,16 +34,35 @@ static qn_string architecture_of(const qn_gguf *file)
     return kv && kv->type == QN_GGUF_STRING ? kv->string : (qn_string){ "", 0 };
 }
 
+/* Whether the tensors of blocks are those of one block, for multi-token prediction. */
+static bool has_one_block(const qn_gguf *file)
+{
+    uint32_t block = UINT32_MAX;
+    bool is_mtp = false;
+    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
+        const qn_string name = qn_gguf_tensor_at(file, i)->name;
+        const uint32_t n = qn_weights_block(name);
+        if (n == UINT32_MAX)
+            continue;
+        if (block != UINT32_MAX && n != block)
+            return false;
+        block = n;
+        is_mtp = is_mtp || contains(name, ".nextn.");
+    }
+    return is_mtp;
+}
+
 bool qn_file_is_mtp_block(const qn_gguf *file)
 {
     const qn_string architecture = architecture_of(file);
     char name[64];
     uint32_t n_mtp = 0, n_files = 0;
     snprintf(name, sizeof name, "%.*s", (int)(architecture.length < 40 ? architecture.length : 40), architecture.data);
-    if (qn_key_u32(file, name, "nextn_predict_layers", false, &n_mtp) || !n_mtp ||
+    if (qn_key_u32(file, name, "nextn_predict_layers", false, &n_mtp) ||
         qn_gguf_get_u32(file, "split.count", false, &n_files) || (n_files > 1 && qn_gguf_n_files(file) == 1))
         return false;
-    return qn_gguf_n_tensors(file) > 0 && !qn_gguf_find_tensor(file, "blk.0.attn_norm.weight");
+    return has_one_block(file) ||
+           (n_mtp && qn_gguf_n_tensors(file) > 0 && !qn_gguf_find_tensor(file, "blk.0.attn_norm.weight"));
 }
 
 qn_file_role qn_file_role_of(const qn_gguf *file)

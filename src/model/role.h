@@ -17,7 +17,8 @@ typedef enum qn_file_role {
 qn_file_role qn_file_role_of(const qn_gguf *file);
 
 /* qn_file_is_mtp_block - returns whether the file has a block for multi-token prediction and not the model's first
- * layer, by which llama.cpp tells such files, too. */
+ * layer, by which llama.cpp tells such files, too; or tensors of such a block, of any number, and of no other, whether
+ * or not a key counts it. */
 bool qn_file_is_mtp_block(const qn_gguf *file);
 
 /* qn_file_role_read - the same as qn_file_role_of for a path, of a split model any of its files. False if it cannot be

@@ -12,11 +12,16 @@ enum { NAME_MAX_BYTES = 96 };
 /* Bits of qn_weights.uses. */
 enum { LOADED = 1, USED_IN_MATMUL = 2 };
 
-qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file, qn_plan *plan)
+qn_status qn_weights_open_plain(qn_weights *weights, const qn_gguf *file, qn_plan *plan)
 {
     *weights = (qn_weights){ .file = file, .plan = plan };
-    QN_TRY(qn_rotation_read(file, &weights->rotation));
-    const qn_status status = qn_alloc(&weights->uses, qn_gguf_n_tensors(file) + 1, 1, "list of tensors");
+    return qn_alloc(&weights->uses, qn_gguf_n_tensors(file) + 1, 1, "list of tensors");
+}
+
+qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file, qn_plan *plan)
+{
+    QN_TRY(qn_weights_open_plain(weights, file, plan));
+    const qn_status status = qn_rotation_read(file, &weights->rotation);
     if (status != QN_OK)
         qn_weights_close(weights);
     return status;

@@ -26,6 +26,10 @@ typedef struct qn_weight {
 qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file, qn_plan *plan);
 void qn_weights_close(qn_weights *weights);
 
+/* qn_weights_open_plain - does the same for tensors of which none is rotated, whatever keys of rotation the file has.
+ */
+qn_status qn_weights_open_plain(qn_weights *weights, const qn_gguf *file, qn_plan *plan);
+
 /* qn_weights_matrix - finds a matrix that is used in a matmul.
  *
  *   layer    >= 0: the tensor is "blk.LAYER.NAME"; -1: it is "NAME"

@@ -20,12 +20,14 @@ qn_status qn_draft_file_kind(const qn_gguf *file, qn_draft_kind *out)
     *out = QN_DRAFT_DFLASH;
     if (role == QN_FILE_DRAFTER && qn_dflash_is_drafter(file))
         return QN_OK;
-    return qn_fail(QN_ERR_UNSUPPORTED, "%s: %s, expected a small model, or a drafter of the architecture dflash",
+    *out = QN_DRAFT_MTP;
+    if (role == QN_FILE_DRAFTER && qn_file_is_mtp_block(file))
+        return QN_OK;
+    return qn_fail(QN_ERR_UNSUPPORTED,
+                   "%s: %s, expected a small model, a drafter of the architecture dflash, or a block for multi-token "
+                   "prediction",
                    qn_gguf_path(file),
-                   role != QN_FILE_DRAFTER ? "neither a model nor a drafter"
-                   : qn_file_is_mtp_block(file)
-                       ? "a block for multi-token prediction alone, which quern graft joins to its model"
-                       : "a drafter of another architecture");
+                   role == QN_FILE_DRAFTER ? "a drafter of another architecture" : "neither a model nor a drafter");
 }
 
 /* ---- Vocabularies ---- */

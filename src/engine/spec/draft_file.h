@@ -8,8 +8,8 @@
 #include "text/tokenizer.h"
 
 /* qn_draft_file_kind - Finds the drafter that a file is for: QN_DRAFT_MODEL for a whole model, whether or not quern
- * runs its architecture, QN_DRAFT_DFLASH for a block drafter. QN_ERR_UNSUPPORTED, saying what it is, for all others:
- * blocks for multi-token prediction alone, and EAGLE's heads. */
+ * runs its architecture, QN_DRAFT_DFLASH for a block drafter, QN_DRAFT_MTP for a block for multi-token prediction
+ * alone. QN_ERR_UNSUPPORTED, saying what it is, for all others, such as EAGLE's heads. */
 qn_status qn_draft_file_kind(const qn_gguf *file, qn_draft_kind *out);
 
 /* The vocabulary of a model. */
