@@ -116,6 +116,48 @@ quern bench -m "$without" --device cpu -p 0 -n 60 -r 2 --draft dflash --draft-mo
 [ $status -eq 0 ] || fail "bench --draft dflash"
 grep -q '"draft":"dflash"' "$work/out" || fail "bench --draft dflash: $(cat "$work/out")"
 
+# The block for multi-token prediction in a file of its own: for a model without one, and in place of the model's.
+block=$QN_SOURCE_DIR/tests/golden/scheduler-mtp-block.gguf
+for temp in 0 0.5; do
+    quern run -m "$without" --temp $temp --seed 5 -n 60 --draft off "$text"
+    cp "$work/out" "$work/plain"
+    QN_DRAFT=mtp quern run -m "$mtp" --temp $temp --seed 5 -n 60 "$text"
+    of_model=$(grep -Eo '[0-9]+ of [0-9]+ drafted' "$work/err") || fail "QN_DRAFT=mtp: no drafts"
+    for model in "$without" "$mtp"; do
+        for draft in auto mtp; do
+            QN_DRAFT=mtp quern run -m "$model" --temp $temp --seed 5 -n 60 --draft $draft --draft-model "$block" "$text"
+            [ $status -eq 0 ] || fail "--draft $draft with a block's file"
+            cmp -s "$work/out" "$work/plain" || fail "--draft $draft, --temp $temp: another text with a block's file"
+            [ $draft = mtp ] || quern run -m "$model" --temp $temp --seed 5 -n 60 --draft-model "$block" "$text"
+            cmp -s "$work/out" "$work/plain" || fail "--draft-model, --temp $temp: another text with a block's file"
+        done
+        QN_DRAFT=mtp quern run -m "$model" --temp $temp --seed 5 -n 60 --draft-model "$block" "$text"
+        grep -q "$of_model" "$work/err" || fail "$model: a block's file drafts other tokens: $(cat "$work/err"), expected $of_model"
+        [ "$model" = "$without" ] || grep -q "drafts: mtp: the block of $block, not the model's own" "$work/err" || fail "no note of the block's file"
+    done
+done
+for draft in ngram off; do
+    refuses 2 "--draft-model: it is not used with --draft $draft" run -m "$without" --draft $draft --draft-model "$block" x
+done
+for draft in dflash model; do
+    refuses 1 "a drafter for draft mtp, given with draft $draft" run -m "$without" --draft $draft --draft-model "$block" x
+done
+refuses 1 'embedding_length: 128, but 48 in ' run -m "$QN_SOURCE_DIR/tests/golden/qwen35.f16.gguf" --draft-model "$block" x
+refuses 1 "which models of the architecture 'llama'" run -m "$QN_SOURCE_DIR/tests/golden/parrot.gguf" --draft-model "$block" x
+quern bench -m "$without" -p 0 -n 60 -r 2 --draft mtp --draft-model "$block" --accept 1 --draft-tokens 3 --format json
+[ $status -eq 0 ] || fail "bench --draft mtp with a block's file"
+grep -q '"draft":"mtp"' "$work/out" || fail "bench --draft mtp with a block's file: $(cat "$work/out")"
+size=$(stat -c %s "$block")
+for at in 4 8 9 20 100 500 1000 2000 200000 $((size - 60000)) $((size - 1)); do
+    head -c "$at" "$block" >"$work/cut.gguf"
+    cp "$block" "$work/changed.gguf"
+    printf '\377' | dd of="$work/changed.gguf" bs=1 seek="$at" conv=notrunc 2>/dev/null
+    for file in cut changed; do
+        quern run -m "$without" -n 8 --temp 0 --draft-model "$work/$file.gguf" 'the'
+        [ $status -eq 0 ] || { [ $status -eq 1 ] && grep -q "$file.gguf" "$work/err"; } || fail "the block's file $file at $at: $status, $(cat "$work/err")"
+    done
+done
+
 # Three drafted tokens, each accepted with a chance of 1: four tokens a step, but for the last ones and where a chunk of 64 ends.
 QN_DRAFT=ngram quern bench -m "$demo" -p 0 -n 60 -r 2 --draft ngram --accept 1 --draft-tokens 3 --format json
 [ $status -eq 0 ] || fail "bench --draft"

@@ -1,7 +1,8 @@
 /* Whole models from hostile files: a golden model is edited (gguf_edits.h), loaded, and evaluated. Any file is refused
  * with a text or gives logits, in memory bounded by its size.
  *
- * The last of the files is a drafter (model/dflash.h), which is loaded with a sound model.
+ * The last two of the files are a drafter (model/dflash.h) and a block for multi-token prediction (model/mtp_block.h),
+ * which are loaded with a sound model.
  *
  * An input is: a byte that selects the file, one for the session, edits. */
 #include "gguf_edits.h"
@@ -11,10 +12,11 @@
 static const char *const names[] = {
     "llama-yarn.bf16",       "qwen35.q1_0",         "qwen2.q1_0",      "qwen3-linear.f16",  "qwen35-rotated.q1_0",
     "qwen35-rotated.ptq1_0", "qwen35-rotated.q2_0", "qwen35-yarn.f16", "llama-linear.bf16", "qwen35-rotated.pq2_0",
-    "qwen35.ptq1_0",         "qwen35.q2_0",         "ranker",          "qwen35-mtp.bf16",   "scheduler-dflash"
+    "qwen35.ptq1_0",         "qwen35.q2_0",         "ranker",          "qwen35-mtp.bf16",   "scheduler-dflash",
+    "scheduler-mtp-block"
 };
-enum { N_NAMES = sizeof names / sizeof *names, DRAFTER = N_NAMES - 1, N_CTX = 16 };
-static char with_drafter[4096]; /* a model for it */
+enum { N_NAMES = sizeof names / sizeof *names, BLOCK = N_NAMES - 1, DRAFTER = N_NAMES - 2, N_CTX = 16 };
+static char with_drafter[4096]; /* a model for them */
 
 static struct {
     uint8_t *data;
@@ -50,14 +52,14 @@ static void rank(qn_model *model, qn_session *session)
 }
 
 /* Generates a few tokens with drafts. */
-static void generate(qn_model *model, uint8_t choice)
+static void generate(qn_model *model, const char *draft, uint8_t choice)
 {
     static const char *const formats[] = { "f16", "aura4", "f32", "aura8" };
     const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = N_CTX, .kv = formats[choice % 4] };
     const qn_token tokens[] = { 3, 1 };
     qn_request_params request = QN_REQUEST_PARAMS_INIT;
     qn_session *session;
-    require(setenv("QN_DRAFT", "dflash", 1) == 0, "the environment is set");
+    require(setenv("QN_DRAFT", draft, 1) == 0, "the environment is set");
     if (qn_session_create(model, &params, &session) != QN_OK)
         return;
     request.tokens = tokens;
@@ -107,10 +109,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     edited_read(edited, models[which].data, models[which].size);
     edited_apply(edited, &in);
     const int fd = memory_file(edited->file.data, edited->file.n, path);
-    if (which == DRAFTER)
-        params.draft_model = path;
-    if (qn_model_load(which == DRAFTER ? with_drafter : path, &params, &model) == QN_OK)
-        (which == DRAFTER ? generate : evaluate)(model, choice);
+    const bool is_drafter = which == DRAFTER || which == BLOCK;
+    params.draft_model = is_drafter ? path : NULL;
+    const qn_status status = qn_model_load(is_drafter ? with_drafter : path, &params, &model);
+    if (status == QN_OK && is_drafter)
+        generate(model, which == BLOCK ? "mtp" : "dflash", choice);
+    else if (status == QN_OK)
+        evaluate(model, choice);
     else
         require(size > 2 && *qn_error_text(), "a refusal has a text, and a sound file is not refused");
     qn_model_free(model);

@@ -20,6 +20,7 @@ struct new_key {
 
 struct change {
     bool strip, alone; /* without the MTP block; without the layers before it */
+    bool as_first;     /* the MTP block becomes blk.0 */
     const char *without, *renamed, *to, *misshapen;
     const char *without_key;
     struct new_key keys[4];
@@ -93,6 +94,18 @@ static inline bool is_dropped(const struct change *c, qn_string name, uint32_t n
            (c->without && qn_string_equals(name, c->without));
 }
 
+/* The name that a tensor gets; `buffer` may hold it. */
+static inline qn_string changed_name(const struct change *c, qn_string name, uint32_t n_layers, char buffer[128])
+{
+    if (c->renamed && qn_string_equals(name, c->renamed))
+        return (qn_string){ c->to, strlen(c->to) };
+    if (!c->as_first || qn_weights_block(name) != n_layers)
+        return name;
+    const char *part = (const char *)memchr(name.data + 4, '.', name.length - 4) + 1;
+    const int length = (int)(name.data + name.length - part);
+    return (qn_string){ buffer, (size_t)snprintf(buffer, 128, "blk.0.%.*s", length, part) };
+}
+
 /* Writes a copy of a file with changes. */
 static inline void change_file(const char *from, const char *to, const struct change *c)
 {
@@ -108,14 +121,14 @@ static inline void change_file(const char *from, const char *to, const struct ch
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
             const qn_gguf_tensor *t = qn_gguf_tensor_at(file, i);
-            const bool renamed = c->renamed && qn_string_equals(t->name, c->renamed),
-                       misshapen = c->misshapen && qn_string_equals(t->name, c->misshapen);
+            const bool misshapen = c->misshapen && qn_string_equals(t->name, c->misshapen);
+            char buffer[128];
             const uint64_t dims[] = { t->n_dims == 1 ? t->dims[0] / 2 : t->dims[1], t->n_dims == 1 ? 2 : t->dims[0] };
             const bool is_42 = c->as_42 && t->type == QN_TYPE_PQ2_0;
             if (is_dropped(c, t->name, layers_of(file)))
                 continue;
             if (!pass) {
-                assert_ok(qn_gguf_writer_add_tensor(w, renamed ? (qn_string){ c->to, strlen(c->to) } : t->name,
+                assert_ok(qn_gguf_writer_add_tensor(w, changed_name(c, t->name, layers_of(file), buffer),
                                                     is_42 ? 42 : t->type, misshapen ? 2 : t->n_dims,
                                                     misshapen ? dims : t->dims, t->bytes));
                 continue;

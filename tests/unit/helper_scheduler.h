@@ -128,6 +128,7 @@ static inline void load_with_drafter(const char *file, const char *drafter, uint
 }
 
 #define QN_TESTS_DRAFTER "tests/golden/scheduler-dflash.gguf"
+#define QN_TESTS_MTP_BLOCK "tests/golden/scheduler-mtp-block.gguf"
 
 static inline void load_model(const char *file, uint64_t memory, int n_threads, qn_model **model)
 {

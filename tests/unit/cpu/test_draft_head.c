@@ -1,11 +1,15 @@
 /* The draft head on the CPU: logits of chains of drafts, compared with a float64 program's (tools/reference_logits.py),
  * for plain, grafted and rotated blocks and all cache formats; and that they are the same to the bit for any number of
- * threads, any split of the text into steps, beside other sequences, and after rows were dropped. */
+ * threads, any split of the text into steps, beside other sequences, after rows were dropped, and with the block in a
+ * file of its own. */
+#include "helper_change.h"
 #include "helper_golden.h"
 #include "helper_model.h"
 
 #include "base/cpu.h"
 #include "base/memory.h"
+
+#include <unistd.h>
 
 /* As in tools/make_golden_models.py. */
 enum { N_DRAFTED = 4, N_LENGTHS = 6, MAX_IDS = 256, MAX_ROWS = 256, CONTEXT = 256, MAX_VOCAB = 72 };
@@ -31,19 +35,31 @@ static const struct golden_head heads[] = {
 static qn_token ids[MAX_IDS];
 static float *unused; /* [MAX_ROWS, n_vocab] logits of the model */
 
-static void set_up(struct fixture *x, const char *golden, int n_threads)
+static void golden_path(const char *golden, char path[512])
 {
-    char path[512];
+    snprintf(path, 512, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
+}
+
+/* drafter: the file of the block; NULL: that of the model at `path`. */
+static void set_up_with(struct fixture *x, const char *golden, const char *path, const qn_gguf *drafter, int n_threads)
+{
     unsigned cpu;
     *x = (struct fixture){ 0 };
-    snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
     assert_ok(qn_gguf_open(path, &x->file));
     assert_ok(qn_cpu_features(&cpu));
-    build_executor(x, n_threads, cpu, MAX_ROWS, CONTEXT);
+    qn_kernels_init(&x->kernels, cpu);
+    build_executor_with(x, drafter, n_threads, MAX_ROWS, CONTEXT);
     assert_true(x->plan.head.draft > 0);
     assert_int_equal(x->plan.n_vocab, MAX_VOCAB);
     assert_true(read_golden_ids(golden, ids, MAX_IDS) > lengths[N_LENGTHS - 1] + N_DRAFTED);
     assert_ok(qn_alloc(&unused, MAX_ROWS, MAX_VOCAB * sizeof *unused, "test"));
+}
+
+static void set_up(struct fixture *x, const char *golden, int n_threads)
+{
+    char path[512];
+    golden_path(golden, path);
+    set_up_with(x, golden, path, NULL, n_threads);
 }
 
 static void free_all(struct fixture *x)
@@ -227,4 +243,62 @@ TEST(dropped_rows_leave_nothing)
             free_memory(&m);
         }
     free_all(&x);
+}
+
+/* ---- Blocks of other files ---- */
+
+/* The model without its block, or with it, and the block alone, with its number or as block 0. */
+static const struct apart {
+    const char *name, *golden;
+    struct change model, block;
+} files_apart[] = {
+    { "plain", "qwen35-mtp.bf16", { .strip = true }, { .alone = true } },
+    { "a rotated model", "qwen35-mtp-grafted.f16", { .strip = true }, { .alone = true } },
+    { "in place of the model's", "qwen35-mtp-grafted.f16", { 0 }, { .alone = true } },
+    { "block 0",
+      "qwen35-mtp-grafted.f16",
+      { .strip = true },
+      { .alone = true, .as_first = true, .without_key = "prism.hadamard.weight_names" } },
+    { "an embedding of the block's own",
+      "qwen35-mtp.bf16",
+      { .strip = true },
+      { .alone = true, .renamed = "token_embd.weight", .to = "blk.3.nextn.embed_tokens.weight" } },
+    { "an output matrix of the block's own",
+      "qwen35-mtp.bf16",
+      { .strip = true },
+      { .alone = true, .renamed = "token_embd.weight", .to = "blk.3.nextn.shared_head_head.weight" } },
+};
+
+/* The chains of `golden`, with the block of a drafter's file or of the model's. */
+static void draft_all(const char *golden, const char *path, const qn_gguf *drafter, struct chain found[N_LENGTHS])
+{
+    struct fixture x;
+    set_up_with(&x, golden, path, drafter, 2);
+    for (size_t i = 0; i < N_LENGTHS; i++) {
+        struct memory m = memory_of(&x, "f16");
+        evaluate_pieces(&x, &m, ids, 0, lengths[i], 50);
+        draft_one(&x, &m, lengths[i], NULL, &found[i]);
+        free_memory(&m);
+    }
+    free_all(&x);
+}
+
+TEST_EACH(blocks_of_other_files_have_the_same_logits, struct apart, apart, files_apart)
+{
+    static struct chain expected[N_LENGTHS], found[N_LENGTHS];
+    char path[512], model[64], block[64];
+    qn_gguf *drafter;
+    golden_path(apart->golden, path);
+    snprintf(model, sizeof model, "/tmp/quern-test-head-%d-model", (int)getpid());
+    snprintf(block, sizeof block, "/tmp/quern-test-head-%d-block", (int)getpid());
+    change_file(path, model, &apart->model);
+    change_file(path, block, &apart->block);
+    assert_ok(qn_gguf_open(block, &drafter));
+    label("%s", apart->name);
+    draft_all(apart->golden, path, NULL, expected);
+    draft_all(apart->golden, model, drafter, found);
+    assert_memory_equal(found, expected, sizeof found);
+    qn_gguf_close(drafter);
+    unlink(model);
+    unlink(block);
 }

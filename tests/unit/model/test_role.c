@@ -71,6 +71,21 @@ static const struct file files[] = {
     { "a projector", "clip", NULL, -1, -1, { NULL }, QN_FILE_PROJECTOR },
     { "a projector by its type", "qwen3vl", "mmproj", -1, -1, { NULL }, QN_FILE_PROJECTOR },
     { "an importance matrix", "", "imatrix", -1, -1, { NULL }, QN_FILE_IMATRIX },
+    { "a block that no key counts",
+      "qwen35",
+      NULL,
+      -1,
+      -1,
+      { "token_embd.weight", "blk.64.nextn.enorm.weight" },
+      QN_FILE_DRAFTER },
+    { "a block with the number 0",
+      "qwen35",
+      NULL,
+      1,
+      -1,
+      { "blk.0.attn_norm.weight", "blk.0.nextn.enorm.weight" },
+      QN_FILE_DRAFTER },
+    { "a block that is not for drafts", "qwen35", NULL, -1, -1, { "blk.3.attn_norm.weight" }, QN_FILE_MODEL },
 };
 
 TEST_EACH(roles, struct file, f, files)

@@ -405,3 +405,76 @@ TEST(models_without_the_block_are_refused)
                  "draft: mtp: the model was loaded without its block");
     qn_model_free(other);
 }
+
+/* ---- The block of another file ---- */
+
+static char told[512];
+
+static void keep_line(void *user, const char *line)
+{
+    if (user == told && strstr(line, "drafts: mtp:"))
+        snprintf(told, sizeof told, "%s", line);
+}
+
+/* The block of a file of its own proposes what the same block in the model's file proposes, also for a model with a
+ * block, where the log names the file. */
+TEST(a_block_of_another_file_proposes_the_same)
+{
+    static const char *const models[] = { "/tests/golden/scheduler.gguf", "/" QN_TESTS_DEMO };
+    static struct answer expected, found;
+    qn_model *whole = model, *others[COUNT(models)];
+    uint64_t n_accepted = 0;
+    force("mtp");
+    for (size_t m = 0; m < COUNT(models); m++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s%s", QN_SOURCE_DIR, models[m]);
+        *told = '\0';
+        assert_ok(qn_model_load(path,
+                                &CPU_MODEL(.n_threads = 1, .draft = m ? QN_DRAFT_AUTO : QN_DRAFT_MTP,
+                                           .draft_model = QN_SOURCE_DIR "/" QN_TESTS_MTP_BLOCK, .on_log = keep_line,
+                                           .user = told),
+                                &others[m]));
+        label("'%s'", told);
+        assert_int_equal(strstr(told, QN_TESTS_MTP_BLOCK) != NULL, m == 1);
+    }
+    for (unsigned kind = 0; kind < KINDS; kind += 3)
+        for (size_t m = 0; m < 1 + COUNT(models); m++) {
+            struct answer *a = m ? &found : &expected;
+            qn_request_params params = request_of(kind, a);
+            model = m ? others[m - 1] : whole;
+            qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
+            memset(a, 0, sizeof *a);
+            submit_and_wait(s, &params);
+            qn_scheduler_free(s);
+            model = whole;
+            label("kind %u, model %zu", kind, m);
+            assert_same_logprobs(a, &expected);
+            assert_int_equal(a->result.n_drafted, expected.result.n_drafted);
+            assert_int_equal(a->result.n_accepted, expected.result.n_accepted);
+            n_accepted += a->result.n_accepted;
+        }
+    assert_true(n_accepted > 20);
+    for (size_t m = 0; m < COUNT(models); m++)
+        qn_model_free(others[m]);
+}
+
+TEST(a_block_of_another_file_is_for_its_kind)
+{
+    static const qn_draft_kind kinds[] = { QN_DRAFT_OFF, QN_DRAFT_NGRAM, QN_DRAFT_DFLASH, QN_DRAFT_MODEL };
+    qn_model *other;
+    qn_scheduler *s;
+    force(NULL);
+    for (size_t i = 0; i < COUNT(kinds); i++)
+        assert_fails(qn_model_load(QN_SOURCE_DIR "/tests/golden/scheduler.gguf",
+                                   &CPU_MODEL(.draft = kinds[i], .draft_model = QN_SOURCE_DIR "/" QN_TESTS_MTP_BLOCK),
+                                   &other),
+                     QN_ERR_INVALID, "a drafter for draft mtp, given with draft ");
+    assert_fails(qn_model_load(QN_SOURCE_DIR "/tests/golden/scheduler.gguf",
+                               &MODEL_PARAMS(.device = "cuda", .draft_model = QN_SOURCE_DIR "/" QN_TESTS_MTP_BLOCK),
+                               &other),
+                 QN_ERR_UNSUPPORTED, "draft: mtp: drafters run on the CPU only");
+    load_with_drafter("tests/golden/scheduler.gguf", QN_TESTS_MTP_BLOCK, 0, 1, &other);
+    assert_fails(qn_scheduler_create(other, &SCHEDULER_PARAMS(.draft = QN_DRAFT_DFLASH), &s), QN_ERR_UNSUPPORTED,
+                 "draft: dflash: the model was loaded without a drafter");
+    qn_model_free(other);
+}
