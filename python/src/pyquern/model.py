@@ -103,8 +103,8 @@ class Model:
     chat_template   the source of a template to use instead of the file's
     vocab_only      load only the tokeniser
     deterministic   on a GPU, the same bits whatever else is evaluated at the same time
-    draft_model     a small model with the same vocabulary, named as the model is, that drafts tokens: on the CPU
-                    (docs/speculation.md)
+    draft_model     a small model with the same vocabulary, a block drafter, or a block for multi-token prediction
+                    alone, named as the model is, that drafts tokens: on the CPU (docs/speculation.md)
     on_progress     called with the number of bytes of weights checked so far and the total; False ends loading
 
     Errors are pyquern.Error, with the library's text. Notes of the library go to the logger "pyquern". A model belongs

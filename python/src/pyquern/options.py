@@ -24,7 +24,8 @@ Message = Mapping[str, Any] | ChatCompletion
 """A message in OpenAI's form, or an answer to continue."""
 
 Draft = Literal["auto", "off", "ngram", "mtp", "dflash", "model"]
-"""Where drafted tokens come from (docs/speculation.md). "model" and "dflash" need a Model with a draft_model of that kind."""
+"""Where drafted tokens come from (docs/speculation.md). "model" and "dflash" need a Model with a draft_model of that kind,
+"mtp" one with such a draft_model or a block of its own."""
 
 ToolChoice = Literal["auto", "required", "none"] | Mapping[str, Any]
 
