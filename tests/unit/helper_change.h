@@ -5,6 +5,7 @@
 
 #include "helper_image.h"
 
+#include "base/append.h"
 #include "model/weights.h"
 #include "quant/quant.h"
 
@@ -103,7 +104,8 @@ static inline qn_string changed_name(const struct change *c, qn_string name, uin
         return name;
     const char *part = (const char *)memchr(name.data + 4, '.', name.length - 4) + 1;
     const int length = (int)(name.data + name.length - part);
-    return (qn_string){ buffer, (size_t)snprintf(buffer, 128, "blk.0.%.*s", length, part) };
+    assert_true(qn_print(buffer, 128, "blk.0.%.*s", length, part));
+    return (qn_string){ buffer, strlen(buffer) };
 }
 
 /* Writes a copy of a file with changes. */
