@@ -115,8 +115,8 @@ static qn_status create(qn_scheduler *s)
     QN_TRY(create_locks(s));
     if (s->params.draft != QN_DRAFT_OFF)
         QN_TRY(qn_draft_environment(&s->forced_draft));
-    if (s->forced_draft.kind == QN_DRAFT_MODEL || s->forced_draft.kind == QN_DRAFT_DFLASH)
-        QN_TRY(qn_model_check_draft(s->model, s->forced_draft.kind));
+    if (s->forced_draft.kind == QN_DRAFT_MODEL)
+        QN_TRY(qn_model_check_draft(s->model, QN_DRAFT_MODEL));
     if (!s->params.no_prefix_cache)
         QN_TRY(qn_written_create(&s->written));
     if (s->generation)
