@@ -261,7 +261,7 @@ TEST(grammars_have_drafts)
     };
     qn_model *model = load_pair(0, 0, 1);
     size_t n_drafted = 0;
-    for (unsigned kind = 0; kind < KINDS; kind++) {
+    for (unsigned kind = 0; kind < 8; kind++) { /* the grammars allow no draft of the first four */
         qn_grammar *grammar;
         assert_ok(qn_grammar_create(model, QN_GRAMMAR_GBNF, grammars[kind % 2], strlen(grammars[kind % 2]), &grammar));
         for (int how = 0; how < 2; how++) {
