@@ -61,16 +61,21 @@ struct memory {
     qn_cpu_memory *of;
 };
 
-static inline struct memory new_memory(const struct fixture *x)
+static inline struct memory new_memory_as(const struct fixture *x, const char *kv)
 {
     struct memory m = { 0 };
     qn_memory_params params = { 0 };
     qn_memory *memory;
-    assert_ok(qn_kv_format_named("f16", &params.format));
+    assert_ok(qn_kv_format_named(kv, &params.format));
     assert_ok(qn_cpu_caches_create(&x->plan, 0, 0, &m.caches));
     assert_ok(qn_cpu_memory_new(m.caches, &params, &memory));
     m.of = (qn_cpu_memory *)memory;
     return m;
+}
+
+static inline struct memory new_memory(const struct fixture *x)
+{
+    return new_memory_as(x, "f16");
 }
 
 static inline void free_memory(struct memory *m)

@@ -69,18 +69,6 @@ static void free_all(struct drafting *d)
     qn_gguf_close(d->drafter);
 }
 
-static struct memory memory_of(const struct fixture *x, const char *kv)
-{
-    struct memory m = { 0 };
-    qn_memory_params params = { 0 };
-    qn_memory *memory;
-    assert_ok(qn_kv_format_named(kv, &params.format));
-    assert_ok(qn_cpu_caches_create(&x->plan, 0, 0, &m.caches));
-    assert_ok(qn_cpu_memory_new(m.caches, &params, &memory));
-    m.of = (qn_cpu_memory *)memory;
-    return m;
-}
-
 /* Evaluates tokens [begin, end) in one step. */
 static void evaluate(struct drafting *d, struct memory *m, const qn_token *tokens, size_t begin, size_t end)
 {
@@ -162,7 +150,7 @@ TEST_EACH(blocks_have_the_logits_of_the_reference, struct golden_drafter, of, dr
     assert_int_equal(fgetc(file), EOF);
     fclose(file);
     for (size_t i = 0; i < N_LENGTHS; i++) {
-        struct memory m = memory_of(&d.x, of->kv);
+        struct memory m = new_memory_as(&d.x, of->kv);
         evaluate_pieces(&d, &m, ids, 0, lengths[i], 50);
         draft_one(&d, &m, lengths[i], &found);
         double error = 0;
@@ -204,7 +192,7 @@ TEST_EACH(blocks_do_not_depend_on_steps, struct golden_drafter, of, split_drafte
         for (size_t f = 0; f < COUNT(formats); f++)
             for (size_t p = 0; p < COUNT(pieces); p++)
                 for (size_t i = 0; i < N_LENGTHS; i++) {
-                    struct memory m = memory_of(&d.x, formats[f]), other = memory_of(&d.x, formats[f]);
+                    struct memory m = new_memory_as(&d.x, formats[f]), other = new_memory_as(&d.x, formats[f]);
                     label("%s, %d threads, pieces of %zu, %zu tokens", formats[f], threads[t], pieces[p], lengths[i]);
                     evaluate_pieces(&d, &m, ids, 0, lengths[i], pieces[p]);
                     evaluate_pieces(&d, &other, ids, 0, lengths[i], 50);
@@ -234,7 +222,7 @@ TEST_EACH(dropped_rows_leave_nothing, struct golden_drafter, of, split_drafters)
         other[i] = (ids[i] + 1) % MAX_VOCAB;
     for (size_t f = 0; f < COUNT(formats); f++)
         for (size_t length = 120; length < 140; length++) {
-            struct memory m = memory_of(&d.x, formats[f]), once = memory_of(&d.x, formats[f]);
+            struct memory m = new_memory_as(&d.x, formats[f]), once = new_memory_as(&d.x, formats[f]);
             label("%s, %zu tokens", formats[f], length);
             evaluate_pieces(&d, &once, ids, 0, length, 40);
             draft_one(&d, &once, length, &expected);

@@ -68,18 +68,6 @@ static void free_all(struct fixture *x)
     tear_down(x);
 }
 
-static struct memory memory_of(const struct fixture *x, const char *kv)
-{
-    struct memory m = { 0 };
-    qn_memory_params params = { 0 };
-    qn_memory *memory;
-    assert_ok(qn_kv_format_named(kv, &params.format));
-    assert_ok(qn_cpu_caches_create(&x->plan, 0, 0, &m.caches));
-    assert_ok(qn_cpu_memory_new(m.caches, &params, &memory));
-    m.of = (qn_cpu_memory *)memory;
-    return m;
-}
-
 /* Evaluates ids [begin, end) in one step; `other`, if it is not NULL, gets the ids before `begin` of the same step. */
 static void evaluate(struct fixture *x, struct memory *m, const qn_token *tokens, size_t begin, size_t end)
 {
@@ -164,7 +152,7 @@ TEST_EACH(chains_have_the_logits_of_the_reference, struct golden_head, head, hea
     struct chain *golden = read_chains(head->name), found;
     double worst = 0;
     for (size_t i = 0; i < N_LENGTHS; i++) {
-        struct memory m = memory_of(&x, head->kv);
+        struct memory m = new_memory_as(&x, head->kv);
         evaluate_pieces(&x, &m, ids, 0, lengths[i], 50);
         draft_one(&x, &m, lengths[i], &golden[i], &found);
         const double error = mean_relative_error(found.logits[0], golden[i].logits[0], N_DRAFTED, MAX_VOCAB);
@@ -195,7 +183,7 @@ TEST(chains_do_not_depend_on_steps)
         for (size_t f = 0; f < COUNT(formats); f++)
             for (size_t p = 0; p < COUNT(pieces); p++)
                 for (size_t i = 0; i < N_LENGTHS; i++) {
-                    struct memory m = memory_of(&x, formats[f]), other = memory_of(&x, formats[f]);
+                    struct memory m = new_memory_as(&x, formats[f]), other = new_memory_as(&x, formats[f]);
                     label("%s, %d threads, pieces of %zu, %zu tokens", formats[f], threads[t], pieces[p], lengths[i]);
                     evaluate_pieces(&x, &m, ids, 0, lengths[i], pieces[p]);
                     evaluate_pieces(&x, &other, ids, 0, lengths[i], 50);
@@ -224,7 +212,7 @@ TEST(dropped_rows_leave_nothing)
         other[i] = (ids[i] + 1) % MAX_VOCAB;
     for (size_t f = 0; f < COUNT(formats); f++)
         for (size_t length = 120; length < 140; length++) {
-            struct memory m = memory_of(&x, formats[f]), once = memory_of(&x, formats[f]);
+            struct memory m = new_memory_as(&x, formats[f]), once = new_memory_as(&x, formats[f]);
             label("%s, %zu tokens", formats[f], length);
             evaluate_pieces(&x, &once, ids, 0, length, 40);
             draft_one(&x, &once, length, NULL, &expected);
@@ -275,7 +263,7 @@ static void draft_all(const char *golden, const char *path, const qn_gguf *draft
     struct fixture x;
     set_up_with(&x, golden, path, drafter, 2);
     for (size_t i = 0; i < N_LENGTHS; i++) {
-        struct memory m = memory_of(&x, "f16");
+        struct memory m = new_memory_as(&x, "f16");
         evaluate_pieces(&x, &m, ids, 0, lengths[i], 50);
         draft_one(&x, &m, lengths[i], NULL, &found[i]);
         free_memory(&m);
