@@ -85,7 +85,7 @@ static qn_status copy_item(void *context, uint64_t to, uint64_t from, size_t byt
 
 static qn_status fill_pool(qn_vk_caches *c, const qn_kv_format *format)
 {
-    enum { CLASSES = 1 };
+    enum { CLASSES = 3 /* pages, states, open chunks */ };
     const uint64_t has = qn_vk_get_info(c->common->vk)->memory_bytes, weights = c->weights->bytes;
     const uint64_t budget =
         c->common->memory_limit ? c->common->memory_limit : qn_gpu_pool_budget(has > weights ? has - weights : 0);
@@ -93,9 +93,12 @@ static qn_status fill_pool(qn_vk_caches *c, const qn_kv_format *format)
     QN_TRY(qn_vk_pool_memory_open(c->common->vk, budget, CLASSES, &c->memory, &memory));
     QN_TRY(qn_pool_create(&memory, budget, qn_gpu_pool_idle(budget), &c->pool));
     QN_TRY(qn_gpu_format_init(c->common->plan, format, c->slots, &c->f16));
-    c->f16.cache = (qn_cache){
-        .max_dropped = QN_PAGE, .copy = copy_item, .copy_out = read_item, .copy_in = write_item, .context = c
-    };
+    c->f16.cache = (qn_cache){ .max_dropped = QN_GDN_DROPPED_ROWS,
+                               .copy = copy_item,
+                               .copy_out = read_item,
+                               .copy_in = write_item,
+                               .context = c };
+    QN_TRY(qn_gpu_add_states(c->pool, c->common->plan, &c->f16.cache.states, &c->f16.cache.open_chunks));
     return qn_gpu_format_add_pages(c->pool, &c->f16);
 }
 

@@ -1,13 +1,13 @@
-/* Dispatches of each operation. Activations are rows of floats, as matmul reads them. Those of an ATTENTION_COMBINE are
- * the buffer that the attention wrote: it has nothing to compute. */
+/* Dispatches of each operation. Activations are rows of floats, as matmul reads them. */
 #include "vulkan/executor/record.h"
+
+#include "vulkan/executor/activations.h"
+#include "vulkan/executor/recurrent.h"
 
 /* ---- What is supported ---- */
 
 static qn_status check_shape(const qn_attention_shape *h)
 {
-    if (h->gated)
-        return qn_fail(QN_ERR_UNSUPPORTED, "Vulkan: attention with output gates is not supported");
     if (h->head_dim > QN_VK_MAX_HEAD || h->head_dim % QN_VK_HEAD_UNIT || h->n_heads % h->n_kv_heads)
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "Vulkan: heads of %zu values, %zu of queries for %zu of keys, are not supported: expected a "
@@ -21,11 +21,6 @@ static qn_status check_op(const qn_plan *plan, size_t i)
     const qn_op *op = &plan->ops[i];
     const qn_attention_shape *shape = qn_op_shape_of(op);
     switch (op->kind) {
-    case QN_OP_CONV:
-    case QN_OP_DELTA_RULE:
-    case QN_OP_GATED_NORM:
-        return qn_fail(QN_ERR_UNSUPPORTED, "Vulkan: recurrent layers are not supported (operation %s)",
-                       qn_op_desc_of(op->kind)->name);
     case QN_OP_CAPTURE:
     case QN_OP_FUSE:
     case QN_OP_PAIR:
@@ -42,6 +37,9 @@ static qn_status check_op(const qn_plan *plan, size_t i)
     case QN_OP_ATTENTION:
     case QN_OP_ATTENTION_COMBINE:
     case QN_OP_SWIGLU:
+    case QN_OP_CONV:
+    case QN_OP_DELTA_RULE:
+    case QN_OP_GATED_NORM:
     case QN_OP_LOGIT_NORM:
     case QN_OP_LOGITS: break;
     }
@@ -52,11 +50,8 @@ qn_status qn_vk_check_plan(const qn_plan *plan)
 {
     for (size_t i = 0; i < plan->n_ops; i++)
         QN_TRY(check_op(plan, i));
-    for (size_t i = 0; i < plan->n_acts; i++)
-        if (plan->acts[i].rotation.block)
-            return qn_fail(QN_ERR_UNSUPPORTED, "Vulkan: rotated weights (blocks of %zu) are not supported",
-                           plan->acts[i].rotation.block);
-    return QN_OK;
+    QN_TRY(qn_vk_check_recurrent(plan));
+    return qn_vk_check_rotations(plan);
 }
 
 /* ---- Operations ---- */
@@ -85,7 +80,8 @@ static const qn_vk_op *op_of(const qn_vk_recording *r, const qn_op *op)
 static uint64_t acts_of(const qn_vk_recording *r, const qn_op *op, int acts)
 {
     const qn_op *writer = op - 1;
-    return writer->kind == QN_OP_ATTENTION_COMBINE ? buffer(r, writer->attention_combine.in) : r->workspace->acts[acts];
+    return qn_vk_is_computed(r->common->plan, writer, acts) ? r->workspace->acts[acts]
+                                                             : buffer(r, writer->attention_combine.in);
 }
 
 static void record_embeddings(const qn_vk_recording *r, const qn_op *op)
@@ -94,31 +90,6 @@ static void record_embeddings(const qn_vk_recording *r, const qn_op *op)
     const size_t bytes = r->n * r->common->plan->buffers[op->embed.out].width * sizeof(float);
     qn_vk_copy(r->common->vk, r->commands, &w->rows, (size_t)(buffer(r, op->embed.out) - w->rows.address), &w->inputs,
                w->embeddings_at, bytes);
-}
-
-/* rows: address of the indices of the rows to read, 0: all. */
-static qn_status record_norm(const qn_vk_recording *r, const qn_op *op, uint64_t x, uint64_t rows, size_t n)
-{
-    const int acts = op->norm.acts.at[0];
-    const qn_vk_norm_args args = { .x = x,
-                                   .weight = op_of(r, op)->vectors.norm.weight,
-                                   .y = r->workspace->acts[acts],
-                                   .rows = rows,
-                                   .n = (uint32_t)r->common->plan->acts[acts].width,
-                                   .eps = op->norm.eps };
-    return dispatch(r, qn_vk_norm(n), &args);
-}
-
-static qn_status record_swiglu(const qn_vk_recording *r, const qn_op *op)
-{
-    const int acts = op->swiglu.acts.at[0];
-    const size_t width = r->common->plan->acts[acts].width;
-    const qn_vk_swiglu_args args = { .gate = buffer(r, op->swiglu.gate),
-                                     .up = buffer(r, op->swiglu.up),
-                                     .y = r->workspace->acts[acts],
-                                     .n = (uint32_t)r->n,
-                                     .width = (uint32_t)width };
-    return dispatch(r, qn_vk_swiglu(r->n, width), &args);
 }
 
 static qn_status record_gemm(const qn_vk_recording *r, const qn_op *op, const qn_vk_gemm *gemm, size_t n)
@@ -164,7 +135,7 @@ static qn_status record_store(const qn_vk_recording *r, const qn_op *op)
                              .bias = vectors->qk_norm_rope_store.q_bias,
                              .weight = vectors->qk_norm_rope_store.q_norm,
                              .angles = input(r, r->workspace->angles_at),
-                             .stride = (uint32_t)h->head_dim,
+                             .stride = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
                              .dim = (uint32_t)h->head_dim,
                              .n_rot = (uint32_t)h->n_rot,
                              .is_interleaved = h->rope == QN_ROPE_TYPE_NORM,
@@ -172,6 +143,7 @@ static qn_status record_store(const qn_vk_recording *r, const qn_op *op)
                              .scale = h->scale };
     QN_TRY(dispatch(r, qn_vk_rope(r->n, h->n_heads), &rope));
     rope.x = rope.y = buffer(r, op->qk_norm_rope_store.keys);
+    rope.stride = rope.dim;
     rope.bias = vectors->qk_norm_rope_store.k_bias;
     rope.weight = vectors->qk_norm_rope_store.k_norm;
     rope.scale = 1;
@@ -211,22 +183,28 @@ static qn_status record_attention(const qn_vk_recording *r, const qn_op *op)
     return dispatch(r, qn_vk_attention(r->n, h->n_heads), &args);
 }
 
+static qn_status record_gated_norm(const qn_vk_recording *r, const qn_op *op)
+{
+    QN_TRY(qn_vk_record_append(r, op));
+    return qn_vk_record_acts(r, op, buffer(r, op->gated_norm.in), 0, r->n);
+}
+
 static qn_status record_op(const qn_vk_recording *r, const qn_op *op)
 {
     switch (op->kind) {
     case QN_OP_EMBED: record_embeddings(r, op); break;
-    case QN_OP_NORM: return record_norm(r, op, buffer(r, op->norm.in), 0, r->n);
+    case QN_OP_NORM: return qn_vk_record_acts(r, op, buffer(r, op->norm.in), 0, r->n);
     case QN_OP_MATMUL: return record_matmul(r, op, r->n);
     case QN_OP_QK_NORM_ROPE_STORE: return record_store(r, op);
     case QN_OP_ATTENTION: return record_attention(r, op);
-    case QN_OP_SWIGLU: return record_swiglu(r, op);
-    case QN_OP_ATTENTION_COMBINE: break; /* acts_of */
-    case QN_OP_LOGIT_NORM:               /* qn_vk_record_logits */
+    case QN_OP_ATTENTION_COMBINE: return qn_vk_record_acts(r, op, buffer(r, op->attention_combine.in), 0, r->n);
+    case QN_OP_SWIGLU: return qn_vk_record_acts(r, op, buffer(r, op->swiglu.gate), 0, r->n);
+    case QN_OP_CONV: return qn_vk_record_conv(r, op);
+    case QN_OP_DELTA_RULE: return qn_vk_record_delta(r, op);
+    case QN_OP_GATED_NORM: return record_gated_norm(r, op);
+    case QN_OP_LOGIT_NORM: /* qn_vk_record_logits */
     case QN_OP_LOGITS:
     case QN_OP_INPUT: /* not in plans of this device */
-    case QN_OP_CONV:
-    case QN_OP_DELTA_RULE:
-    case QN_OP_GATED_NORM:
     case QN_OP_CAPTURE:
     case QN_OP_FUSE:
     case QN_OP_PAIR:
@@ -256,8 +234,8 @@ qn_status qn_vk_record_logits(const qn_vk_recording *r, bool is_listed, size_t f
         const qn_op *op = &plan->ops[i];
         if (op->kind == QN_OP_LOGIT_NORM) {
             const size_t row = plan->buffers[op->norm.in].width * sizeof(float);
-            QN_TRY(record_norm(r, op, buffer(r, op->norm.in) + (is_listed ? 0 : first * row),
-                               is_listed ? input(r, r->inputs.logit_rows) + first * sizeof(uint32_t) : 0, n));
+            QN_TRY(qn_vk_record_acts(r, op, buffer(r, op->norm.in) + (is_listed ? 0 : first * row),
+                                     is_listed ? input(r, r->inputs.logit_rows) + first * sizeof(uint32_t) : 0, n));
         } else if (op->kind == QN_OP_LOGITS) {
             QN_TRY(record_matmul(r, op, n));
         }

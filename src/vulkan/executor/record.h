@@ -15,7 +15,7 @@ typedef struct qn_vk_recording {
     const qn_vk_commands *commands;
     const bool *barriers; /* [n_ops], of qn_plan_find_barriers */
     qn_gpu_inputs inputs;
-    size_t n; /* rows */
+    size_t n, n_sequences; /* rows; pieces, padding included */
 } qn_vk_recording;
 
 /* qn_vk_check_plan - QN_ERR_UNSUPPORTED, naming it, if a plan has something for which there is no kernel. */

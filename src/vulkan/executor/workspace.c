@@ -49,7 +49,8 @@ static qn_status allocate(qn_vk_workspace *w, size_t max_rows)
     QN_TRY(qn_vk_alloc(vk, bytes, QN_VK_ON_DEVICE, "step buffers", &w->rows));
     (void)place_rows(w, max_rows, w->rows.address, &bytes);
     if (!place(&used, max_rows, plan->heads.n_rot, &w->angles_at) ||
-        !place(&used, max_rows, plan->buffers[plan->ops[0].embed.out].width, &w->embeddings_at))
+        !place(&used, max_rows, plan->buffers[plan->ops[0].embed.out].width, &w->embeddings_at) ||
+        !place(&used, n_pieces, sizeof(qn_vk_sequence) / sizeof(float), &w->sequences_at))
         return does_not_fit(max_rows);
     QN_TRY(qn_vk_alloc(vk, used, QN_VK_SHARED, "inputs of a step", &w->inputs));
     w->logit_rows = max_rows < QN_VK_LOGIT_ROWS ? max_rows : QN_VK_LOGIT_ROWS;

@@ -14,9 +14,10 @@ typedef struct qn_vk_workspace {
     qn_vk_buffer rows; /* backs `buffers` and `acts` */
     uint64_t *buffers; /* [plan->n_buffers] addresses of rows of floats */
     uint64_t *acts;    /* [plan->n_acts] likewise */
-    /* Mapped: the inputs of a step (gpu/inputs.h), then angles [max_rows][n_rot] and embeddings [max_rows][width]. */
+    /* Mapped: the inputs of a step (gpu/inputs.h), then angles [max_rows][n_rot], embeddings [max_rows][width], and
+     * qn_vk_sequence of each piece. */
     qn_vk_buffer inputs;
-    size_t angles_at, embeddings_at;
+    size_t angles_at, embeddings_at, sequences_at;
     qn_vk_buffer logits; /* mapped: [logit_rows][n_vocab] */
     size_t logit_rows;
 } qn_vk_workspace;

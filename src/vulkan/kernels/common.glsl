@@ -6,7 +6,9 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 
+#ifndef LANES
 #define LANES 64
+#endif
 
 layout(local_size_x = LANES) in;
 

@@ -3,6 +3,7 @@
 
 #include "base/f16.h"
 #include "gpu/f16_rows.h"
+#include "gpu/recurrent_layout.h"
 
 #include <string.h>
 
@@ -26,8 +27,20 @@ static const uint32_t attention_code[] = {
 static const uint32_t matmul_code[] = {
 #include "vulkan/kernels/spirv/matmul.inc"
 };
+static const uint32_t prepare_code[] = {
+#include "vulkan/kernels/spirv/prepare.inc"
+};
+static const uint32_t conv_code[] = {
+#include "vulkan/kernels/spirv/conv.inc"
+};
+static const uint32_t delta_code[] = {
+#include "vulkan/kernels/spirv/delta.inc"
+};
+static const uint32_t append_code[] = {
+#include "vulkan/kernels/spirv/append.inc"
+};
 
-enum kernel { NORM, SWIGLU, ROPE, STORE, ATTENTION, MATMUL, N_KERNELS };
+enum kernel { NORM, SWIGLU, ROPE, STORE, ATTENTION, MATMUL, PREPARE, CONV, DELTA, APPEND, N_KERNELS };
 
 #define SHADER(name)                                                                                                   \
     {                                                                                                                  \
@@ -37,6 +50,7 @@ enum kernel { NORM, SWIGLU, ROPE, STORE, ATTENTION, MATMUL, N_KERNELS };
 static const qn_vk_shader shaders[] = {
     [NORM] = SHADER(norm),   [SWIGLU] = SHADER(swiglu),       [ROPE] = SHADER(rope),
     [STORE] = SHADER(store), [ATTENTION] = SHADER(attention), [MATMUL] = SHADER(matmul),
+    [PREPARE] = SHADER(prepare), [CONV] = SHADER(conv), [DELTA] = SHADER(delta), [APPEND] = SHADER(append),
 };
 
 #define FITS(name) _Static_assert(sizeof(qn_vk_##name##_args) <= QN_VK_MAX_ARGS, "arguments are push constants")
@@ -46,6 +60,10 @@ FITS(rope);
 FITS(store);
 FITS(attention);
 FITS(matmul);
+FITS(prepare);
+FITS(conv);
+FITS(delta);
+FITS(append);
 
 const qn_vk_shader *qn_vk_kernel(size_t i)
 {
@@ -94,6 +112,32 @@ qn_vk_launch qn_vk_matmul(const qn_vk_format *format, size_t n_tiles, size_t n_t
                            .constants = { format->bits, (uint32_t)tokens },
                            .groups = { (uint32_t)x, (uint32_t)((n_tiles + x - 1) / x),
                                        (uint32_t)((n_tokens + tokens - 1) / tokens) } };
+}
+
+qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece)
+{
+    qn_vk_launch l = launch(PREPARE, (width + piece - 1) / piece, n_rows);
+    l.constants[0] = op;
+    l.constants[1] = is_rotated;
+    return l;
+}
+
+qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads)
+{
+    return launch(CONV, 2 * n_k_heads + n_v_heads, n_rows);
+}
+
+qn_vk_launch qn_vk_delta(bool has_single_rows, size_t n_sequences, size_t n_v_heads, size_t head_v)
+{
+    enum { BLOCK_ROWS = 16 };
+    qn_vk_launch l = launch(DELTA, n_v_heads * QN_GDN_SCALE_GROUPS(head_v), n_sequences);
+    l.constants[0] = has_single_rows ? 1 : BLOCK_ROWS;
+    return l;
+}
+
+qn_vk_launch qn_vk_append(size_t n_sequences, size_t width, size_t n_k_heads, size_t n_v_heads)
+{
+    return launch(APPEND, (width + LANES - 1) / LANES + n_k_heads + n_v_heads, n_sequences);
 }
 
 /* ---- Formats of weights ---- */

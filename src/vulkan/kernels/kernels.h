@@ -10,7 +10,9 @@ enum {
     QN_VK_TILE_ROWS = 4,   /* weight rows of a workgroup of matmul */
     QN_VK_MATMUL_OUTS = 4, /* matrices of a launch */
     QN_VK_MAX_HEAD = 512,  /* values of a head */
-    QN_VK_HEAD_UNIT = 16   /* heads have a multiple of it: they are read as 16 bytes of fp16 */
+    QN_VK_HEAD_UNIT = 16,  /* heads have a multiple of it: they are read as 16 bytes of fp16 */
+    QN_VK_MAX_RECURRENT_HEAD = 256, /* values of a head of a recurrent layer, or keys */
+    QN_VK_MAX_PIECE = 4096          /* values of a workgroup of prepare: the largest block of a Hadamard transform */
 };
 
 /* y = RMS norm of rows of x; rows: u32 indices of the rows to read, 0: all. */
@@ -64,6 +66,67 @@ typedef struct qn_vk_matmul_args {
     uint32_t accumulate; /* bit i: adds to out i */
 } qn_vk_matmul_args;
 
+/* ---- The activations of a matmul ---- */
+
+/* The operation before: RMS norm; silu(x) * x2; x times the sigmoid of the gates that follow each head's queries in x2
+ * (0: of nothing); RMS norm of each head, times silu(x2). */
+typedef enum qn_vk_prepare_op {
+    QN_VK_PREPARE_NORM,
+    QN_VK_PREPARE_SWIGLU,
+    QN_VK_PREPARE_GATE,
+    QN_VK_PREPARE_GATED_NORM
+} qn_vk_prepare_op;
+
+/* Rows of `width` values, in pieces: blocks of the Hadamard transform if there is one. */
+typedef struct qn_vk_prepare_args {
+    uint64_t x, x2, weight; /* weight: of the norm [width], or [dim] of each head */
+    uint64_t signs;         /* [width] of +-1 before the transform; 0: none */
+    uint64_t y;
+    uint64_t rows; /* u32 indices of the rows of x to read, 0: all */
+    uint32_t width, piece;
+    uint32_t dim, repeats; /* of a head; GATED_NORM: value heads of a key head if these are consecutive in y, else 1 */
+    float eps, factor;     /* factor: 1/sqrt(piece), of the transform */
+} qn_vk_prepare_args;
+
+/* ---- Recurrent layers (gpu/recurrent_layout.h) ---- */
+
+/* Rows [begin, end) of a sequence: the pool's addresses of its items, and the positions of its state, and of the first
+ * row. Without rows: padding. */
+typedef struct qn_vk_sequence {
+    uint64_t from, to, open; /* the state before the step and after it, the open chunk */
+    uint32_t state_position, position, begin, end;
+} qn_vk_sequence;
+
+/* Convolution, SiLU, l2 norms, gates: y [rows][width] has q, k and v; alpha becomes g, beta its sigmoid. */
+typedef struct qn_vk_conv_args {
+    uint64_t qkv, y, alpha, beta;
+    uint64_t weights, bias, factor; /* [taps][width]; [v_heads], 0: none; [v_heads] */
+    uint64_t sequence_of;           /* [rows]: index of the row's sequence (gpu/inputs.h) */
+    uint64_t sequences, granules;
+    uint32_t shift;
+    uint32_t history_at, inputs_at; /* of the layer, in a state and in an open chunk */
+    uint32_t k_heads, v_heads, head_k, head_v, taps;
+} qn_vk_conv_args;
+
+/* The delta rule: y [rows][v_heads][head_v]; states, and values and scales of open chunks. */
+typedef struct qn_vk_delta_args {
+    uint64_t qkv, decays, betas, y; /* qkv: y of qn_vk_conv_args */
+    uint64_t sequences, granules;
+    uint32_t shift;
+    uint32_t state_at, keys_at, values_at, scales_at, decays_at;
+    uint32_t k_heads, v_heads, head_k, head_v;
+    float scale;
+} qn_vk_delta_args;
+
+/* Keys, decays and inputs of open chunks, and the history of states. */
+typedef struct qn_vk_append_args {
+    uint64_t qkv, convolved, decays; /* qkv and y of qn_vk_conv_args */
+    uint64_t sequences, granules;
+    uint32_t shift;
+    uint32_t history_at, keys_at, decays_at, inputs_at;
+    uint32_t k_heads, v_heads, head_k, head_v, taps;
+} qn_vk_append_args;
+
 /* The format of weights on a device. A row is words of codes, the first in the lowest bits, and fp16 scales, two in a
  * word, each of 2^group_shift weights: weight = scale * (code - zero point). With 16 bits, codes are fp16 weights
  * without scales. */
@@ -83,13 +146,18 @@ size_t qn_vk_scale_words(const qn_vk_format *format, size_t n_cols);
 void qn_vk_pack_row(const qn_type_info *type, const uint8_t *row, size_t n_cols, float *scratch, uint32_t *codes,
                     uint32_t *scales);
 
-/* The launches. n_rows > 0, and n_tiles of qn_vk_matmul > 0. */
+/* The launches. n_rows > 0, and n_tiles of qn_vk_matmul > 0. has_single_rows: no sequence has more than one row. */
 qn_vk_launch qn_vk_norm(size_t n_rows);
 qn_vk_launch qn_vk_swiglu(size_t n_rows, size_t width);
 qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_store(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_attention(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_matmul(const qn_vk_format *format, size_t n_tiles, size_t n_tokens);
+
+qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece);
+qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads);
+qn_vk_launch qn_vk_delta(bool has_single_rows, size_t n_sequences, size_t n_v_heads, size_t head_v);
+qn_vk_launch qn_vk_append(size_t n_sequences, size_t width, size_t n_k_heads, size_t n_v_heads);
 
 /* qn_vk_kernel - returns the i-th shader; NULL after the last. */
 const qn_vk_shader *qn_vk_kernel(size_t i);

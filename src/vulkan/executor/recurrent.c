@@ -1,0 +1,141 @@
+/* The arguments of the kernels of recurrent layers. Each sequence has items in the pool, whose addresses the host writes
+ * for each step: recorded commands hold for any sequences. */
+#include "vulkan/executor/recurrent.h"
+
+#include <math.h>
+
+qn_status qn_vk_check_recurrent(const qn_plan *plan)
+{
+    const qn_recurrent_shape *s = &plan->recurrent;
+    const size_t n = qn_gpu_recurrent_index(plan, (int)plan->n_layers);
+    if (!n)
+        return QN_OK;
+    if (s->head_k > QN_VK_MAX_RECURRENT_HEAD || s->head_v > QN_VK_MAX_RECURRENT_HEAD || s->head_k % QN_VK_HEAD_UNIT ||
+        s->head_v % QN_VK_HEAD_UNIT)
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "Vulkan: recurrent heads of %zu keys and %zu values are not supported: expected multiples of %d "
+                       "up to %d",
+                       s->head_k, s->head_v, QN_VK_HEAD_UNIT, QN_VK_MAX_RECURRENT_HEAD);
+    const qn_gpu_recurrent_layout l = qn_gpu_recurrent_layout_of(s);
+    if (l.state_layer_bytes > UINT32_MAX / n || l.open.bytes > UINT32_MAX / n)
+        return qn_fail(QN_ERR_UNSUPPORTED, "Vulkan: states of %zu layers of %zu bytes are not supported, only up to 4 GiB",
+                       n, l.state_layer_bytes);
+    return QN_OK;
+}
+
+static uint64_t item_address(const qn_pool_class *items, uint32_t item)
+{
+    return item == QN_NO_ITEM ? 0 : qn_pool_address(items, item);
+}
+
+void qn_vk_fill_sequences(const qn_gpu_piece *pieces, size_t n, qn_vk_sequence *sequences)
+{
+    for (size_t i = 0; i < n; i++) {
+        const qn_gpu_piece *piece = &pieces[i];
+        sequences[i] = (qn_vk_sequence){ .begin = piece->row, .end = piece->row };
+        if (!piece->rows)
+            continue;
+        const qn_sequence *s = piece->memory->base.sequence;
+        sequences[i] = (qn_vk_sequence){ .from = item_address(s->cache->states, s->state),
+                                         .to = item_address(s->cache->states, s->state_to),
+                                         .open = item_address(s->cache->open_chunks, s->open_chunk),
+                                         .state_position = s->state_position,
+                                         .position = piece->position,
+                                         .begin = piece->row,
+                                         .end = piece->row + piece->n };
+    }
+}
+
+/* ---- Dispatches ---- */
+
+static qn_status dispatch(const qn_vk_recording *r, qn_vk_launch launch, const void *args)
+{
+    return qn_vk_dispatch(r->common->vk, r->commands, &launch, args);
+}
+
+static uint64_t sequences_of(const qn_vk_recording *r)
+{
+    return r->workspace->inputs.address + r->workspace->sequences_at;
+}
+
+static uint32_t history_at(const qn_plan *plan, int layer)
+{
+    return (uint32_t)(qn_gpu_state_offset(plan, layer) + qn_gpu_recurrent_layout_of(&plan->recurrent).history);
+}
+
+qn_status qn_vk_record_conv(const qn_vk_recording *r, const qn_op *op)
+{
+    const qn_plan *plan = r->common->plan;
+    const qn_recurrent_shape *s = &plan->recurrent;
+    const uint64_t *buffers = r->workspace->buffers;
+    const qn_op_addresses *vectors = &r->weights->ops[op - plan->ops].vectors;
+    const qn_vk_conv_args args = { .qkv = buffers[op->conv.qkv],
+                                   .y = buffers[op->conv.out],
+                                   .alpha = buffers[op->conv.alpha],
+                                   .beta = buffers[op->conv.beta],
+                                   .weights = vectors->conv.taps,
+                                   .bias = vectors->conv.bias,
+                                   .factor = vectors->conv.factor,
+                                   .sequence_of = r->workspace->inputs.address + r->inputs.sequences,
+                                   .sequences = sequences_of(r),
+                                   .granules = r->caches->memory.table.address,
+                                   .shift = r->caches->memory.shift,
+                                   .history_at = history_at(plan, op->layer),
+                                   .inputs_at = (uint32_t)qn_gpu_open_layout(plan, op->layer).inputs,
+                                   .k_heads = (uint32_t)s->n_k_heads,
+                                   .v_heads = (uint32_t)s->n_v_heads,
+                                   .head_k = (uint32_t)s->head_k,
+                                   .head_v = (uint32_t)s->head_v,
+                                   .taps = (uint32_t)s->taps };
+    return dispatch(r, qn_vk_conv(r->n, s->n_k_heads, s->n_v_heads), &args);
+}
+
+qn_status qn_vk_record_delta(const qn_vk_recording *r, const qn_op *op)
+{
+    const qn_plan *plan = r->common->plan;
+    const qn_recurrent_shape *s = &plan->recurrent;
+    const uint64_t *buffers = r->workspace->buffers;
+    const qn_gdn_open_layout open = qn_gpu_open_layout(plan, op->layer);
+    const qn_vk_delta_args args = { .qkv = buffers[op->delta_rule.qkv],
+                                    .decays = buffers[op->delta_rule.g],
+                                    .betas = buffers[op->delta_rule.beta],
+                                    .y = buffers[op->delta_rule.out],
+                                    .sequences = sequences_of(r),
+                                    .granules = r->caches->memory.table.address,
+                                    .shift = r->caches->memory.shift,
+                                    .state_at = (uint32_t)qn_gpu_state_offset(plan, op->layer),
+                                    .keys_at = (uint32_t)open.keys,
+                                    .values_at = (uint32_t)open.values,
+                                    .scales_at = (uint32_t)open.scales,
+                                    .decays_at = (uint32_t)open.decays,
+                                    .k_heads = (uint32_t)s->n_k_heads,
+                                    .v_heads = (uint32_t)s->n_v_heads,
+                                    .head_k = (uint32_t)s->head_k,
+                                    .head_v = (uint32_t)s->head_v,
+                                    .scale = (float)(1 / sqrt((double)s->head_k)) };
+    return dispatch(r, qn_vk_delta(r->n == r->n_sequences, r->n_sequences, s->n_v_heads, s->head_v), &args);
+}
+
+qn_status qn_vk_record_append(const qn_vk_recording *r, const qn_op *op)
+{
+    const qn_plan *plan = r->common->plan;
+    const qn_recurrent_shape *s = &plan->recurrent;
+    const uint64_t *buffers = r->workspace->buffers;
+    const qn_gdn_open_layout open = qn_gpu_open_layout(plan, op->layer);
+    const qn_vk_append_args args = { .qkv = buffers[op->gated_norm.conv_in],
+                                     .convolved = buffers[op->gated_norm.conv_out],
+                                     .decays = buffers[op->gated_norm.g],
+                                     .sequences = sequences_of(r),
+                                     .granules = r->caches->memory.table.address,
+                                     .shift = r->caches->memory.shift,
+                                     .history_at = history_at(plan, op->layer),
+                                     .keys_at = (uint32_t)open.keys,
+                                     .decays_at = (uint32_t)open.decays,
+                                     .inputs_at = (uint32_t)open.inputs,
+                                     .k_heads = (uint32_t)s->n_k_heads,
+                                     .v_heads = (uint32_t)s->n_v_heads,
+                                     .head_k = (uint32_t)s->head_k,
+                                     .head_v = (uint32_t)s->head_v,
+                                     .taps = (uint32_t)s->taps };
+    return dispatch(r, qn_vk_append(r->n_sequences, qn_recurrent_width(s), s->n_k_heads, s->n_v_heads), &args);
+}
