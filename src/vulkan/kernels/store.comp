@@ -36,8 +36,8 @@ void main()
     rotate_head(signs, matrix, dim, factor);
     const uvec2 page = Addresses(Addresses(tables).at[sequence]).at[position / PAGE];
     const uint bytes = dim * 2, at = (h * PAGE + position % PAGE) * bytes;
-    const Place key = place_of(granules, shift, advance(page, 1, key_at + at), bytes),
-                value = place_of(granules, shift, advance(page, 1, value_at + at), bytes);
+    const Place key = place_of(granules, shift, add_bytes(page, key_at + at), bytes),
+                value = place_of(granules, shift, add_bytes(page, value_at + at), bytes);
     for (uint i = lane; i < dim / 2; i += LANES) {
         Words(address_at(key, 4 * i)).at[0] =
             floats_to_halves(vec2(from_keys.at[2 * i], from_keys.at[2 * i + 1]));
