@@ -4,10 +4,8 @@
 #include <time.h>
 
 static const qn_checked_operation operations[] = {
-    { "rows", qn_check_vulkan_rows },
-    { "matmul", qn_check_vulkan_matmul },
-    { "attention", qn_check_vulkan_attention },
-    { "prepare", qn_check_vulkan_prepare },
+    { "rows", qn_check_vulkan_rows },           { "matmul", qn_check_vulkan_matmul },
+    { "attention", qn_check_vulkan_attention }, { "prepare", qn_check_vulkan_prepare },
     { "deltanet", qn_check_vulkan_deltanet },
 };
 

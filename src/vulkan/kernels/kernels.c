@@ -48,9 +48,9 @@ enum kernel { NORM, SWIGLU, ROPE, STORE, ATTENTION, MATMUL, PREPARE, CONV, DELTA
     }
 
 static const qn_vk_shader shaders[] = {
-    [NORM] = SHADER(norm),   [SWIGLU] = SHADER(swiglu),       [ROPE] = SHADER(rope),
-    [STORE] = SHADER(store), [ATTENTION] = SHADER(attention), [MATMUL] = SHADER(matmul),
-    [PREPARE] = SHADER(prepare), [CONV] = SHADER(conv), [DELTA] = SHADER(delta), [APPEND] = SHADER(append),
+    [NORM] = SHADER(norm),           [SWIGLU] = SHADER(swiglu), [ROPE] = SHADER(rope),       [STORE] = SHADER(store),
+    [ATTENTION] = SHADER(attention), [MATMUL] = SHADER(matmul), [PREPARE] = SHADER(prepare), [CONV] = SHADER(conv),
+    [DELTA] = SHADER(delta),         [APPEND] = SHADER(append),
 };
 
 #define FITS(name) _Static_assert(sizeof(qn_vk_##name##_args) <= QN_VK_MAX_ARGS, "arguments are push constants")

@@ -7,10 +7,10 @@
 #include "vulkan/runtime/runtime.h"
 
 enum {
-    QN_VK_TILE_ROWS = 4,   /* weight rows of a workgroup of matmul */
-    QN_VK_MATMUL_OUTS = 4, /* matrices of a launch */
-    QN_VK_MAX_HEAD = 512,  /* values of a head */
-    QN_VK_HEAD_UNIT = 16,  /* heads have a multiple of it: they are read as 16 bytes of fp16 */
+    QN_VK_TILE_ROWS = 4,            /* weight rows of a workgroup of matmul */
+    QN_VK_MATMUL_OUTS = 4,          /* matrices of a launch */
+    QN_VK_MAX_HEAD = 512,           /* values of a head */
+    QN_VK_HEAD_UNIT = 16,           /* heads have a multiple of it: they are read as 16 bytes of fp16 */
     QN_VK_MAX_RECURRENT_HEAD = 256, /* values of a head of a recurrent layer, or keys */
     QN_VK_MAX_PIECE = 4096          /* values of a workgroup of prepare: the largest block of a Hadamard transform */
 };
