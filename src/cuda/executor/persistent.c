@@ -356,8 +356,24 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
     return add_gemv(p, at + 2, &gemv, phase);
 }
 
-/* Adds the phases of QK_NORM_ROPE_STORE, ATTENTION, ATTENTION_COMBINE and the output's MATMUL, over an fp16 KV cache.
- * *n_fused: the number of operations; 0: they cannot be phases. */
+bool qn_cuda_has_code_phases(const qn_cuda_workspace *workspace, const qn_cuda_format *format)
+{
+    const qn_attention_gpu *a = &format->attention;
+    return a->pages && workspace->persistent.tiles.bits && format->codecs[0].rotation.signs &&
+           format->codecs[1].rotation.signs &&
+           qn_persistent_gpu_supports_codes(&workspace->common->persistent_gpu, &workspace->persistent.tiles,
+                                            a->head_dim, a->key_bits, a->value_bits);
+}
+
+/* Whether attention over the format's cache can be a phase with this number of splits. */
+static bool supports_cache(const struct planner *p, uint32_t splits)
+{
+    return p->format->attention.pages ? p->n_rows == 1 && splits > 1 && qn_cuda_has_code_phases(p->workspace, p->format)
+                                      : splits > 0;
+}
+
+/* Adds the phases of QK_NORM_ROPE_STORE, ATTENTION, ATTENTION_COMBINE and the output's MATMUL. *n_fused: the number of
+ * operations; 0: they cannot be phases. */
 static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *heads = &p->plan->ops[at];
@@ -370,11 +386,11 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
                                                      h->n_kv_heads, h->n_rot);
     qn_cuda_gemv_phase gemv;
     if (at + 3 >= p->plan->n_ops || heads[1].kind != QN_OP_ATTENTION || heads[2].kind != QN_OP_ATTENTION_COMBINE ||
-        p->format->attention.pages || !splits || q->base || k->base || v->base ||
+        !supports_cache(p, splits) || q->base || k->base || v->base ||
         !same_partials(&q->gemv_partials, &k->gemv_partials) || !same_partials(&q->gemv_partials, &v->gemv_partials) ||
         !gemv_fits(p, at + 2, false, &gemv))
         return QN_OK;
-    qn_attention_gpu_pages none;
+    const qn_cuda_codec *codecs = p->format->codecs;
     qn_persistent_attention attention = { .qkv = q->gemv_partials,
                                           .q_row = q->row,
                                           .k_row = k->row,
@@ -396,9 +412,15 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
                                           .partials = p->workspace->persistent.partials,
                                           .maxima = p->workspace->persistent.maxima,
                                           .eps = heads->qk_norm_rope_store.eps,
-                                          .scale = h->scale };
-    qn_cuda_layer_cache(p->format, (size_t)heads->layer, &attention.cache, &none);
+                                          .scale = h->scale,
+                                          .key_signs = codecs[0].rotation.signs,
+                                          .value_signs = codecs[1].rotation.signs,
+                                          .key_gain = codecs[0].gain,
+                                          .value_gain = codecs[1].gain };
+    qn_cuda_layer_cache(p->format, (size_t)heads->layer, &attention.cache, &attention.pages);
     attention.cache.tables = p->workspace->inputs + qn_gpu_inputs_of(1, 1, 0).kv_tables;
+    if (p->format->attention.pages)
+        attention.pages.tables = p->workspace->inputs + qn_gpu_inputs_of(1, 1, 0).f16_tables;
     qn_persistent_gemv phase = gemv.phase;
     phase.prologue = QN_PROLOGUE_ATTENTION_COMBINE;
     phase.x = attention.partials;

@@ -472,7 +472,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
 {
     extern __shared__ __align__(128) uint8_t shared[];
     persistent_control &control = *(persistent_control *)shared;
-    uint8_t *scratch = shared + QN_PERSISTENT_CONTROL_BYTES;
+    uint8_t *scratch = shared + QN_PERSISTENT_ROWS_CONTROL_BYTES;
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
     weight_stream stream = begin_launch(a, control, scratch, warp, lane);
     if (warp == 0)
