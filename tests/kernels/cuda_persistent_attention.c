@@ -94,24 +94,17 @@ static void codes_new(struct problem *p)
     const size_t f16_bytes[QN_PAGED_ARRAYS] = { dim * 2, dim * 2, dim * sizeof(float) / QN_PAGE };
     qn_paged_new(&p->code_pages, 1, p->capacity / QN_PAGE, s->n_kv_heads, code_bytes);
     qn_paged_new(&p->pages, 1, p->capacity / QN_PAGE, s->n_kv_heads, f16_bytes);
-    p->attention.cache = (qn_attention_gpu_cache){ .keys = p->code_pages.offsets[0],
-                                                   .values = p->code_pages.offsets[1],
-                                                   .key_scales = p->code_pages.offsets[2],
-                                                   .value_scales = p->code_pages.offsets[3],
-                                                   .key_head_stride = QN_PAGE * code_bytes[0],
-                                                   .value_head_stride = QN_PAGE * code_bytes[1],
-                                                   .scale_head_stride = QN_PAGE * sizeof(float),
-                                                   .tables = p->code_pages.tables };
-    p->attention.pages = (qn_attention_gpu_pages){ .keys = p->pages.offsets[0],
-                                                   .values = p->pages.offsets[1],
-                                                   .means = p->pages.offsets[2],
-                                                   .head = QN_PAGE * dim * 2,
-                                                   .tables = p->pages.tables };
-    const qn_attention_gpu_codec codecs[2] = { qn_gpu_codec(p->codecs[0], 0), qn_gpu_codec(p->codecs[1], 0) };
-    p->attention.key_signs = qn_gpu_rotation(p->codecs[0]).signs;
-    p->attention.value_signs = qn_gpu_rotation(p->codecs[1]).signs;
-    p->attention.key_gain = codecs[0].gain;
-    p->attention.value_gain = codecs[1].gain;
+    p->attention.cache = (qn_persistent_cache){ .keys = p->code_pages.offsets[0],
+                                                .values = p->code_pages.offsets[1],
+                                                .key_scales = p->code_pages.offsets[2],
+                                                .value_scales = p->code_pages.offsets[3],
+                                                .key_head_stride = QN_PAGE * code_bytes[0],
+                                                .value_head_stride = QN_PAGE * code_bytes[1],
+                                                .scale_head_stride = QN_PAGE * sizeof(float),
+                                                .tables = p->code_pages.tables };
+    p->attention.f16_keys = p->pages.offsets[0];
+    p->attention.f16_values = p->pages.offsets[1];
+    p->attention.means = p->pages.offsets[2];
 }
 
 static void attention_new(struct problem *p)
@@ -143,7 +136,7 @@ static void attention_new(struct problem *p)
                                    .maxima = qn_gpu_floats(s->n_heads * splits * 2),
                                    .eps = QN_PERSISTENT_EPS,
                                    .scale = 1 / sqrtf((float)dim) };
-    qn_attention_gpu_cache *cache = &p->attention.cache;
+    qn_persistent_cache *cache = &p->attention.cache;
     if (s->key_bits) {
         codes_new(p);
     } else if (p->paged) {
@@ -251,8 +244,11 @@ static struct problem *problem_new(const struct shape *s, const qn_type_info *ty
     p->launch = qn_persistent_launch(&p->in.matrix.tiles, 1);
     if (s->key_bits) {
         const qn_persistent_gpu gpu = qn_persistent_device();
-        p->args.key_codec = qn_gpu_codec(p->codecs[0], 0);
-        p->args.value_codec = qn_gpu_codec(p->codecs[1], 0);
+        p->args.codes =
+            (qn_persistent_codes){ .keys = qn_gpu_codec(p->codecs[0], qn_gpu_rotation(p->codecs[0]).signs),
+                                   .values = qn_gpu_codec(p->codecs[1], qn_gpu_rotation(p->codecs[1]).signs),
+                                   .tables = p->pages.tables,
+                                   .f16_head = QN_PAGE * s->dim * 2 };
         qn_assert_ok(
             qn_persistent_gpu_launch_codes(&gpu, &p->in.matrix.tiles, s->dim, s->key_bits, s->value_bits, &p->launch));
     }
@@ -711,10 +707,10 @@ static void bench_model(const struct model *m)
         const size_t n_pages = depth / QN_PAGE + 1, capacity = n_pages * QN_PAGE, row = s->n_kv_heads * s->dim * 2,
                      positions = paged ? QN_PAGE : capacity, mark = qn_mark();
         const uint64_t cache = qn_gpu_random(2 * LAYERS * capacity * row), tables = page_tables(cache, n_pages);
-        p->attention.cache = (qn_attention_gpu_cache){ .keys = paged ? 0 : cache,
-                                                       .tables = paged ? tables : 0,
-                                                       .key_head_stride = positions * s->dim * 2,
-                                                       .value_head_stride = positions * s->dim * 2 };
+        p->attention.cache = (qn_persistent_cache){ .keys = paged ? 0 : cache,
+                                                    .tables = paged ? tables : 0,
+                                                    .key_head_stride = positions * s->dim * 2,
+                                                    .value_head_stride = positions * s->dim * 2 };
         set_position(p, depth);
         const double with = layer_seconds(p, weights, positions * row, true),
                      without = layer_seconds(p, weights, positions * row, false);

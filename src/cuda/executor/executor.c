@@ -339,10 +339,7 @@ static qn_status run_persistent(const qn_cuda_rows_step *s, const qn_cuda_segmen
     qn_launch config;
     qn_cuda_set_recurrent_args(s, &args);
     if (s->n == 1 && qn_cuda_has_code_phases(s->workspace, format)) {
-        args.key_codec =
-            (qn_attention_gpu_codec){ .codebook = format->codecs[0].levels.codebook, .gain = format->codecs[0].gain };
-        args.value_codec =
-            (qn_attention_gpu_codec){ .codebook = format->codecs[1].levels.codebook, .gain = format->codecs[1].gain };
+        args.codes = qn_cuda_persistent_codes(s->workspace, format);
         QN_TRY(qn_persistent_gpu_launch_codes(&s->common->persistent_gpu, &workspace->tiles, a->head_dim, a->key_bits,
                                               a->value_bits, &config));
     } else {

@@ -35,9 +35,8 @@ static uint32_t shared_bytes(const struct variant *variant)
     const uint32_t bits = variant->values[BITS],
                    tile = bits * QN_FRAGMENT_BYTES + variant->values[SCALES] * 2 * QN_TILE_ROWS;
     const uint32_t ring = variant->values[STAGES] * QN_PERSISTENT_STEP_TILES(bits) * tile;
-    return gemv_warps(variant) * ring + (variant->kernel == KERNEL_persistent
-                                             ? QN_PERSISTENT_CONTROL_BYTES + QN_PERSISTENT_SCRATCH_BYTES
-                                             : QN_PERSISTENT_ROWS_CONTROL_BYTES + QN_PERSISTENT_ROWS_SCRATCH_BYTES);
+    return QN_PERSISTENT_CONTROL_BYTES + gemv_warps(variant) * ring +
+           (variant->kernel == KERNEL_persistent ? QN_PERSISTENT_SCRATCH_BYTES : QN_PERSISTENT_ROWS_SCRATCH_BYTES);
 }
 
 /* Whether the device's tensor cores have binary MMA. Compute capability 10.0 and later emulate it: in nvcc's machine

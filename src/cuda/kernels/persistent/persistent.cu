@@ -378,19 +378,20 @@ QN_DEVICE void unpark_stream(weight_stream &stream, uint8_t *scratch, uint32_t w
 
 #endif
 
-QN_DEVICE void attention_phase(const persistent_control &control, const qn_persistent_attention &s, const attention_range &r,
-                               uint8_t *scratch, weight_stream &stream, uint32_t warp, uint32_t lane)
+QN_DEVICE void attention_phase(const persistent_control &control, const qn_persistent_attention &s,
+                               const qn_persistent_codes &codes, const attention_range &r, uint8_t *scratch,
+                               weight_stream &stream, uint32_t warp, uint32_t lane)
 {
     const uint32_t position = control.sequences[0].position;
 #if ATTENTION_CODES
     park_stream(scratch, stream, warp, lane);
     if (attention_is_codes(r))
-        codes_unit(s, r, control.pages, position, scratch);
+        codes_unit(s, codes, r, control.pages, position, scratch);
     else
-        attention_unit(s, r, control.pages, attention_f16_position(position), scratch);
+        attention_unit(s, codes, r, control.pages, attention_f16_position(position), scratch);
     unpark_stream(stream, scratch, warp, lane);
 #else
-    attention_unit(s, r, control.pages, position, scratch);
+    attention_unit(s, codes, r, control.pages, position, scratch);
 #endif
 }
 
@@ -417,7 +418,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
     uint8_t *scratch = shared + QN_PERSISTENT_CONTROL_BYTES;
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
 #if ATTENTION_CODES
-    fill_tables(scratch + QN_PERSISTENT_SCRATCH_BYTES, a.key_codec, a.value_codec);
+    fill_tables(scratch + QN_PERSISTENT_SCRATCH_BYTES, a.codes.keys, a.codes.values);
 #endif
     weight_stream stream = begin_launch(a, control, scratch, warp, lane);
     if (threadIdx.x == 0)
@@ -438,7 +439,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
             if (kind == QN_PHASE_GEMV)
                 gemv_phase(a, i, control, phase_at(control, i).u.gemv, scratch, stream, control.n_finished, warp, lane);
             else if (kind == QN_PHASE_ATTENTION)
-                attention_phase(control, phase_at(control, i).u.attention,
+                attention_phase(control, phase_at(control, i).u.attention, a.codes,
                                 block_range(phase_at(control, i).u.attention, control.sequences[0].position), scratch,
                                 stream, warp, lane);
             else if (kind == QN_PHASE_STORE)
@@ -449,7 +450,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
         if (i + 1 == a.n_phases)
             break;
         if (phase_at(control, i + 1).kind == QN_PHASE_ATTENTION)
-            attention_prefetch(phase_at(control, i + 1).u.attention, control.pages, 0,
+            attention_prefetch(phase_at(control, i + 1).u.attention, a.codes, control.pages, 0,
                                block_range(phase_at(control, i + 1).u.attention, control.sequences[0].position),
                                control.sequences[0].position);
         wait_for_phase(a, i, control, stream, warp, lane);

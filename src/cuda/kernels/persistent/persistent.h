@@ -96,7 +96,6 @@ enum {
     QN_PERSISTENT_MAX_OUTS = 4,
     /* Shared memory: control data (phases, work descriptors), scratch of the current phase, ring buffers of weights. */
     QN_PERSISTENT_CONTROL_BYTES = 4096,
-    QN_PERSISTENT_ROWS_CONTROL_BYTES = 4608, /* of launches of several rows */
     QN_PERSISTENT_SCRATCH_BYTES = 32 << 10,
     QN_PERSISTENT_PARKED_BYTES = 1024, /* with attention over AURA codes: states of the weight streams */
     QN_PERSISTENT_MAX_ROWS = 8,
@@ -199,6 +198,16 @@ typedef struct qn_persistent_delta {
 
 /* ---- Attention of one row ---- */
 
+/* The cache of a layer, as in qn_attention_gpu_cache, of the row's sequence. */
+typedef struct qn_persistent_cache {
+    QN_GPU_PTR(const uint8_t) keys;
+    QN_GPU_PTR(const uint8_t) values;
+    QN_GPU_PTR(const uint8_t) key_scales; /* with AURA codes only */
+    QN_GPU_PTR(const uint8_t) value_scales;
+    uint64_t key_head_stride, value_head_stride, scale_head_stride; /* in bytes, between key-value heads */
+    QN_GPU_PTR(const uint64_t) tables;                              /* [1], or one for each row; 0: contiguous */
+} qn_persistent_cache;
+
 /* Biases and qk_norm (if given), rope and kv_store of the row, as in qn_rope_qk_norm_store; then scores, softmax and
  * the sum of values over all positions up to the row's, as split-KV partials in the form of qn_attention_decode
  * (attention.h). Positions are assigned to splits in tiles of 16, ceil(tiles / n_splits) tiles to a split, so that a
@@ -229,16 +238,23 @@ typedef struct qn_persistent_attention {
     QN_GPU_PTR(const float) key_weight;
     QN_GPU_PTR(const float) cosines; /* [n_rot/2] at the row's position */
     QN_GPU_PTR(const float) sines;
-    qn_attention_gpu_cache cache;
+    qn_persistent_cache cache;
     QN_GPU_PTR(float) partials; /* [n_heads][n_splits][head_dim] */
     QN_GPU_PTR(float) maxima;   /* [n_heads][n_splits][2]: running maximum (log2 domain), sum of exponentials */
     float eps, scale;
-    /* Over AURA codes: heads of QN_HEAD_DIM, a power of two; n_splits is at least 2. `cache` has the codes. */
-    qn_attention_gpu_pages pages;
-    QN_GPU_PTR(const float) key_signs; /* [head_dim] of the rotation of queries and keys */
-    QN_GPU_PTR(const float) value_signs;
-    float key_gain, value_gain; /* of the codecs */
+    /* Over AURA codes: heads of QN_HEAD_DIM, a power of two; n_splits is at least 2. `cache` has the codes, and these
+     * are offsets within a page of fp16 rows (qn_attention_gpu_pages). */
+    QN_GPU_PTR(const uint8_t) f16_keys;
+    QN_GPU_PTR(const uint8_t) f16_values;
+    QN_GPU_PTR(const uint8_t) means;
 } qn_persistent_attention;
+
+/* What the attention phases of a launch over AURA codes share. */
+typedef struct qn_persistent_codes {
+    qn_attention_gpu_codec keys, values; /* with signs of the rotations */
+    QN_GPU_PTR(const uint64_t) tables;   /* [1] of fp16 pages */
+    uint64_t f16_head;                   /* stride in bytes between key-value heads of an fp16 page */
+} qn_persistent_codes;
 
 /* ---- Store: results for later launches ---- */
 
@@ -296,7 +312,7 @@ typedef struct qn_persistent_args {
     QN_GPU_PTR(uint8_t) acts; /* operands of the current GEMV: QN_ACTS_HILO, capacity QN_PERSISTENT_MAX_ROWS */
     QN_GPU_PTR(float) acts_scale;
     QN_GPU_PTR(float) acts_f32; /* with fp16 rows: [n_rows][n_k_tiles * 256], neither rotated nor quantised */
-    qn_attention_gpu_codec key_codec, value_codec; /* of attention over AURA codes */
+    qn_persistent_codes codes;  /* of attention over AURA codes */
 } qn_persistent_args;
 
 #ifndef __CUDACC__

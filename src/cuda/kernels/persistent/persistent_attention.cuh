@@ -188,15 +188,15 @@ QN_DEVICE const uint8_t *attention_rows(const uint8_t *array, uint64_t head_stri
 }
 
 // The fp16 keys and values of a key-value head.
-QN_DEVICE const uint8_t *attention_keys(const qn_persistent_attention &s, uint32_t kv_head)
+QN_DEVICE const uint8_t *attention_keys(const qn_persistent_attention &s, const qn_persistent_codes &codes, uint32_t kv_head)
 {
-    return ATTENTION_CODES ? attention_rows(s.pages.keys, s.pages.head, kv_head)
+    return ATTENTION_CODES ? attention_rows(s.f16_keys, codes.f16_head, kv_head)
                            : attention_rows(s.cache.keys, s.cache.key_head_stride, kv_head);
 }
 
-QN_DEVICE const uint8_t *attention_values(const qn_persistent_attention &s, uint32_t kv_head)
+QN_DEVICE const uint8_t *attention_values(const qn_persistent_attention &s, const qn_persistent_codes &codes, uint32_t kv_head)
 {
-    return ATTENTION_CODES ? attention_rows(s.pages.values, s.pages.head, kv_head)
+    return ATTENTION_CODES ? attention_rows(s.f16_values, codes.f16_head, kv_head)
                            : attention_rows(s.cache.values, s.cache.value_head_stride, kv_head);
 }
 
@@ -250,8 +250,8 @@ QN_DEVICE float4 attention_apply_rope(float4 x, float4 cosine, float4 sine, cons
 // Stores four dimensions of the row's key (row 0) or value (row 1) from d on, to the cache and to shared.new_kv. A NaN
 // in the value is stored as 0, and the whole key as NaN: the row then makes scores NaN.
 QN_DEVICE void attention_store_new_kv(attention_shared &shared, float4 x, const qn_persistent_attention &s,
-                                      const attention_range &r, const attention_pages &pages, uint32_t position,
-                                      uint32_t row, uint32_t d)
+                                      const qn_persistent_codes &codes, const attention_range &r,
+                                      const attention_pages &pages, uint32_t position, uint32_t row, uint32_t d)
 {
     const attention_inputs &inputs = shared.u.inputs;
     const bool is_value = row == 1;
@@ -265,7 +265,7 @@ QN_DEVICE void attention_store_new_kv(attention_shared &shared, float4 x, const 
                    attention_to_f16(x.z, is_nan, replacement) | attention_to_f16(x.w, is_nan, replacement) << 16);
     *(uint2 *)&shared.new_kv[row][d] = packed;
     // The cache's pointers are const for its readers; this phase writes it.
-    const uint8_t *rows = is_value ? attention_values(s, r.kv_head) : attention_keys(s, r.kv_head);
+    const uint8_t *rows = is_value ? attention_values(s, codes, r.kv_head) : attention_keys(s, codes, r.kv_head);
     const uint64_t at = attention_page(s, r, pages, position / ATTENTION_TILE_KV) +
                         (uint64_t)attention_row(s, position) * s.head_dim * 2 + d * 2;
     *(uint2 *)((uint8_t *)rows + at) = packed;
@@ -313,8 +313,9 @@ QN_DEVICE void attention_store_code_query(shared &s, uint32_t column, uint32_t d
 // them (rope/rope.cu), and to shared.new_kv. A thread processes four dimensions of a row; rows 0 and 1 are then the key
 // and the value.
 QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_persistent_attention &s,
-                                            const attention_range &r, const attention_pages &pages,
-                                            uint32_t position, uint32_t first_head, uint32_t n, bool new_kv)
+                                            const qn_persistent_codes &codes, const attention_range &r,
+                                            const attention_pages &pages, uint32_t position, uint32_t first_head, uint32_t n,
+                                            bool new_kv)
 {
     attention_inputs &inputs = shared.u.inputs;
     const uint32_t log_quads = 4 + attention_log_slices(s.head_dim);
@@ -336,9 +337,9 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
 #if ATTENTION_CODES
         float4 sign = {}, mean = {};
         if (valid)
-            sign = *(const float4 *)((is_value ? s.value_signs : s.key_signs) + d);
+            sign = *(const float4 *)((is_value ? codes.values.signs : codes.keys.signs) + d);
         if (valid && attention_is_codes(r))
-            mean = *(const float4 *)(qn_kv_means(s.pages, qn_kv_table(s.pages.tables, 0), 0, r.kv_head, QN_HEAD_DIM) + d);
+            mean = *(const float4 *)((const float *)(s.means + qn_kv_table(codes.tables, 0)[0]) + r.kv_head * QN_HEAD_DIM + d);
 #endif
         if (bias && valid)
             biases = *(const float4 *)(bias + (is_query ? first_head + column : r.kv_head) * s.head_dim + d);
@@ -400,7 +401,7 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
                 inputs.factors[column] = factor;
 #if ATTENTION_CODES
             if (d == 0)
-                inputs.codes.factors[column] = factor / s.key_gain; // a power of two
+                inputs.codes.factors[column] = factor / codes.keys.gain; // a power of two
             if (d % 128 == 0)
                 inputs.biases[column][d / 128] = mean_product * scale * s.scale * QN_LOG2E;
 #endif
@@ -414,7 +415,7 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
 #endif
             *(uint2 *)&inputs.queries[column][d] = packed;
         } else {
-            attention_store_new_kv(shared, scale_4(x, scale), s, r, pages, position, row, d);
+            attention_store_new_kv(shared, scale_4(x, scale), s, codes, r, pages, position, row, d);
         }
     }
     __syncthreads();
@@ -561,14 +562,15 @@ QN_DEVICE float4 attention_reduce_scores(attention_inputs &inputs, float4 x, uin
 
 // Rotates a split's sums, in shared memory, back to the model's basis, and stores them: the combine then is that of an
 // fp16 cache.
-QN_DEVICE void attention_store_rotated(float (*rows)[QN_HEAD_DIM], const qn_persistent_attention &s, const attention_range &r,
-                                       uint32_t first_head, uint32_t n)
+QN_DEVICE void attention_store_rotated(float (*rows)[QN_HEAD_DIM], const qn_persistent_attention &s,
+                                       const qn_persistent_codes &codes, const attention_range &r, uint32_t first_head,
+                                       uint32_t n)
 {
     const uint32_t row = threadIdx.x / (QN_HEAD_DIM / 4), d = threadIdx.x % (QN_HEAD_DIM / 4) * 4;
     const bool valid = row < n;
     float4 sign = {}, x = {};
     if (valid)
-        sign = *(const float4 *)(s.value_signs + d);
+        sign = *(const float4 *)(codes.values.signs + d);
     __syncthreads();
     if (valid)
         x = *(const float4 *)&rows[row][d];
@@ -585,8 +587,8 @@ static_assert(QN_PERSISTENT_MAX_GROUP * QN_HEAD_DIM / 4 <= QN_PERSISTENT_THREADS
 // The warps of the first group combine the accumulators of the n_groups groups that had tiles, and store the split's
 // partials.
 QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc &acc, const qn_persistent_attention &s,
-                                        const attention_range &r, uint32_t first_head, uint32_t n, uint32_t n_groups,
-                                        uint32_t warp, uint32_t lane)
+                                        const qn_persistent_codes &codes, const attention_range &r, uint32_t first_head,
+                                        uint32_t n, uint32_t n_groups, uint32_t warp, uint32_t lane)
 {
     const uint32_t log_slices = attention_log_slices(s.head_dim), slices = 1 << log_slices;
     const uint32_t group = warp >> log_slices, slice = warp & (slices - 1), g = lane / 4, t = lane % 4;
@@ -648,7 +650,7 @@ QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc 
                 *(float2 *)(s.maxima + 2 * (partial + c * s.n_splits)) = make_float2(m[c], acc.l[c]);
         }
     }
-    attention_store_rotated(rows, s, r, first_head, n);
+    attention_store_rotated(rows, s, codes, r, first_head, n);
 #else
     float *to = s.partials + (uint64_t)partial * s.head_dim + slice * ATTENTION_SLICE + 8 * g, *maxima = s.maxima + 2 * partial;
 #pragma unroll
@@ -674,11 +676,11 @@ QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc 
 // Prefetches into L2 the cache rows that the block's warps load first, and makes the page table's entries ready in
 // `pages`. Called while the block waits at the grid barrier before the phase. By two warps, for keys and values; with
 // page tables by a lane a page.
-QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, attention_pages &pages, uint32_t row,
-                                  const attention_range &r, uint32_t position = 0)
+QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, const qn_persistent_codes &codes, attention_pages &pages,
+                                  uint32_t row, const attention_range &r, uint32_t position = 0)
 {
 #if ATTENTION_CODES
-    codes_prefetch(s, pages, r, position);
+    codes_prefetch(s, codes, pages, r, position);
 #else
     constexpr uint32_t max_bytes = 4 * ATTENTION_TILE_STRIDE; // four tiles of each group
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
@@ -713,8 +715,8 @@ QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, attention_pa
 }
 
 // A unit, by the whole block.
-QN_DEVICE void attention_unit(const qn_persistent_attention &s, const attention_range &r, const attention_pages &pages,
-                              uint32_t position, uint8_t *scratch)
+QN_DEVICE void attention_unit(const qn_persistent_attention &s, const qn_persistent_codes &codes, const attention_range &r,
+                              const attention_pages &pages, uint32_t position, uint8_t *scratch)
 {
     attention_shared &shared = *(attention_shared *)scratch;
     if (r.first == r.last)
@@ -729,16 +731,16 @@ QN_DEVICE void attention_unit(const qn_persistent_attention &s, const attention_
     const auto page_of = [&](uint32_t at) { return at < r.last ? attention_page(s, r, pages, at) : 0; };
     uint64_t page = page_of(tile); // of the tile whose keys and values are loaded next
     const uint8_t *keys =
-        attention_keys(s, r.kv_head) + slice * (ATTENTION_SLICE * 2) + t * 16 + (uint64_t)(row + g) * row_bytes;
+        attention_keys(s, codes, r.kv_head) + slice * (ATTENTION_SLICE * 2) + t * 16 + (uint64_t)(row + g) * row_bytes;
     const uint8_t *values =
-        attention_values(s, r.kv_head) + slice * (ATTENTION_SLICE * 2) + g * 16 + (uint64_t)(row + 2 * t) * row_bytes;
+        attention_values(s, codes, r.kv_head) + slice * (ATTENTION_SLICE * 2) + g * 16 + (uint64_t)(row + 2 * t) * row_bytes;
     attention_fragments w = {};
     if (tile < r.last) {
         attention_load_keys(w, keys + page, row_bytes);
         attention_load_values(w, values + page, row_bytes);
     }
     page = page_of(tile + n_groups);
-    attention_qk_norm_rope_store(shared, s, r, pages, position, first_head, n, r.last == r.n_tiles);
+    attention_qk_norm_rope_store(shared, s, codes, r, pages, position, first_head, n, r.last == r.n_tiles);
     uint4 query[2];
 #pragma unroll
     for (int j = 0; j < 2; j++)
@@ -770,7 +772,7 @@ QN_DEVICE void attention_unit(const qn_persistent_attention &s, const attention_
             attention_load_values(w, values + page, row_bytes);
         page = page_of(tile + 2 * n_groups);
     }
-    attention_write_partials(shared, acc, s, r, first_head, n, min(n_groups, r.last - r.first), warp, lane);
+    attention_write_partials(shared, acc, s, codes, r, first_head, n, min(n_groups, r.last - r.first), warp, lane);
 }
 
 // ---- Split-KV combine: prologue of the next GEMV ----

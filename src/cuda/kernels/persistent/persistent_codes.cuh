@@ -11,21 +11,21 @@
 
 // Prefetches the first rows that the block's warps load, keys by warp 0 and values by warp 1, a lane a page; and makes the
 // page table's entries ready.
-QN_DEVICE void codes_prefetch(const qn_persistent_attention &s, attention_pages &pages, const attention_range &r,
-                              uint32_t position)
+QN_DEVICE void codes_prefetch(const qn_persistent_attention &s, const qn_persistent_codes &codes, attention_pages &pages,
+                              const attention_range &r, uint32_t position)
 {
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
     if (warp > 1 || r.first == r.last)
         return;
-    const bool codes = attention_is_codes(r);
+    const bool is_codes = attention_is_codes(r);
     const uint32_t tile = r.first + lane * ATTENTION_PAGE_TILES, tiles = min(max(r.last, tile) - tile, ATTENTION_PAGE_TILES);
     uint64_t entry = 0;
     if (pages.first[warp] == r.first && pages.last[warp] == r.last) {
         entry = pages.entries[warp][lane];
     } else {
-        const uint64_t *table = qn_kv_table(codes ? s.cache.tables : s.pages.tables, 0);
+        const uint64_t *table = qn_kv_table(is_codes ? s.cache.tables : codes.tables, 0);
         if (tiles)
-            entry = table[codes ? 1 + tile / ATTENTION_PAGE_TILES : lane ? position / QN_PAGE : 0];
+            entry = table[is_codes ? 1 + tile / ATTENTION_PAGE_TILES : lane ? position / QN_PAGE : 0];
         pages.entries[warp][lane] = entry;
         __syncwarp();
         if (lane == 0) {
@@ -35,8 +35,8 @@ QN_DEVICE void codes_prefetch(const qn_persistent_attention &s, attention_pages 
     }
     if (!tiles || lane >= CODES_PREFETCH_PAGES)
         return;
-    if (!codes) {
-        prefetch_bytes((warp ? attention_values(s, r.kv_head) : attention_keys(s, r.kv_head)) + entry,
+    if (!is_codes) {
+        prefetch_bytes((warp ? attention_values(s, codes, r.kv_head) : attention_keys(s, codes, r.kv_head)) + entry,
                        tiles * (ATTENTION_TILE_KV * QN_HEAD_DIM * 2));
         return;
     }
@@ -147,8 +147,8 @@ QN_DEVICE void codes_prefetch_page(const qn_persistent_attention &s, const atten
 }
 
 // A unit of codes, by the whole block.
-QN_DEVICE void codes_unit(const qn_persistent_attention &s, const attention_range &r, const attention_pages &pages,
-                          uint32_t position, uint8_t *scratch)
+QN_DEVICE void codes_unit(const qn_persistent_attention &s, const qn_persistent_codes &codes, const attention_range &r,
+                          const attention_pages &pages, uint32_t position, uint8_t *scratch)
 {
     attention_shared &m = *(attention_shared *)scratch;
     attention_inputs &inputs = m.u.inputs;
@@ -161,7 +161,7 @@ QN_DEVICE void codes_unit(const qn_persistent_attention &s, const attention_rang
     const auto entry_of = [&](uint32_t page) { return qn_kv_table(s.cache.tables, 0)[1 + page]; };
     const uint32_t first_page = r.first / ATTENTION_PAGE_TILES, n_pages = (r.last - r.first) / ATTENTION_PAGE_TILES;
     const uint64_t entry = threadIdx.x < n_pages ? entry_of(first_page + threadIdx.x) : 0;
-    attention_qk_norm_rope_store(m, s, r, pages, position, first_head, n, false);
+    attention_qk_norm_rope_store(m, s, codes, r, pages, position, first_head, n, false);
     inputs.u.codes.pages[threadIdx.x] = entry;
     if (threadIdx.x < TILE_Q)
         inputs.codes.biases[threadIdx.x] =
@@ -209,8 +209,9 @@ QN_DEVICE void codes_unit(const qn_persistent_attention &s, const attention_rang
         }
     }
     attention_acc sums;
-    finish_codes(sums, state, acc, inputs.codes, s.value_gain, p);
-    attention_write_partials(m, sums, s, r, first_head, n, min((uint32_t)GROUPS, (r.last - r.first) / SLICES), warp, lane);
+    finish_codes(sums, state, acc, inputs.codes, codes.values.gain, p);
+    attention_write_partials(m, sums, s, codes, r, first_head, n, min((uint32_t)GROUPS, (r.last - r.first) / SLICES), warp,
+                             lane);
 }
 
 #endif

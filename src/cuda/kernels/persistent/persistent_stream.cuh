@@ -84,9 +84,7 @@ struct persistent_control {
 #endif
 };
 
-static_assert(sizeof(persistent_control) <=
-                  (KERNEL_ROWS > 1 ? QN_PERSISTENT_ROWS_CONTROL_BYTES : QN_PERSISTENT_CONTROL_BYTES),
-              "QN_PERSISTENT_CONTROL_BYTES is too small");
+static_assert(sizeof(persistent_control) <= QN_PERSISTENT_CONTROL_BYTES, "QN_PERSISTENT_CONTROL_BYTES is too small");
 static_assert(sizeof(qn_persistent_phase) / 4 <= QN_PERSISTENT_THREADS, "one thread copies one word of a phase");
 static_assert(sizeof(qn_persistent_phase) % 16 == 0, "cp.async.bulk.prefetch needs multiples of 16 bytes");
 
