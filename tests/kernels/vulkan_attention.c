@@ -7,7 +7,14 @@
 #include "kernels/aura/aura.h"
 #include "plan/page.h"
 
-enum { SHIFT = 16 /* a head's rows fit in a granule */, GRANULE = 1 << SHIFT, N_GRANULES = 64, N_SEQUENCES = 3, NO_SEQUENCE = -1, F16 = QN_VK_F16_BITS };
+enum {
+    SHIFT = 16 /* a head's rows fit in a granule */,
+    GRANULE = 1 << SHIFT,
+    N_GRANULES = 64,
+    N_SEQUENCES = 3,
+    NO_SEQUENCE = -1,
+    F16 = QN_VK_F16_BITS
+};
 
 /* bits: F16 or of codes. max_length: of the lengths below. */
 static const struct shape {
@@ -36,9 +43,9 @@ struct cache {
     qn_aura_codecs aura;
     qn_vk_rotation rotation;
     const qn_vk_array *memory, *granules, *tables, *f16_tables, *levels;
-    float *keys, *values;                 /* [sequences][length][heads][dim] as stored: fp16 */
-    float *code_keys, *code_values;       /* likewise, from codes; no page 0 */
-    float *means;                         /* [sequences][heads][dim] of page 0 */
+    float *keys, *values;           /* [sequences][length][heads][dim] as stored: fp16 */
+    float *code_keys, *code_values; /* likewise, from codes; no page 0 */
+    float *means;                   /* [sequences][heads][dim] of page 0 */
 };
 
 static uint64_t granule_address(const struct cache *c, size_t granule)
@@ -292,9 +299,9 @@ static void check_codes(struct cache *c)
         }
         n_wrong += !check_row(c, memory, c->aura.keys, key, page + c->codes.key_at + at * key_words * sizeof(uint32_t),
                               page + c->codes.key_scales_at + at * sizeof(float), c->code_keys + i * s->dim);
-        n_wrong += !check_row(c, memory, c->aura.values, value,
-                              page + c->codes.value_at + at * value_words * sizeof(uint32_t),
-                              page + c->codes.value_scales_at + at * sizeof(float), c->code_values + i * s->dim);
+        n_wrong +=
+            !check_row(c, memory, c->aura.values, value, page + c->codes.value_at + at * value_words * sizeof(uint32_t),
+                       page + c->codes.value_scales_at + at * sizeof(float), c->code_values + i * s->dim);
         for (size_t d = 0; d < s->dim; d++)
             c->code_keys[i * s->dim + d] += means[d];
     }
@@ -455,9 +462,8 @@ static const float *run_splits(const struct cache *c, const struct rows *r)
 {
     const struct shape *s = c->shape;
     const qn_vk_codes codes = { s->key_bits, s->value_bits };
-    const qn_vk_array *y = new_results(s),
-                      *partials = qn_vk_new_array((ROWS - 1) * s->n_heads * QN_VK_MAX_SPLITS *
-                                                  (s->dim + QN_VK_PARTIAL_EXTRA) * sizeof(float));
+    const qn_vk_array *y = new_results(s), *partials = qn_vk_new_array((ROWS - 1) * s->n_heads * QN_VK_MAX_SPLITS *
+                                                                       (s->dim + QN_VK_PARTIAL_EXTRA) * sizeof(float));
     qn_vk_attention_args args = r->args;
     qn_vk_combine_args combine = r->combine;
     args.y = combine.partials = partials->at;
@@ -465,8 +471,7 @@ static const float *run_splits(const struct cache *c, const struct rows *r)
     for (uint32_t row = 2; row-- > 0;) {
         const size_t n = row ? ROWS - 1 : 1;
         args.row = combine.row = row;
-        qn_vk_launch_now(
-            qn_vk_attention_splits(&codes, s->dim, n, s->n_heads, s->n_kv_heads, args.n_splits), &args);
+        qn_vk_launch_now(qn_vk_attention_splits(&codes, s->dim, n, s->n_heads, s->n_kv_heads, args.n_splits), &args);
         qn_vk_launch_now(qn_vk_combine(n, s->n_heads), &combine);
     }
     return qn_vk_contents(y);
@@ -534,8 +539,8 @@ static void bench_shape(size_t n_heads, size_t n_kv_heads, size_t dim, uint32_t 
     struct rows r;
     create_cache(&s, 3 * QN_PAGE, &c);
     create_rows(&c, &r);
-    uint64_t *pages = qn_new(length / QN_PAGE + 8, sizeof *pages), *f16_pages = qn_new(length / QN_PAGE + 8, sizeof *pages),
-             *tables = qn_new(2, sizeof *tables);
+    uint64_t *pages = qn_new(length / QN_PAGE + 8, sizeof *pages),
+             *f16_pages = qn_new(length / QN_PAGE + 8, sizeof *pages), *tables = qn_new(2, sizeof *tables);
     uint32_t *position = qn_new(1, sizeof *position), *sequence = qn_new(1, sizeof *sequence);
     for (size_t i = 0; i < length / QN_PAGE + 8; i++) {
         pages[i] = page_address(&c, !c.has_codes, i % N_SEQUENCES, i ? 1 + i % 2 : 0);
@@ -555,9 +560,9 @@ static void bench_shape(size_t n_heads, size_t n_kv_heads, size_t dim, uint32_t 
     args.sequences = qn_vk_array_of(sequence)->at;
     args.y = partials->at;
     const double bytes = (double)length * (double)n_kv_heads * (double)dim * bits / 4;
-    qn_vk_bench_launch("attention splits", qn_text("%zu/%zu x %zu, %u bits, %zu positions", n_heads, n_kv_heads, dim, bits, length),
-                       bytes / 1e9, "GB", qn_vk_attention_splits(&codes, dim, 1, n_heads, n_kv_heads, QN_VK_MAX_SPLITS),
-                       &args);
+    qn_vk_bench_launch(
+        "attention splits", qn_text("%zu/%zu x %zu, %u bits, %zu positions", n_heads, n_kv_heads, dim, bits, length),
+        bytes / 1e9, "GB", qn_vk_attention_splits(&codes, dim, 1, n_heads, n_kv_heads, QN_VK_MAX_SPLITS), &args);
     qn_vk_combine_args combine = r.combine;
     combine.partials = partials->at;
     combine.y = y->at;
@@ -569,10 +574,10 @@ static void bench_shape(size_t n_heads, size_t n_kv_heads, size_t dim, uint32_t 
     args.n_rows = BENCH_ROWS;
     args.position = (uint32_t)length;
     const double flops = 4.0 * BENCH_ROWS * (double)row * (double)(length + BENCH_ROWS / 2);
-    qn_vk_bench_launch("attention rows",
-                       qn_text("%zu/%zu x %zu, %u bits, %d rows after %zu", n_heads, n_kv_heads, dim, bits, BENCH_ROWS, length),
-                       flops / 1e12, "Tflop",
-                       qn_vk_attention_rows(&codes, dim, length, BENCH_ROWS, n_heads, n_kv_heads), &args);
+    qn_vk_bench_launch(
+        "attention rows",
+        qn_text("%zu/%zu x %zu, %u bits, %d rows after %zu", n_heads, n_kv_heads, dim, bits, BENCH_ROWS, length),
+        flops / 1e12, "Tflop", qn_vk_attention_rows(&codes, dim, length, BENCH_ROWS, n_heads, n_kv_heads), &args);
     qn_aura_codecs_delete(&c.aura);
     qn_release();
 }

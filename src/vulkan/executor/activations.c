@@ -7,7 +7,8 @@ qn_status qn_vk_check_rotations(const qn_plan *plan)
 {
     for (size_t i = 0; i < plan->n_acts; i++)
         if (plan->acts[i].rotation.block > QN_VK_MAX_PIECE)
-            return qn_fail(QN_ERR_UNSUPPORTED, "Vulkan: Hadamard transforms of blocks of %zu are not supported, only up "
+            return qn_fail(QN_ERR_UNSUPPORTED,
+                           "Vulkan: Hadamard transforms of blocks of %zu are not supported, only up "
                            "to %d",
                            plan->acts[i].rotation.block, QN_VK_MAX_PIECE);
     return QN_OK;
@@ -50,7 +51,8 @@ static qn_vk_prepare_op fill_args(const qn_vk_recording *r, const qn_op *op, qn_
     }
 }
 
-static qn_status record_prepare(const qn_vk_recording *r, const qn_op *op, int acts, uint64_t x, uint64_t rows, size_t n)
+static qn_status record_prepare(const qn_vk_recording *r, const qn_op *op, int acts, uint64_t x, uint64_t rows,
+                                size_t n)
 {
     const qn_plan_acts *a = &r->common->plan->acts[acts];
     qn_vk_prepare_args args = { .x = x,

@@ -82,7 +82,7 @@ static uint64_t acts_of(const qn_vk_recording *r, const qn_op *op, int acts)
 {
     const qn_op *writer = op - 1;
     return qn_vk_is_computed(r->common->plan, writer, acts) ? r->workspace->acts[acts]
-                                                             : buffer(r, writer->attention_combine.in);
+                                                            : buffer(r, writer->attention_combine.in);
 }
 
 static void record_embeddings(const qn_vk_recording *r, const qn_op *op)

@@ -47,7 +47,21 @@ static const uint32_t append_code[] = {
 #include "vulkan/kernels/spirv/append.inc"
 };
 
-enum kernel { NORM, SWIGLU, ROPE, STORE, QUANTIZE, ATTENTION, COMBINE, MATMUL, PREPARE, CONV, DELTA, APPEND, N_KERNELS };
+enum kernel {
+    NORM,
+    SWIGLU,
+    ROPE,
+    STORE,
+    QUANTIZE,
+    ATTENTION,
+    COMBINE,
+    MATMUL,
+    PREPARE,
+    CONV,
+    DELTA,
+    APPEND,
+    N_KERNELS
+};
 
 #define SHADER(name)                                                                                                   \
     {                                                                                                                  \
@@ -55,9 +69,10 @@ enum kernel { NORM, SWIGLU, ROPE, STORE, QUANTIZE, ATTENTION, COMBINE, MATMUL, P
     }
 
 static const qn_vk_shader shaders[] = {
-    [NORM] = SHADER(norm),   [SWIGLU] = SHADER(swiglu),       [ROPE] = SHADER(rope),
-    [STORE] = SHADER(store), [QUANTIZE] = SHADER(quantize), [COMBINE] = SHADER(combine), [ATTENTION] = SHADER(attention), [MATMUL] = SHADER(matmul),
-    [PREPARE] = SHADER(prepare), [CONV] = SHADER(conv), [DELTA] = SHADER(delta), [APPEND] = SHADER(append),
+    [NORM] = SHADER(norm),           [SWIGLU] = SHADER(swiglu),     [ROPE] = SHADER(rope),
+    [STORE] = SHADER(store),         [QUANTIZE] = SHADER(quantize), [COMBINE] = SHADER(combine),
+    [ATTENTION] = SHADER(attention), [MATMUL] = SHADER(matmul),     [PREPARE] = SHADER(prepare),
+    [CONV] = SHADER(conv),           [DELTA] = SHADER(delta),       [APPEND] = SHADER(append),
 };
 
 #define FITS(name) _Static_assert(sizeof(qn_vk_##name##_args) <= QN_VK_MAX_ARGS, "arguments are push constants")
