@@ -585,9 +585,9 @@ static void bench_shape(size_t n_heads, size_t n_kv_heads, size_t dim, uint32_t 
 void qn_check_vulkan_attention(bool bench)
 {
     qn_random_seed(3);
-    for (size_t i = 0; i < QN_LENGTH(shapes); i++)
-        for (size_t l = 0; l < QN_LENGTH(lengths) && lengths[l] <= shapes[i].max_length; l++)
-            if (qn_case_selected())
+    for (size_t i = 0; i < QN_LENGTH(shapes); i++) /* nearly all time is that of compiling pipelines of shapes */
+        for (size_t l = 0, is_selected = qn_case_selected(); is_selected && l < QN_LENGTH(lengths); l++)
+            if (lengths[l] <= shapes[i].max_length)
                 check_attention(&shapes[i], lengths[l]);
     if (!bench)
         return;
