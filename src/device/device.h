@@ -47,6 +47,7 @@ typedef struct qn_row {
  * device takes what the rows have (device/rows.h). */
 typedef struct qn_step {
     bool is_draft;      /* only on devices with `drafts` */
+    bool without_pairs; /* a step of the model stores zeros as the draft head's keys and values of its rows */
     const qn_row *rows; /* rows of one memory are contiguous, at consecutive positions */
     size_t n_rows;
     /* Any rows, several of one memory too. The last rows of a memory may be drafted tokens to verify, with logits for
