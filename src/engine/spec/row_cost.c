@@ -202,6 +202,7 @@ double qn_row_costs_gain(const qn_row_costs *c, const qn_row_costs *passes, size
         }
         n_drafted += offer.chosen;
     }
-    const double without = qn_row_costs_seconds(c, n_rows), with = qn_row_costs_seconds(c, n_rows + n_drafted) + passed;
+    const double without = qn_row_costs_seconds(c, n_rows), rows_seconds = qn_row_costs_seconds(c, n_rows + n_drafted),
+                 with = passed + (rows_seconds > without ? rows_seconds : without); /* a first time is often too long */
     return tokens / (double)n_rows * without / with - 1;
 }
