@@ -89,6 +89,12 @@ typedef struct qn_memory_vtable {
      *   deserialize  calls `region` to fill each. The memory must be empty; its sequence gets this extent */
     qn_status (*serialize)(const qn_memory *memory, qn_memory_region_fn region, void *context);
     qn_status (*deserialize)(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn region, void *context);
+
+    /* The same for what the draft head keeps: its keys and values, then the hidden state of the last row. Nothing if
+     * there is no head; NULL on devices without `drafts`.
+     *   deserialize_head  after `deserialize`, which sets zeros */
+    qn_status (*serialize_head)(const qn_memory *memory, qn_memory_region_fn region, void *context);
+    qn_status (*deserialize_head)(qn_memory *memory, qn_memory_region_fn region, void *context);
 } qn_memory_vtable;
 
 /* The memory of a session or of a scheduler's request. Used by one thread at a time. */

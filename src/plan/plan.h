@@ -165,8 +165,8 @@ static inline size_t qn_plan_step_ops(const qn_plan *plan)
     return plan->head.draft ? plan->head.draft : plan->n_ops;
 }
 
-/* Returns the number of layers whose keys and values session files have: not those of the draft head. */
-static inline size_t qn_plan_saved_layers(const qn_plan *plan)
+/* Returns the number of layers of the trunk: those of the draft head follow. */
+static inline size_t qn_plan_trunk_layers(const qn_plan *plan)
 {
     return plan->n_layers - plan->head.n_layers;
 }
@@ -174,7 +174,7 @@ static inline size_t qn_plan_saved_layers(const qn_plan *plan)
 /* Returns the shape of a layer's keys and values. */
 static inline const qn_attention_shape *qn_plan_heads(const qn_plan *plan, size_t layer)
 {
-    return layer < qn_plan_saved_layers(plan) ? &plan->heads : &plan->head.heads;
+    return layer < qn_plan_trunk_layers(plan) ? &plan->heads : &plan->head.heads;
 }
 
 /* qn_plan_op_bytes - returns the bytes of weights that an operation reads in a step of one row. */
