@@ -28,8 +28,8 @@ qn_saved_layout qn_saved_layout_of_head(const qn_plan *plan, const qn_kv_format 
                               .n_attention = plan->head.n_layers,
                               .n_heads = plan->head.heads.n_kv_heads,
                               .head_dim = plan->head.heads.head_dim,
-                              .key_bits = format->key_bits,
-                              .value_bits = format->value_bits,
+                              .key_bits = qn_kv_head_bits(format),
+                              .value_bits = qn_kv_head_bits(format),
                               .is_f32 = format->is_f32 };
 }
 

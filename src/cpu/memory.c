@@ -358,14 +358,13 @@ void qn_cpu_caches_free(qn_cpu_caches *c)
 static qn_status create_layouts(const qn_plan *plan, qn_cpu_format *f)
 {
     const qn_kv_format *of = f->format;
-    const size_t n_trunk = qn_plan_trunk_layers(plan), dim = plan->heads.head_dim, head_dim = plan->head.heads.head_dim;
-    const bool is_same = !plan->head.n_layers || head_dim == dim;
-    QN_TRY(qn_aura_codecs_new(&f->codecs, dim, of->key_bits, of->value_bits, QN_KV_SEED));
-    if (!is_same)
-        QN_TRY(qn_aura_codecs_new(&f->head_codecs, head_dim, of->key_bits, of->value_bits, QN_KV_SEED));
+    const size_t n_trunk = qn_plan_trunk_layers(plan);
+    const unsigned head_bits = qn_kv_head_bits(of);
+    QN_TRY(qn_aura_codecs_new(&f->codecs, plan->heads.head_dim, of->key_bits, of->value_bits, QN_KV_SEED));
+    if (plan->head.n_layers)
+        QN_TRY(qn_aura_codecs_new(&f->head_codecs, plan->head.heads.head_dim, head_bits, head_bits, QN_KV_SEED));
     QN_TRY(qn_kv_layout_create(&f->layout, plan, 0, n_trunk, &f->codecs, of->is_f32));
-    return qn_kv_layout_create(&f->head, plan, n_trunk, plan->n_layers, is_same ? &f->codecs : &f->head_codecs,
-                               of->is_f32);
+    return qn_kv_layout_create(&f->head, plan, n_trunk, plan->n_layers, &f->head_codecs, of->is_f32);
 }
 
 /* The caller of this function and the next holds the lock. */

@@ -22,15 +22,16 @@ struct chain {
 
 struct golden_head {
     const char *name, *kv;
-    double max_error; /* f16 keys and values cause up to 1e-3; codes more */
+    double max_error; /* f16 keys and values cause up to 1e-3; codes of 4 bits in the model's layers, which change the
+                         hidden states, 1e-2: the block has codes of 8 bits */
 };
 
 static const struct golden_head heads[] = {
     { "qwen35-mtp.bf16", "f32", 3e-3 },          { "qwen35-mtp.bf16", "f16", 3e-3 },
     { "qwen35-mtp-grafted.f16", "f32", 3e-3 },   { "qwen35-mtp-grafted.f16", "f16", 3e-3 },
-    { "qwen35-mtp-grafted.f16", "aura8", 2e-2 }, { "qwen35-mtp-grafted.f16", "aura4", 2e-1 },
+    { "qwen35-mtp-grafted.f16", "aura8", 3e-3 }, { "qwen35-mtp-grafted.f16", "aura4", 2e-2 },
     { "qwen35-mtp-own.f16", "f32", 3e-3 },       { "qwen35-mtp-own.f16", "f16", 3e-3 },
-    { "qwen35-mtp-own.f16", "aura4", 2e-1 },
+    { "qwen35-mtp-own.f16", "aura4", 2e-2 },
 };
 
 static qn_token ids[MAX_IDS];
