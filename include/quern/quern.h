@@ -117,8 +117,9 @@ typedef struct qn_model_params {
     qn_log_fn on_log;
     void *user; /* passed to both callbacks; must outlive the model if on_log is set */
     /* Whether the model is loaded with its block for multi-token prediction, which takes some memory and, in each step,
-     * a little time. QN_DRAFT_AUTO: if it has one that the device can run; a block that cannot be used is named in the
-     * log. QN_DRAFT_MTP: a model that cannot have it is not loaded: QN_ERR_UNSUPPORTED. All others: without it.
+     * a little time. QN_DRAFT_AUTO: if it has one that the device can run; steps leave it out where its drafts do not
+     * pay; a block that cannot be used is named in the log. QN_DRAFT_MTP: a model that cannot have it is not loaded:
+     * QN_ERR_UNSUPPORTED. All others: without it.
      * QN_DRAFT_DFLASH: the same for draft_model. */
     qn_draft_kind draft;
     /* The GGUF file of a drafter for this model, on the CPU (docs/speculation.md): a small model with the same

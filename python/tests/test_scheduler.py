@@ -269,6 +269,29 @@ def test_a_draft_model_changes_no_text(demo: pyquern.Model, monkeypatch: pytest.
     assert drafted.usage.accepted_tokens == drafted.usage.drafted_tokens > 20
 
 
+def test_models_are_loaded_with_a_drafter(demo: pyquern.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of schedulers and sessions draft as the model was loaded; other ones can ask for what it has."""
+    monkeypatch.delenv("QN_DRAFT", raising=False)
+    options = {"max_tokens": 120, "temperature": 0, "ignore_eos": True}
+    plain = demo.generate(PROMPT, draft="off", **options)
+    for draft in ("mtp", "off", "auto"):
+        model = pyquern.Model(DEMO, device="cpu", n_threads=1, draft=draft)
+        with model.session() as session:
+            for answer in (model.generate(PROMPT, **options), session.generate(PROMPT, **options)):
+                assert answer.text == plain.text
+                assert draft != "off" or answer.usage.drafted_tokens == 0
+        asked = model.generate(PROMPT, draft="ngram", **options)
+        assert asked.text == plain.text
+    with pytest.raises(pyquern.UnsupportedError, match="without its block"):
+        pyquern.Model(DEMO, device="cpu", draft="off").generate(PROMPT, max_tokens=1, draft="mtp")
+    with pytest.raises(pyquern.UnsupportedError, match="no block for multi-token prediction"):
+        pyquern.Model(PARROT, device="cpu", draft="mtp")
+    with pytest.raises(pyquern.InvalidError, match="given with draft ngram"):
+        pyquern.Model(DEMO, device="cpu", draft="ngram", draft_model=DEMO)
+    with pytest.raises(pyquern.InvalidError, match="draft: 'fast', expected"):
+        pyquern.Model(DEMO, device="cpu", draft="fast")  # type: ignore[arg-type]
+
+
 def test_drafts_change_no_text(demo: pyquern.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second answer to a prompt is drafted from the first; QN_DRAFT, read by a new scheduler, weighs no costs."""
     monkeypatch.setenv("QN_DRAFT", "ngram")

@@ -8,7 +8,7 @@
 qn_saved_layout qn_saved_layout_of(const qn_plan *plan, const qn_kv_format *format)
 {
     qn_saved_layout l = { .is_recurrent = plan->is_recurrent,
-                          .n_layers = qn_plan_saved_layers(plan),
+                          .n_layers = qn_plan_trunk_layers(plan),
                           .n_heads = plan->heads.n_kv_heads,
                           .head_dim = plan->heads.head_dim,
                           .key_bits = format->key_bits,
@@ -21,6 +21,18 @@ qn_saved_layout qn_saved_layout_of(const qn_plan *plan, const qn_kv_format *form
     return l;
 }
 
+qn_saved_layout qn_saved_layout_of_head(const qn_plan *plan, const qn_kv_format *format)
+{
+    return (qn_saved_layout){ .first_layer = qn_plan_trunk_layers(plan),
+                              .n_layers = plan->head.n_layers,
+                              .n_attention = plan->head.n_layers,
+                              .n_heads = plan->head.heads.n_kv_heads,
+                              .head_dim = plan->head.heads.head_dim,
+                              .key_bits = qn_kv_head_bits(format),
+                              .value_bits = qn_kv_head_bits(format),
+                              .is_f32 = format->is_f32 };
+}
+
 /* ---- KV cache ---- */
 
 /* Returns the layer of the model that is attention layer `index`. */
@@ -30,7 +42,7 @@ static size_t attention_layer(const qn_saved_layout *l, size_t index)
     for (size_t n = 0; layer < l->n_layers; layer++)
         if (!(l->is_recurrent && l->is_recurrent[layer]) && n++ == index)
             break;
-    return layer;
+    return l->first_layer + layer;
 }
 
 /* Returns the number of positions of `page` that a cache of `length` positions holds. */

@@ -22,6 +22,7 @@
 enum { QN_SAVED_KEY_TILE = 16, QN_SAVED_BLOCK_PAGES = 4 };
 
 typedef struct qn_saved_layout {
+    size_t first_layer;       /* of the model: 0, or the draft head's */
     const bool *is_recurrent; /* [n_layers], or NULL */
     size_t n_layers, n_attention, n_recurrent;
     size_t n_heads, head_dim; /* KV heads of an attention layer */
@@ -32,6 +33,9 @@ typedef struct qn_saved_layout {
 
 /* qn_saved_layout_of - returns the layout for a plan and a cache format. The plan must outlive the layout. */
 qn_saved_layout qn_saved_layout_of(const qn_plan *plan, const qn_kv_format *format);
+
+/* qn_saved_layout_of_head - returns the layout of the draft head's layers, without layers if there is none. */
+qn_saved_layout qn_saved_layout_of_head(const qn_plan *plan, const qn_kv_format *format);
 
 /* qn_saved_check_recurrent - checks that the bytes of n_layers recurrent layers fit in a size_t; QN_ERR_MEMORY if
  * not. */

@@ -18,7 +18,7 @@ _Static_assert((int)QN_KEY_BLOCK == (int)QN_AURA_BLOCK, "caches with and without
 static const qn_kv_view *cache_of(const qn_executor *ex, const qn_op *op, const qn_row *row)
 {
     const qn_cpu_memory *memory = qn_cpu_memory_of(row);
-    return (size_t)op->layer < qn_plan_saved_layers(ex->plan) ? &memory->kv : &memory->head_kv;
+    return (size_t)op->layer < qn_plan_trunk_layers(ex->plan) ? &memory->kv : &memory->head_kv;
 }
 
 static bool has_codes(const qn_row *row)
@@ -153,6 +153,14 @@ static void store_rotated(const qn_executor *ex, const qn_kv_view *cache, size_t
         compute_key_mean(cache, layer, kv);
 }
 
+/* Stores a row without pairs as zeros. */
+static void leave_out(const qn_executor *ex, const qn_op *op, size_t row, size_t kv)
+{
+    const size_t dim = op->qk_norm_rope_store.shape.head_dim;
+    memset(qn_buffer_row(ex, op->qk_norm_rope_store.keys, row) + kv * dim, 0, dim * sizeof(float));
+    memset(qn_buffer_row(ex, op->qk_norm_rope_store.values, row) + kv * dim, 0, dim * sizeof(float));
+}
+
 static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_t kv, int thread)
 {
     const size_t dim = op->qk_norm_rope_store.shape.head_dim, layer = (size_t)op->layer;
@@ -168,7 +176,10 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
         add_bias(biased, value, op->qk_norm_rope_store.v_bias + kv * dim, dim);
         value = biased;
     }
-    norm_rope_head(ex, op, key, op->qk_norm_rope_store.k_norm, row);
+    if (ex->step->without_pairs && layer >= qn_plan_trunk_layers(ex->plan))
+        leave_out(ex, op, row, kv);
+    else
+        norm_rope_head(ex, op, key, op->qk_norm_rope_store.k_norm, row);
     if (cache->key_codec)
         store_rotated(ex, cache, layer, r->position, kv, key, value);
     else

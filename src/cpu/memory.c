@@ -168,23 +168,47 @@ static qn_status serialize_region(const qn_saved_layout *saved, const qn_saved_r
     return status;
 }
 
-static qn_status memory_serialize(const qn_memory *memory, qn_memory_region_fn on_region, void *context)
+static qn_status serialize_kv(const qn_cpu_memory *m, bool is_head, qn_memory_region_fn on_region, void *context)
 {
-    const qn_cpu_memory *m = (const qn_cpu_memory *)memory;
-    const qn_saved_layout *saved = &m->format->saved;
+    const qn_saved_layout *saved = is_head ? &m->format->saved_head : &m->format->saved;
     const qn_extent extent = qn_sequence_extent(&m->sequence);
-    const qn_kv_view kv = kv_view_of(m, false);
-    const qn_recurrent_view recurrent = recurrent_view_of(m, 0);
+    const qn_kv_view kv = kv_view_of(m, is_head);
     qn_saved_region region;
     for (size_t i = 0; qn_saved_find_region(saved, &extent, i, &region); i++)
         if (region.bytes)
             QN_TRY(serialize_region(saved, &region, qn_kv_region(&kv, &region), on_region, context));
+    return QN_OK;
+}
+
+static qn_status memory_serialize(const qn_memory *memory, qn_memory_region_fn on_region, void *context)
+{
+    const qn_cpu_memory *m = (const qn_cpu_memory *)memory;
+    const qn_extent extent = qn_sequence_extent(&m->sequence);
+    const qn_recurrent_view recurrent = recurrent_view_of(m, 0);
+    QN_TRY(serialize_kv(m, false, on_region, context));
     if (recurrent.layout)
         qn_recurrent_zero_tail(&recurrent, extent.length);
     return for_each_array(m, on_region, context);
 }
 
-/* Zeroes what the draft head has stored for the rows: files do not have it. Drafts are then worse for a while. */
+static qn_status memory_serialize_head(const qn_memory *memory, qn_memory_region_fn on_region, void *context)
+{
+    const qn_cpu_memory *m = (const qn_cpu_memory *)memory;
+    const size_t length = m->sequence.length, width = m->hidden ? m->hidden->width : 0;
+    float *row;
+    QN_TRY(serialize_kv(m, true, on_region, context));
+    if (!length || !width)
+        return QN_OK;
+    const float *kept = qn_cpu_hidden_row(m, length - 1, false);
+    QN_TRY(qn_alloc(&row, width, sizeof *row, "session")); /* zeros where it is not known */
+    if (kept)
+        memcpy(row, kept, width * sizeof *row);
+    const qn_status status = on_region(context, row, width * sizeof *row);
+    qn_free(row);
+    return status;
+}
+
+/* Zeroes what the draft head has stored for the rows, in case a file does not have it. */
 static void zero_draft_layer(const qn_cpu_memory *m, size_t layer)
 {
     const qn_sequence *s = &m->sequence;
@@ -200,19 +224,41 @@ static void zero_draft_layer(const qn_cpu_memory *m, size_t layer)
     }
 }
 
+static qn_status deserialize_kv(const qn_cpu_memory *m, bool is_head, const qn_extent *extent,
+                                qn_memory_region_fn on_region, void *context)
+{
+    const qn_saved_layout *saved = is_head ? &m->format->saved_head : &m->format->saved;
+    const qn_kv_view kv = kv_view_of(m, is_head);
+    qn_saved_region region;
+    for (size_t i = 0; qn_saved_find_region(saved, extent, i, &region); i++)
+        if (region.bytes)
+            QN_TRY(on_region(context, qn_kv_region(&kv, &region), region.bytes));
+    return QN_OK;
+}
+
 static qn_status memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn on_region,
                                     void *context)
 {
     const qn_cpu_memory *m = (const qn_cpu_memory *)memory;
-    qn_saved_region region;
     QN_TRY(qn_sequence_restore(memory->sequence, extent));
-    const qn_kv_view kv = kv_view_of(m, false);
     for (size_t layer = m->format->saved.n_layers; layer < m->format->n_layers; layer++)
         zero_draft_layer(m, layer);
-    for (size_t i = 0; qn_saved_find_region(&m->format->saved, extent, i, &region); i++)
-        if (region.bytes)
-            QN_TRY(on_region(context, qn_kv_region(&kv, &region), region.bytes));
+    QN_TRY(deserialize_kv(m, false, extent, on_region, context));
     return for_each_array(m, on_region, context);
+}
+
+static qn_status memory_deserialize_head(qn_memory *memory, qn_memory_region_fn on_region, void *context)
+{
+    const qn_cpu_memory *m = (const qn_cpu_memory *)memory;
+    const qn_extent extent = qn_sequence_extent(&m->sequence);
+    qn_cpu_hidden *hidden = m->hidden;
+    QN_TRY(deserialize_kv(m, true, &extent, on_region, context));
+    if (!extent.length || !hidden)
+        return QN_OK;
+    const uint32_t position = extent.length - 1;
+    const size_t slot = position % QN_CPU_HIDDEN;
+    hidden->positions[slot] = position;
+    return on_region(context, hidden->rows + slot * hidden->width, hidden->width * sizeof *hidden->rows);
 }
 
 static const qn_memory_vtable vtable = {
@@ -221,6 +267,8 @@ static const qn_memory_vtable vtable = {
     .prepare = memory_prepare,
     .serialize = memory_serialize,
     .deserialize = memory_deserialize,
+    .serialize_head = memory_serialize_head,
+    .deserialize_head = memory_deserialize_head,
 };
 
 /* ---- The pool ---- */
@@ -310,14 +358,13 @@ void qn_cpu_caches_free(qn_cpu_caches *c)
 static qn_status create_layouts(const qn_plan *plan, qn_cpu_format *f)
 {
     const qn_kv_format *of = f->format;
-    const size_t n_trunk = qn_plan_saved_layers(plan), dim = plan->heads.head_dim, head_dim = plan->head.heads.head_dim;
-    const bool is_same = !plan->head.n_layers || head_dim == dim;
-    QN_TRY(qn_aura_codecs_new(&f->codecs, dim, of->key_bits, of->value_bits, QN_KV_SEED));
-    if (!is_same)
-        QN_TRY(qn_aura_codecs_new(&f->head_codecs, head_dim, of->key_bits, of->value_bits, QN_KV_SEED));
+    const size_t n_trunk = qn_plan_trunk_layers(plan);
+    const unsigned head_bits = qn_kv_head_bits(of);
+    QN_TRY(qn_aura_codecs_new(&f->codecs, plan->heads.head_dim, of->key_bits, of->value_bits, QN_KV_SEED));
+    if (plan->head.n_layers)
+        QN_TRY(qn_aura_codecs_new(&f->head_codecs, plan->head.heads.head_dim, head_bits, head_bits, QN_KV_SEED));
     QN_TRY(qn_kv_layout_create(&f->layout, plan, 0, n_trunk, &f->codecs, of->is_f32));
-    return qn_kv_layout_create(&f->head, plan, n_trunk, plan->n_layers, is_same ? &f->codecs : &f->head_codecs,
-                               of->is_f32);
+    return qn_kv_layout_create(&f->head, plan, n_trunk, plan->n_layers, &f->head_codecs, of->is_f32);
 }
 
 /* The caller of this function and the next holds the lock. */
@@ -329,6 +376,7 @@ static qn_status create_format(const qn_cpu_caches *c, qn_cpu_format *f)
         !qn_add_size(f->layout.view.f16_stride, f->head.view.f16_stride, &f16_page))
         return qn_fail(QN_ERR_MEMORY, "key-value cache: pages of %zu layers do not fit in memory", c->plan->n_layers);
     f->saved = qn_saved_layout_of(c->plan, f->format);
+    f->saved_head = qn_saved_layout_of_head(c->plan, f->format);
     f->n_layers = c->plan->n_layers;
     f->recurrent = c->states ? &c->recurrent : NULL;
     f->cache =

@@ -14,9 +14,9 @@ typedef struct qn_cpu_caches qn_cpu_caches;
 typedef struct qn_cpu_format {
     qn_cache cache;
     const qn_kv_format *format;
-    qn_aura_codecs codecs, head_codecs; /* head_codecs: of the draft head, if it has other heads */
+    qn_aura_codecs codecs, head_codecs; /* head_codecs: of the draft head */
     qn_kv_layout layout, head;          /* head: of the draft head, after the other in each page */
-    qn_saved_layout saved;
+    qn_saved_layout saved, saved_head;
     size_t n_layers;                      /* of the plan: those of `saved`, then those of the draft head */
     const qn_recurrent_layout *recurrent; /* the same in all formats; NULL without recurrent layers */
     struct qn_cpu_format *next;

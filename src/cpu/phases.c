@@ -125,6 +125,12 @@ static void divide(qn_cpu_work *work, size_t n_threads, double own_part)
     }
 }
 
+/* Whether an operation is one of the pairs in a step without them. */
+static bool is_left_out(const qn_executor *ex, size_t op)
+{
+    return ex->step->without_pairs && op >= ex->plan->head.pairs && op < ex->plan->head.draft;
+}
+
 /* Works of one operation, divided. Returns their number. */
 static size_t find_works(const qn_executor *ex, const qn_op *op, size_t n_threads, qn_cpu_work *works)
 {
@@ -132,6 +138,8 @@ static size_t find_works(const qn_executor *ex, const qn_op *op, size_t n_thread
 #define OP(KIND, name, rows, order, reads, writes, phase, fields) [QN_OP_##KIND] = qn_executor_##name,
 #include "plan/operations.def"
     };
+    if (is_left_out(ex, (size_t)(op - ex->plan->ops)) && op->kind != QN_OP_K_NORM_ROPE_STORE)
+        return 0;
     const size_t n = find[op->kind](ex, op, works);
     for (size_t i = 0; i < n; i++) {
         works[i].op = op;
@@ -143,7 +151,7 @@ static size_t find_works(const qn_executor *ex, const qn_op *op, size_t n_thread
 /* Returns whether the operation of a phase is done in the phase before it. */
 static bool is_follower(const qn_executor *ex, size_t phase)
 {
-    return ex->step->n_rows == 1 && phase < ex->n_phases && ex->follows[phase];
+    return ex->step->n_rows == 1 && phase < ex->n_phases && ex->follows[phase] && !is_left_out(ex, ex->phases[phase]);
 }
 
 /* Adds the late works of the operation that followed the phase before. */

@@ -47,6 +47,7 @@ typedef struct qn_row {
  * device takes what the rows have (device/rows.h). */
 typedef struct qn_step {
     bool is_draft;      /* only on devices with `drafts` */
+    bool without_pairs; /* a step of the model stores zeros as the draft head's keys and values of its rows */
     const qn_row *rows; /* rows of one memory are contiguous, at consecutive positions */
     size_t n_rows;
     /* Any rows, several of one memory too. The last rows of a memory may be drafted tokens to verify, with logits for
@@ -88,6 +89,12 @@ typedef struct qn_memory_vtable {
      *   deserialize  calls `region` to fill each. The memory must be empty; its sequence gets this extent */
     qn_status (*serialize)(const qn_memory *memory, qn_memory_region_fn region, void *context);
     qn_status (*deserialize)(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn region, void *context);
+
+    /* The same for what the draft head keeps: its keys and values, then the hidden state of the last row. Nothing if
+     * there is no head; NULL on devices without `drafts`.
+     *   deserialize_head  after `deserialize`, which sets zeros */
+    qn_status (*serialize_head)(const qn_memory *memory, qn_memory_region_fn region, void *context);
+    qn_status (*deserialize_head)(qn_memory *memory, qn_memory_region_fn region, void *context);
 } qn_memory_vtable;
 
 /* The memory of a session or of a scheduler's request. Used by one thread at a time. */

@@ -42,24 +42,38 @@ static void add_tensor(XXH64_state_t *hash, const qn_gguf_tensor *t)
         XXH64_update(hash, t->data + (t->bytes - SAMPLE_BYTES) / (SAMPLES - 1) * i, SAMPLE_BYTES);
 }
 
-qn_status qn_model_fingerprint(const qn_model *model, uint64_t *out)
+static qn_status hash_file(const qn_gguf *file, const char *architecture, uint64_t *out)
 {
     XXH64_state_t *hash = XXH64_createState();
     if (!hash)
-        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a hash", qn_gguf_path(model->file));
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a hash", qn_gguf_path(file));
     XXH64_reset(hash, 0);
-    for (size_t i = 0; i < qn_gguf_n_kv(model->file); i++) {
-        const qn_gguf_kv *kv = qn_gguf_kv_at(model->file, i);
-        if (!is_hyper_parameter(kv->key, model->hparams.architecture))
+    for (size_t i = 0; i < qn_gguf_n_kv(file); i++) {
+        const qn_gguf_kv *kv = qn_gguf_kv_at(file, i);
+        if (!is_hyper_parameter(kv->key, architecture))
             continue;
         add_bytes(hash, kv->key.data, kv->key.length);
         const uint32_t types[2] = { (uint32_t)kv->type, kv->type == QN_GGUF_ARRAY ? (uint32_t)kv->element_type : 0 };
         XXH64_update(hash, types, sizeof types);
         add_bytes(hash, kv->data, kv->bytes);
     }
-    for (size_t i = 0; i < qn_gguf_n_tensors(model->file); i++)
-        add_tensor(hash, qn_gguf_tensor_at(model->file, i));
+    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++)
+        add_tensor(hash, qn_gguf_tensor_at(file, i));
     *out = XXH64_digest(hash);
     XXH64_freeState(hash);
+    return QN_OK;
+}
+
+qn_status qn_model_fingerprint(const qn_model *model, uint64_t *out)
+{
+    QN_TRY(hash_file(model->file, model->hparams.architecture, out));
     return qn_model_check(model);
+}
+
+qn_status qn_model_head_fingerprint(const qn_model *model, uint64_t *out)
+{
+    if (!model->drafter)
+        return qn_model_fingerprint(model, out);
+    QN_TRY(hash_file(model->drafter, model->plan.head.block ? "dflash" : model->hparams.architecture, out));
+    return qn_gguf_check_unchanged(model->drafter);
 }

@@ -227,6 +227,9 @@ qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out);
  * included. */
 qn_status qn_model_fingerprint(const qn_model *model, uint64_t *out);
 
+/* qn_model_head_fingerprint - The same of the file that has the model's draft head, which may be the model's. */
+qn_status qn_model_head_fingerprint(const qn_model *model, uint64_t *out);
+
 /* qn_scan_tensor - scan a tensor for infinities and NaN, on all threads of the team. Any thread, but the team is the
  * caller's meanwhile.
  *

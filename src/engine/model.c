@@ -147,7 +147,7 @@ static qn_status prepare_weights(qn_model *model, const qn_model_params *params)
     return QN_OK;
 }
 
-static qn_status create_locks(qn_model *model)
+static qn_status create_locks(qn_model *model, const qn_model_params *params)
 {
     if (pthread_mutex_init(&model->lock, NULL) || pthread_mutex_init(&model->turn, NULL))
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a lock", qn_gguf_path(model->file));
@@ -157,6 +157,9 @@ static qn_status create_locks(qn_model *model)
     QN_TRY(qn_drafting_create(model->device->vtable->launch ? QN_GPU_ROW_COST : QN_CPU_ROW_COST, pass_cost,
                               &model->drafting));
     model->drafting->has_drafter = model->drafter;
+    const uint64_t draft_bytes = qn_plan_draft_bytes(&model->plan);
+    model->drafting->head.share = draft_bytes ? (double)qn_plan_pair_bytes(&model->plan) / (double)draft_bytes : 0;
+    model->drafting->head.is_asked = params->draft == QN_DRAFT_MTP || params->draft == QN_DRAFT_DFLASH;
     return QN_OK;
 }
 
@@ -280,7 +283,7 @@ static qn_status load_weights(qn_model *model, const qn_model_params *params)
     QN_TRY(qn_model_open_device(model, params));
     QN_TRY(prepare_weights(model, params));
     count_weights(model);
-    return create_locks(model);
+    return create_locks(model, params);
 }
 
 static qn_status load(qn_model *model, const char *path, const qn_model_params *params)

@@ -306,7 +306,10 @@ static size_t fill_logit_rows(qn_session *session, const qn_rows *rows, size_t f
  * of earlier batches; the batch's are added. Holds the model's lock during the step. */
 static qn_status eval_batch(qn_session *session, const qn_rows *rows, size_t first, size_t n, size_t *n_logits)
 {
-    qn_step step = { .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows };
+    qn_step step = { .without_pairs = qn_drafting_head_rests(session->model->drafting),
+                     .rows = session->rows,
+                     .n_rows = n,
+                     .logit_rows = session->logit_rows };
     step.logits = rows->logits ? rows->logits + *n_logits * session->model->hparams.n_vocab : NULL;
     step.n_logit_rows = fill_logit_rows(session, rows, first, n, n_logits);
     fill_rows(session, rows, first, n);

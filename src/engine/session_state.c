@@ -74,6 +74,26 @@ static uint64_t file_bytes(const qn_session *session, const qn_extent *extent, u
     return fixed_bytes(extent->length, n_rows) + qn_saved_bytes(&layout, extent);
 }
 
+static bool has_head(const qn_session *session)
+{
+    return session->model->plan.head.draft && session->memory->vtable->serialize_head;
+}
+
+static qn_status count_piece(void *context, void *data, size_t bytes)
+{
+    uint64_t *sum = context;
+    (void)data;
+    *sum += bytes;
+    return QN_OK;
+}
+
+/* Finds the bytes of what the draft head keeps. */
+static qn_status find_head_bytes(const qn_session *session, uint64_t *bytes)
+{
+    *bytes = 0;
+    return session->memory->vtable->serialize_head(session->memory, count_piece, bytes);
+}
+
 static uint64_t header_checksum(const struct qn_state_header *header)
 {
     return XXH64(header, offsetof(struct qn_state_header, checksum), 0);
@@ -111,15 +131,30 @@ static qn_status write_piece(void *context, void *data, size_t bytes)
     return qn_atomic_file_write(&s->file, data, bytes);
 }
 
+static qn_status write_head(struct save_context *s, const qn_session *session, uint64_t bytes)
+{
+    struct qn_state_head head = { .bytes = bytes };
+    QN_TRY(qn_model_head_fingerprint(session->model, &head.fingerprint));
+    QN_TRY(write_piece(s, &head, sizeof head));
+    return session->memory->vtable->serialize_head(session->memory, write_piece, s);
+}
+
 static qn_status save(struct save_context *s, const qn_session *session, const char *path)
 {
+    const bool with_head = has_head(session);
+    uint64_t head_bytes = 0;
     const qn_extent extent = qn_sequence_extent(session->memory->sequence);
     const uint32_t n_rows = (uint32_t)session->n_own_rows;
-    struct qn_state_header header = { .version = n_rows ? QN_STATE_VERSION_ROWS : QN_STATE_VERSION,
+    if (with_head)
+        QN_TRY(find_head_bytes(session, &head_bytes));
+    struct qn_state_header header = { .version = with_head ? QN_STATE_VERSION_HEAD
+                                                 : n_rows  ? QN_STATE_VERSION_ROWS
+                                                           : QN_STATE_VERSION,
                                       .length = session->length,
                                       .capacity = session->n_ctx,
                                       .pending = session->pending,
-                                      .file_bytes = file_bytes(session, &extent, n_rows),
+                                      .file_bytes = file_bytes(session, &extent, n_rows) + head_bytes +
+                                                    (with_head ? sizeof(struct qn_state_head) : 0),
                                       .state_position = extent.state_position,
                                       .shortest = extent.shortest,
                                       .has_last_page = extent.has_last_page,
@@ -134,6 +169,8 @@ static qn_status save(struct save_context *s, const qn_session *session, const c
     QN_TRY(write_piece(s, session->tokens, session->length * sizeof *session->tokens));
     QN_TRY(write_piece(s, session->own_rows, n_rows * sizeof *session->own_rows));
     QN_TRY(session->memory->vtable->serialize(session->memory, write_piece, s));
+    if (with_head)
+        QN_TRY(write_head(s, session, head_bytes));
     const uint64_t checksum = XXH64_digest(s->hash);
     QN_TRY(qn_atomic_file_write(&s->file, &checksum, sizeof checksum));
     return qn_atomic_file_commit(&s->file);
@@ -219,9 +256,9 @@ static qn_status read_header(struct restore_context *r)
     if (memcmp(h->magic, QN_STATE_MAGIC, sizeof h->magic) != 0)
         return qn_fail(QN_ERR_FORMAT, "%s: is not a saved session: it does not begin with '%s'", r->path,
                        QN_STATE_MAGIC);
-    if (h->version != QN_STATE_VERSION && h->version != QN_STATE_VERSION_ROWS)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: is a saved session of version %u, expected %d or %d", r->path,
-                       (unsigned)h->version, QN_STATE_VERSION, QN_STATE_VERSION_ROWS);
+    if (h->version < QN_STATE_VERSION || h->version > QN_STATE_VERSION_HEAD)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: is a saved session of version %u, expected %d to %d", r->path,
+                       (unsigned)h->version, QN_STATE_VERSION, QN_STATE_VERSION_HEAD);
     if (h->checksum != header_checksum(h))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: the checksum of its header is wrong", r->path);
     h->kv[sizeof h->kv - 1] = '\0';
@@ -255,7 +292,8 @@ static qn_status check_header(struct restore_context *r, const qn_model *model, 
     if (params->n_ctx && params->n_ctx < h->length)
         return qn_fail(QN_ERR_CONTEXT, "%s: its %u tokens do not fit in a context of %u", r->path, (unsigned)h->length,
                        (unsigned)params->n_ctx);
-    if (h->n_rows > h->length || (h->n_rows != 0) != (h->version == QN_STATE_VERSION_ROWS))
+    if (h->n_rows > h->length ||
+        (h->version != QN_STATE_VERSION_HEAD && (h->n_rows != 0) != (h->version == QN_STATE_VERSION_ROWS)))
         return qn_fail(QN_ERR_FORMAT, "%s: %u tokens and a list of %u rows are not possible in version %u", r->path,
                        (unsigned)h->length, (unsigned)h->n_rows, (unsigned)h->version);
     if (r->size < fixed_bytes(h->length, h->n_rows))
@@ -303,21 +341,46 @@ static qn_status read_rows(struct restore_context *r)
     return read_piece(r, session->own_rows, n * sizeof *session->own_rows);
 }
 
-/* Reads the unused contents of the file, for the checksum. */
-static qn_status skip_memory(struct restore_context *r)
+/* Reads contents of the file that are not used, for the checksum. */
+static qn_status skip(struct restore_context *r, uint64_t bytes)
 {
     uint8_t piece[4096];
-    for (uint64_t left = r->size - fixed_bytes(r->header.length, r->header.n_rows), n; left; left -= n) {
-        n = left < sizeof piece ? left : sizeof piece;
+    for (uint64_t n; bytes; bytes -= n) {
+        n = bytes < sizeof piece ? bytes : sizeof piece;
         QN_TRY(read_piece(r, piece, (size_t)n));
     }
     return QN_OK;
 }
 
-static qn_status read_memory(struct restore_context *r)
+/* Reads what the draft head keeps, `bytes` bytes, or skips it if it is of another head. */
+static qn_status read_head(struct restore_context *r, uint64_t bytes)
+{
+    const qn_session *session = r->session;
+    struct qn_state_head head;
+    uint64_t own = 0, expected = bytes;
+    QN_TRY(read_piece(r, &head, sizeof head));
+    if (has_head(session))
+        QN_TRY(qn_model_head_fingerprint(session->model, &own));
+    const bool is_own = has_head(session) && head.fingerprint == own;
+    if (is_own)
+        QN_TRY(find_head_bytes(session, &expected));
+    if (head.bytes != bytes || bytes != expected)
+        return qn_fail(QN_ERR_FORMAT, "%s: the draft head has %llu bytes, of which the file has %llu, expected %llu",
+                       r->path, (unsigned long long)head.bytes, (unsigned long long)bytes,
+                       (unsigned long long)expected);
+    if (!is_own)
+        return skip(r, bytes);
+    return session->memory->vtable->deserialize_head(session->memory, read_piece, r);
+}
+
+/* Reads the KV cache, the recurrent state, and what the draft head keeps: head_bytes. */
+static qn_status read_memory(struct restore_context *r, uint64_t head_bytes)
 {
     qn_memory *memory = r->session->memory;
-    return r->has_other_format ? skip_memory(r) : memory->vtable->deserialize(memory, &r->extent, read_piece, r);
+    if (r->has_other_format)
+        return skip(r, r->size - fixed_bytes(r->header.length, r->header.n_rows));
+    QN_TRY(memory->vtable->deserialize(memory, &r->extent, read_piece, r));
+    return r->header.version == QN_STATE_VERSION_HEAD ? read_head(r, head_bytes) : QN_OK;
 }
 
 /* Evaluates the tokens of a file whose cache has another format. */
@@ -342,19 +405,20 @@ static qn_status evaluate_again(struct restore_context *r)
 static qn_status read_contents(struct restore_context *r)
 {
     qn_session *session = r->session;
+    const bool with_head = r->header.version == QN_STATE_VERSION_HEAD;
     uint64_t checksum, expected = r->size;
     if (!r->has_other_format) {
         QN_TRY(find_extent(r));
-        expected = file_bytes(session, &r->extent, r->header.n_rows);
+        expected = file_bytes(session, &r->extent, r->header.n_rows) + (with_head ? sizeof(struct qn_state_head) : 0);
     }
     session->length = r->header.length;
     session->pending = r->header.pending;
-    if (expected != r->size)
+    if (with_head ? r->size < expected : r->size != expected)
         return qn_fail(QN_ERR_FORMAT, "%s: %u tokens need %llu bytes, the file has %llu", r->path,
                        (unsigned)session->length, (unsigned long long)expected, (unsigned long long)r->size);
     QN_TRY(read_piece(r, session->tokens, session->length * sizeof *session->tokens));
     QN_TRY(read_rows(r));
-    QN_TRY(read_memory(r));
+    QN_TRY(read_memory(r, r->size - expected));
     QN_TRY(read_bytes(r, &checksum, sizeof checksum));
     if (checksum != XXH64_digest(r->hash))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: its checksum is wrong", r->path);

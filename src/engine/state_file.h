@@ -6,6 +6,10 @@
  *   memory     the KV cache and recurrent state of `length` positions (cache/saved_layout.h). A GPU saves what it has
  *              exactly. From a file of the CPU it rounds what it keeps in fewer bits: states (gpu/state_planes.h),
  *              and of the open chunk keys and corrected values v'
+ *   head       in version 6: struct qn_state_head, then the draft head's keys and values, in the order of the KV
+ *              cache, and the normed hidden state of the last row, zeros if it is not known.
+ *              Positions without pairs (engine/spec/head_use.h) are zeros. A model with another head, or without one,
+ *              skips it; one with a head reads files without it, and has worse drafts for a while
  *   checksum   u64: xxHash64 of all preceding bytes
  *
  * All sizes follow from the model and the header. Unused elements are zero, so that the same tokens in the same steps
@@ -28,8 +32,9 @@
 
 #define QN_STATE_MAGIC "quernSES"
 
-/* Sessions without a list of rows have version 4, others version 5: libraries that do not know the list reject them. */
-enum { QN_STATE_VERSION = 4, QN_STATE_VERSION_ROWS = 5 };
+/* Sessions of a model with a draft head have version 6. Others have version 4 without a list of rows, and 5 with one:
+ * libraries that do not know the list, or the head, reject them. */
+enum { QN_STATE_VERSION = 4, QN_STATE_VERSION_ROWS = 5, QN_STATE_VERSION_HEAD = 6 };
 
 /* A row that is an embedding, or a token whose position does not follow the row before it (engine/rows.h). Also its
  * layout in saved sessions. */
@@ -53,6 +58,11 @@ struct qn_state_header {
     uint32_t state_position, shortest, has_last_page;
     uint32_t n_rows;   /* 0 in version 4 */
     uint64_t checksum; /* xxHash64 of the preceding members, checked before memory is allocated for `length` tokens */
+};
+
+struct qn_state_head {
+    uint64_t fingerprint; /* qn_model_head_fingerprint */
+    uint64_t bytes;       /* that follow */
 };
 
 _Static_assert(sizeof(struct qn_state_header) == 80 && sizeof(qn_session_row) == 32, "no padding in the file");

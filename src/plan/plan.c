@@ -146,20 +146,28 @@ uint64_t qn_plan_op_bytes(const qn_plan *plan, const qn_op *op)
     return bytes;
 }
 
-uint64_t qn_plan_weight_bytes(const qn_plan *plan)
+/* The bytes of operations [first, end). */
+static uint64_t ops_bytes(const qn_plan *plan, size_t first, size_t end)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < qn_plan_step_ops(plan); i++)
+    for (size_t i = first; i < end; i++)
         bytes += qn_plan_op_bytes(plan, &plan->ops[i]);
     return bytes;
 }
 
+uint64_t qn_plan_weight_bytes(const qn_plan *plan)
+{
+    return ops_bytes(plan, 0, qn_plan_step_ops(plan));
+}
+
+uint64_t qn_plan_pair_bytes(const qn_plan *plan)
+{
+    return plan->head.draft ? ops_bytes(plan, plan->head.pairs, plan->head.draft) : 0;
+}
+
 uint64_t qn_plan_draft_bytes(const qn_plan *plan)
 {
-    uint64_t bytes = 0;
-    for (size_t i = qn_plan_step_ops(plan); i < plan->n_ops; i++)
-        bytes += qn_plan_op_bytes(plan, &plan->ops[i]);
-    return bytes;
+    return ops_bytes(plan, qn_plan_step_ops(plan), plan->n_ops);
 }
 
 static size_t count_recurrent(const qn_plan *plan)

@@ -8,7 +8,8 @@
  * the next one from a token and the hidden state of the token before it (multi-token prediction). Its attention is the
  * plan's last layer, whose keys and values are in the same pages as those of the other layers: position q holds what
  * comes of token q and of the hidden state of token q - 1. So position 0 has nothing and is not attended to. A step of
- * the model runs the trunk and the pairs: operations that store these keys and values. A draft step runs the rest: its
+ * the model runs the trunk and the pairs: operations that store these keys and values. It may leave the pairs out:
+ * then its positions get zeros. A draft step runs the rest: its
  * rows are tokens that follow a sequence, and their logits are proposals for the tokens after them. It stores keys and
  * values beyond the sequence's end, which the model's next step overwrites.
  *
@@ -164,8 +165,8 @@ static inline size_t qn_plan_step_ops(const qn_plan *plan)
     return plan->head.draft ? plan->head.draft : plan->n_ops;
 }
 
-/* Returns the number of layers whose keys and values session files have: not those of the draft head. */
-static inline size_t qn_plan_saved_layers(const qn_plan *plan)
+/* Returns the number of layers of the trunk: those of the draft head follow. */
+static inline size_t qn_plan_trunk_layers(const qn_plan *plan)
 {
     return plan->n_layers - plan->head.n_layers;
 }
@@ -173,7 +174,7 @@ static inline size_t qn_plan_saved_layers(const qn_plan *plan)
 /* Returns the shape of a layer's keys and values. */
 static inline const qn_attention_shape *qn_plan_heads(const qn_plan *plan, size_t layer)
 {
-    return layer < qn_plan_saved_layers(plan) ? &plan->heads : &plan->head.heads;
+    return layer < qn_plan_trunk_layers(plan) ? &plan->heads : &plan->head.heads;
 }
 
 /* qn_plan_op_bytes - returns the bytes of weights that an operation reads in a step of one row. */
@@ -182,8 +183,10 @@ uint64_t qn_plan_op_bytes(const qn_plan *plan, const qn_op *op);
 /* qn_plan_weight_bytes - returns the sum of qn_plan_op_bytes over the operations of a step of the model. */
 uint64_t qn_plan_weight_bytes(const qn_plan *plan);
 
-/* qn_plan_draft_bytes - returns that sum over the operations of a draft step; 0 without a draft head. */
+/* qn_plan_draft_bytes - returns that sum over the operations of a draft step; qn_plan_pair_bytes, over the pairs. 0
+ * without a draft head. */
 uint64_t qn_plan_draft_bytes(const qn_plan *plan);
+uint64_t qn_plan_pair_bytes(const qn_plan *plan);
 
 /* qn_plan_position_bytes - returns the bytes of the fp16 keys and values of one position in all attention layers. */
 uint64_t qn_plan_position_bytes(const qn_plan *plan);

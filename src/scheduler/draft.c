@@ -10,9 +10,6 @@
 static const float row_cost = 0.75f;
 static const float first_chance = 0.95f, memory = 0.1f, recovery = 1.0f / 256;
 
-/* Chances of the draft head's tokens by their place in the chain, before they were measured. */
-static const float head_chances[QN_DRAFT_MODEL_CLASS] = { 0.7f, 0.65f, 0.6f, 0.55f, 0.5f, 0.5f, 0.5f, 0.5f };
-
 /* Tokens of a chain of the head: later ones are rarely accepted. FORCED_CHAIN: with QN_DRAFT. */
 enum { CHAIN = 8, FORCED_CHAIN = 3 };
 
@@ -42,13 +39,13 @@ qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
                     .random = o->sampling->seed,
                     .has_head = proposes && o->device->drafts &&
                                 (o->kind == of_head || (o->kind == QN_DRAFT_AUTO && !o->draft)),
+                    .head.is_asked = proposes && o->kind == of_head,
                     .head.block = o->block,
                     .head.most = o->most     ? most
                                  : o->always ? FORCED_CHAIN
                                              : CHAIN };
     if (o->block)
         d.head.most = o->most && o->most < o->block ? o->most : o->block - 1;
-    memcpy(d.head.acceptance.chances, head_chances, sizeof head_chances);
     return d;
 }
 
@@ -135,7 +132,7 @@ void qn_draft_count(qn_drafts *d, size_t n, size_t n_accepted)
 static void create_drafter(qn_drafts *d, const qn_draft_input *in)
 {
     if (qn_ngram_create(in->written, in->scope, &d->drafter) == QN_OK)
-        memcpy(d->acceptance.chances, d->drafter->vtable->chances, QN_DRAFT_MODEL_CLASS * sizeof(float));
+        memcpy(d->acceptance.chances, in->of_all->ngram.chances, QN_DRAFT_MODEL_CLASS * sizeof(float));
     d->looks_up = d->drafter;
     d->proposes = d->looks_up || d->follows || d->has_head;
 }
@@ -186,16 +183,23 @@ size_t qn_draft_take(qn_drafts *d, const qn_draft_input *in, size_t n, uint32_t 
     return masks ? make_masks(in, n, masks) : n;
 }
 
-void qn_draft_learn(qn_drafts *d, size_t n_before, const qn_token *followed, size_t n)
+static size_t learn(qn_acceptance *own, qn_acceptance *of_all, const qn_proposal *proposal, const qn_token *followed,
+                    size_t n)
+{
+    (void)qn_acceptance_learn(of_all, QN_ACCEPTANCE_OF_ALL, proposal, followed, n);
+    return qn_acceptance_learn(own, QN_ACCEPTANCE_MEMORY, proposal, followed, n);
+}
+
+void qn_draft_learn(qn_drafts *d, qn_acceptances *of_all, size_t n_before, const qn_token *followed, size_t n)
 {
     if (d->proposed_after && d->proposed_after == n_before && d->simulated <= 0) {
-        const size_t accepted = qn_acceptance_learn(&d->acceptance, &d->proposal, followed, n),
+        const size_t accepted = learn(&d->acceptance, &of_all->ngram, &d->proposal, followed, n),
                      most = n < d->proposal.n ? n : d->proposal.n;
         for (size_t i = 0; d->is_of_model && i < most && i <= accepted; i++)
             d->model_chance += QN_ACCEPTANCE_MEMORY * ((float)(i < accepted) - d->model_chance);
     }
     if (d->has_head && d->head.proposed_after == n_before && d->simulated <= 0)
-        (void)qn_acceptance_learn(&d->head.acceptance, &d->head.proposal, followed, n);
+        (void)learn(&d->head.acceptance, &of_all->head, &d->head.proposal, followed, n);
     d->proposed_after = d->head.proposed_after = 0;
 }
 
@@ -206,11 +210,14 @@ static uint8_t class_of_place(size_t i)
     return (uint8_t)(i < QN_DRAFT_MODEL_CLASS ? i : QN_DRAFT_MODEL_CLASS - 1);
 }
 
-size_t qn_draft_offer_head(qn_drafts *d, size_t most)
+size_t qn_draft_offer_head(qn_drafts *d, const qn_draft_input *in, size_t most)
 {
     const size_t n = most < d->head.most ? most : d->head.most;
     if (!d->has_head)
         return 0;
+    if (!d->head.has_begun)
+        d->head.acceptance = in->of_all->head;
+    d->head.has_begun = true;
     for (size_t i = 0; i < n; i++)
         d->head.chances[i] = d->simulated > 0 ? d->simulated : d->head.acceptance.chances[class_of_place(i)];
     const size_t n_proposed = d->proposal.n < most ? d->proposal.n : most;
@@ -238,7 +245,7 @@ void qn_draft_skip_chain(qn_drafts *d)
 {
     float *chances = d->head.acceptance.chances;
     for (size_t i = 0; i < QN_DRAFT_MODEL_CLASS; i++)
-        chances[i] += recovery * (head_chances[i] - chances[i]);
+        chances[i] += recovery * (qn_head_chances[i] - chances[i]);
 }
 
 /* ---- Results ---- */

@@ -20,8 +20,10 @@
  * takes one. So how many there are is chosen before they are known, by how often tokens at their places were accepted.
  */
 typedef struct qn_head_draft {
+    bool is_asked;                  /* it is used even while it rests (engine/spec/head_use.h) */
     size_t most;                    /* tokens of a chain, or of a block */
     size_t block;                   /* rows of a block; 0: chains */
+    bool has_begun;                 /* `acceptance` is set */
     qn_acceptance acceptance;       /* a token's class is its place in the chain */
     float chances[QN_DRAFT_TOKENS]; /* of the tokens of the next chain */
     qn_proposal proposal;
@@ -94,8 +96,9 @@ typedef struct qn_draft_input {
     qn_token *tokens; /* [n] the prompt and the answer, with room for `most` others, where the draft is written */
     size_t n, n_answer;
     size_t n_vocab;
-    const qn_written *written; /* answers of other requests, or NULL */
-    const char *scope;         /* lives as long as the drafts */
+    const qn_written *written;    /* answers of other requests, or NULL */
+    const char *scope;            /* lives as long as the drafts */
+    const qn_acceptances *of_all; /* of the texts of the model, with whose chances this one begins */
 } qn_draft_input;
 
 /* ---- Forced text ---- */
@@ -135,7 +138,7 @@ size_t qn_draft_take(qn_drafts *drafts, const qn_draft_input *input, size_t n, u
 
 /* qn_draft_offer_head - Has the draft head offer up to `most` tokens, if that is more than what the drafter has
  * proposed after the same text. Sets head.chances. Returns the number of tokens; 0: the drafter's proposal stands. */
-size_t qn_draft_offer_head(qn_drafts *drafts, size_t most);
+size_t qn_draft_offer_head(qn_drafts *drafts, const qn_draft_input *input, size_t most);
 
 /* qn_draft_begin_chain - Makes a chain of the head, still empty, the proposal after n tokens. qn_draft_add_to_chain -
  * adds its next token; false if the chain ends before it. qn_draft_skip_chain - Notes that the head's offer was not
@@ -145,8 +148,9 @@ void qn_draft_begin_chain(qn_drafts *drafts, size_t n);
 bool qn_draft_add_to_chain(qn_drafts *drafts, qn_token token);
 void qn_draft_skip_chain(qn_drafts *drafts);
 
-/* qn_draft_learn - Updates the chances by the tokens [n] that followed the first n_before tokens. */
-void qn_draft_learn(qn_drafts *drafts, size_t n_before, const qn_token *followed, size_t n);
+/* qn_draft_learn - Updates the chances, and those of all texts, by the tokens [n] that followed the first n_before
+ * tokens. */
+void qn_draft_learn(qn_drafts *drafts, qn_acceptances *of_all, size_t n_before, const qn_token *followed, size_t n);
 
 /* ---- Results ---- */
 

@@ -219,7 +219,7 @@ static void take_draft(qn_scheduler *s, const qn_piece *piece, qn_sample_request
     if (piece->is_proposal)
         qn_draft_model_count(s, r, n_taken - 1);
     qn_sampler_take_back(r->sampler, n_rejected);
-    qn_draft_learn(&r->drafts, before, r->tokens + before, n_taken);
+    qn_draft_learn(&r->drafts, &s->drafting.acceptances, before, r->tokens + before, n_taken);
     qn_memory_truncate(r->memory, r->memory->sequence->length - n_rejected);
     qn_request_keep_prefix(s, r);
 }
@@ -289,7 +289,7 @@ static void complete_piece(qn_scheduler *s, const qn_scheduled *step, const qn_p
         const size_t before = r->n_tokens;
         take_token(s, r, sampled, QN_OK);
         if (r->n_tokens > before)
-            qn_draft_learn(&r->drafts, before, r->tokens + before, 1);
+            qn_draft_learn(&r->drafts, &s->drafting.acceptances, before, r->tokens + before, 1);
     } else if (sequence->length == r->n_tokens && r->params.max_tokens == 0) {
         r->result.finish = QN_FINISH_LENGTH;
         r->is_over = true;

@@ -80,7 +80,8 @@ static qn_draft_input draft_input(const qn_request *r)
                              .n_answer = r->n_tokens - r->n_prompt,
                              .n_vocab = r->n_vocab,
                              .written = r->scheduler->written,
-                             .scope = r->lists->scope };
+                             .scope = r->lists->scope,
+                             .of_all = &r->scheduler->drafting.acceptances };
 }
 
 /* A request's qn_sample_request.prepare: called by the device while it computes the step, on any thread of the team,
@@ -178,7 +179,8 @@ size_t qn_request_propose(qn_request *r, size_t most)
 size_t qn_request_offer_head(qn_request *r, size_t most)
 {
     most = r->drafts.has_head ? qn_request_draft_room(r, most) : 0;
-    return most ? qn_draft_offer_head(&r->drafts, most) : 0;
+    const qn_draft_input input = draft_input(r);
+    return most ? qn_draft_offer_head(&r->drafts, &input, most) : 0;
 }
 
 size_t qn_request_block_rows(const qn_request *r)

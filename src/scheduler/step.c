@@ -203,6 +203,31 @@ static void choose_proposals(qn_scheduler *s, qn_scheduled *to, size_t n_rows, s
     }
 }
 
+/* Whether the model's draft head may draft for a request. */
+static bool uses_head(const qn_scheduler *s, const qn_request *r)
+{
+    return r->drafts.has_head && (r->drafts.head.is_asked || !s->drafting.head.rests);
+}
+
+/* Weighs what the draft head is expected to gain in a step against the cost of its pairs. */
+static void weigh_head(qn_scheduler *s, const qn_scheduled *to, size_t n_rows)
+{
+    const qn_row_costs *costs = &s->drafting.costs, *passes = &s->drafting.passes;
+    bool may_draft = false, drafts = false;
+    for (uint32_t i = 0; i < to->n_pieces; i++) {
+        const qn_drafts *d = &to->pieces[i].request->drafts;
+        if (d->has_head && d->head.is_asked)
+            return;
+        may_draft = may_draft || (d->has_head && takes_draft(&to->pieces[i]));
+        drafts = drafts || (to->offers[i].is_passed && to->offers[i].chosen);
+    }
+    if (may_draft && n_rows == to->n_decoding && qn_row_costs_is_known(costs, n_rows))
+        qn_head_use_add(&s->drafting.head,
+                        drafts ? qn_row_costs_gain(costs, passes, n_rows, to->offers, to->n_pieces) : 0,
+                        s->drafting.head.share * qn_row_costs_pass_seconds(costs, passes, n_rows) /
+                            qn_row_costs_seconds(costs, n_rows));
+}
+
 /* Adds the proposals of drafters, as far as they are worth the time of their rows. Beside prompts that is not known. */
 static void add_proposals(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size_t most)
 {
@@ -213,7 +238,7 @@ static void add_proposals(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size
         if (!takes_draft(piece) || piece->n_drafted)
             continue;
         to->offers[i].n = qn_request_propose(piece->request, QN_DRAFT_TOKENS);
-        const size_t n_head = qn_request_offer_head(piece->request, QN_DRAFT_TOKENS);
+        const size_t n_head = uses_head(s, piece->request) ? qn_request_offer_head(piece->request, QN_DRAFT_TOKENS) : 0;
         if (n_head)
             to->offers[i] = (qn_row_offer){ .chances = piece->request->drafts.head.chances,
                                             .n = n_head,
@@ -221,6 +246,7 @@ static void add_proposals(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size
                                             .block = qn_request_block_rows(piece->request) };
     }
     choose_proposals(s, to, n_rows, most);
+    weigh_head(s, to, n_rows);
     qn_scheduler_run_passes(s, to);
     for (uint32_t i = 0; i < to->n_pieces; i++)
         if (to->offers[i].chosen)
@@ -439,9 +465,11 @@ static void fill_piece(const qn_scheduler *s, qn_scheduled *to, qn_piece *piece)
 
 void qn_scheduler_fill_rows(const qn_scheduler *s, qn_scheduled *to)
 {
-    to->step = (qn_step){ .rows = to->rows, .logit_rows = to->logit_rows };
+    to->step = (qn_step){ .without_pairs = s->drafting.head.rests, .rows = to->rows, .logit_rows = to->logit_rows };
     to->n_scored = 0;
-    for (uint32_t i = 0; i < to->n_pieces; i++)
+    for (uint32_t i = 0; i < to->n_pieces; i++) {
         fill_piece(s, to, &to->pieces[i]);
+        to->step.without_pairs = to->step.without_pairs && !to->pieces[i].request->drafts.head.is_asked;
+    }
     to->step.requests = to->step.n_logit_rows ? to->requests : NULL;
 }

@@ -27,24 +27,32 @@ enum {
     FORMAT_AT = 10, /* and the next bit: the format, if that is repaired */
     KEEP_EXTENT = 4096,
     HAS_ROWS = 8192, /* the file has a list of rows */
-    KEEP_ROWS = 16384
+    KEEP_ROWS = 16384,
+    HAS_HEAD = 32768 /* the model has a draft head, and the file a part of it */
 };
 
 static const char *const formats[N_FORMATS] = { "f16", "aura4", "f32", "aura8" };
 
-static qn_model *model;
-static uint64_t fingerprint;
-static qn_session *empty[N_FORMATS];
+/* A model without a draft head, and one with it. */
+static struct {
+    qn_model *model;
+    uint64_t fingerprint;
+    qn_session *empty[N_FORMATS];
+    float *logits;
+} loaded[2];
+
+static qn_model *model; /* of the file */
 static float *logits;
 
-static void load_once(void)
+static void load(const char *file, bool has_head)
 {
-    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1 };
+    const qn_model_params params = { .size = sizeof(qn_model_params),
+                                     .device = "cpu",
+                                     .n_threads = 1,
+                                     .draft = has_head ? QN_DRAFT_MTP : QN_DRAFT_OFF };
     char path[4096];
-    if (model)
-        return;
-    if (qn_model_load(source_path("tests/golden/qwen35.q1_0.gguf", path), &params, &model) != QN_OK ||
-        qn_model_fingerprint(model, &fingerprint) != QN_OK) {
+    if (qn_model_load(source_path(file, path), &params, &loaded[has_head].model) != QN_OK ||
+        qn_model_fingerprint(loaded[has_head].model, &loaded[has_head].fingerprint) != QN_OK) {
         fprintf(stderr, "%s\n", qn_error_text());
         exit(1);
     }
@@ -52,12 +60,20 @@ static void load_once(void)
         const qn_session_params session_params = { .size = sizeof(qn_session_params),
                                                    .n_ctx = N_CTX,
                                                    .kv = formats[i] };
-        if (qn_session_create(model, &session_params, &empty[i]) != QN_OK)
+        if (qn_session_create(loaded[has_head].model, &session_params, &loaded[has_head].empty[i]) != QN_OK)
             exit(1);
     }
-    logits = malloc(qn_model_get_info(model)->n_vocab * sizeof *logits);
-    if (!logits)
+    loaded[has_head].logits = malloc(qn_model_get_info(loaded[has_head].model)->n_vocab * sizeof(float));
+    if (!loaded[has_head].logits)
         exit(1);
+}
+
+static void load_once(void)
+{
+    if (model)
+        return;
+    load("tests/golden/qwen35.q1_0.gguf", false);
+    load("tests/golden/qwen35-mtp.bf16.gguf", true);
 }
 
 static qn_extent extent_of(const struct qn_state_header *header)
@@ -73,6 +89,15 @@ static size_t right_size(const qn_session *session, qn_extent extent, uint32_t n
     const qn_saved_layout layout = qn_saved_layout_of(&session->model->plan, session->format);
     return HEADER + extent.length * sizeof(qn_token) + n_rows * sizeof(qn_session_row) +
            (size_t)qn_saved_bytes(&layout, &extent) + CHECKSUM;
+}
+
+/* The bytes of what the draft head keeps. */
+static size_t head_size(const qn_session *session, qn_extent extent)
+{
+    const qn_saved_layout layout = qn_saved_layout_of_head(&session->model->plan, session->format);
+    if (!extent.length)
+        return 0;
+    return (size_t)qn_saved_kv_bytes(&layout, &extent) + qn_model_get_info(model)->n_embd * sizeof(float);
 }
 
 /* Makes the extent valid: the open chunk is full or empty if the length is a multiple of 64. */
@@ -118,14 +143,20 @@ static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)
         header.length %= N_CTX + 1;
     }
     const size_t format = (keep >> FORMAT_AT) % N_FORMATS;
+    const bool has_head = keep & HAS_HEAD;
+    const qn_session *empty = loaded[has_head].empty[format];
+    model = loaded[has_head].model;
+    logits = loaded[has_head].logits;
     if (!(keep & KEEP_EXTENT))
         make_extent(&header, !strncmp(formats[format], "aura", 4));
     const qn_extent extent = extent_of(&header);
     const bool has_rows = keep & HAS_ROWS && extent.length;
     if (!(keep & KEEP_LENGTHS))
         header.n_rows = has_rows ? 1 + header.n_rows % extent.length : 0;
-    *file_size =
-        keep & KEEP_SIZE ? HEADER + CHECKSUM + n : right_size(empty[format], extent, header.n_rows % (N_CTX + 1));
+    const size_t without_head = right_size(empty, extent, header.n_rows % (N_CTX + 1));
+    *file_size = keep & KEEP_SIZE
+                     ? HEADER + CHECKSUM + n
+                     : without_head + (has_head ? sizeof(struct qn_state_head) + head_size(empty, extent) : 0);
     uint8_t *file = calloc(1, *file_size);
     if (!file)
         exit(1);
@@ -144,9 +175,13 @@ static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)
     if (!(keep & KEEP_MAGIC))
         memcpy(header.magic, QN_STATE_MAGIC, sizeof header.magic);
     if (!(keep & KEEP_VERSION))
-        header.version = has_rows ? QN_STATE_VERSION_ROWS : QN_STATE_VERSION;
+        header.version = has_head ? QN_STATE_VERSION_HEAD : has_rows ? QN_STATE_VERSION_ROWS : QN_STATE_VERSION;
+    if (has_head && !(keep & (KEEP_SIZE | KEEP_MODEL)))
+        memcpy(file + without_head - CHECKSUM,
+               &(struct qn_state_head){ loaded[1].fingerprint, head_size(empty, extent) },
+               sizeof(struct qn_state_head));
     if (!(keep & KEEP_MODEL))
-        header.fingerprint = fingerprint;
+        header.fingerprint = loaded[has_head].fingerprint;
     if (!(keep & KEEP_KV))
         snprintf(header.kv, sizeof header.kv, "%s", formats[format]);
     if (!(keep & KEEP_FILE_BYTES))

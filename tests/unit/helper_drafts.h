@@ -78,6 +78,23 @@ static inline bool same_files(const char *a, const char *b)
     return is_same;
 }
 
+/* Whether session file b has what is in a, but for header and checksum, and then the part of a draft head. */
+static inline bool begins_like(const char *a, const char *b)
+{
+    FILE *x = fopen(a, "rb"), *y = fopen(b, "rb");
+    bool is_same = x && y && !fseek(x, 0, SEEK_END) && !fseek(y, 0, SEEK_END);
+    const long size = is_same ? ftell(x) : 0, head = is_same ? ftell(y) - size : 0,
+               header = sizeof(struct qn_state_header);
+    is_same = is_same && head > (long)sizeof(uint64_t) && !fseek(x, header, SEEK_SET) && !fseek(y, header, SEEK_SET);
+    for (long at = header; is_same && at < size - (long)sizeof(uint64_t); at++)
+        is_same = fgetc(x) == fgetc(y);
+    if (x)
+        fclose(x);
+    if (y)
+        fclose(y);
+    return is_same;
+}
+
 /* Sets QN_DRAFT; NULL removes it. */
 static inline void force(const char *kind)
 {

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from pyquern import hub
 from pyquern._cdef import ffi
 from pyquern._lib import InvalidError, check, check_process, lib, sized
-from pyquern.options import assign, flag, terminated
+from pyquern.options import Draft, assign, draft_kind, flag, terminated
 from pyquern.requests import Interruptible, callback, callback_of, check_no_callback, on_error, on_progress
 
 log = logging.getLogger("pyquern")
@@ -61,10 +61,11 @@ def on_log(user: Any, line: Any) -> None:
 
 
 class ModelHandle:
-    """Owns a qn_model."""
+    """Owns a qn_model. `draft` is where it was loaded to get drafted tokens from."""
 
-    def __init__(self, pointer: Any, user: Any) -> None:
+    def __init__(self, pointer: Any, user: Any, draft: Draft) -> None:
         self._pointer = pointer
+        self.draft = draft
         self._process = os.getpid()
         self.children: weakref.WeakSet[Owner] = weakref.WeakSet()
         self._free = weakref.finalize(self, _free_model, pointer, user)
@@ -101,6 +102,7 @@ def load(
     chat_template: str | None,
     vocab_only: bool,
     deterministic: bool,
+    draft: Draft,
     draft_model: str | os.PathLike[str] | None,
     on_progress_: OnProgress | None,
 ) -> ModelHandle:
@@ -113,15 +115,15 @@ def load(
     device_text = ffi.new("char[]", terminated(device or os.environ.get("QN_DEVICE") or "auto", "device"))
     template = ffi.NULL if chat_template is None else ffi.new("char[]", terminated(chat_template, "chat_template"))
     params.device, params.chat_template = device_text, template
-    draft = ffi.NULL if draft_model is None else ffi.new("char[]", os.fsencode(hub.find(draft_model)))
-    params.draft_model = draft
+    drafter = ffi.NULL if draft_model is None else ffi.new("char[]", os.fsencode(hub.find(draft_model)))
+    params.draft, params.draft_model = draft_kind(draft), drafter
     assign(params, "n_threads", n_threads, "n_threads")
     assign(params, "memory", size(memory, "memory"), "memory")
     params.vocab_only, params.deterministic = flag(vocab_only, "vocab_only"), flag(deterministic, "deterministic")
     params.on_progress, params.on_log, params.user = on_progress, on_log, user
     status = lib.qn_model_load(os.fsencode(hub.find(name)), params, out)
     if status == lib.QN_OK:
-        handle = ModelHandle(out[0], (user, loading))
+        handle = ModelHandle(out[0], (user, loading), draft)
     if loading.error is not None:
         raise loading.error
     check(status)

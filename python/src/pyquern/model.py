@@ -16,7 +16,7 @@ from pyquern._cdef import ffi
 from pyquern._lib import check, lib, sized
 from pyquern.answers import ChatCompletion, Completion
 from pyquern.loading import OnProgress, load
-from pyquern.options import MAX_CTX, ChatOptions, Message, Pooling, TextOptions, integer, kv_text, pooling_name
+from pyquern.options import MAX_CTX, ChatOptions, Draft, Message, Pooling, TextOptions, integer, kv_text, pooling_name
 from pyquern.requests import ChatStream, Stream, TextStream, check_no_callback
 from pyquern.scheduler import Scheduler
 from pyquern.session import Session
@@ -103,6 +103,9 @@ class Model:
     chat_template   the source of a template to use instead of the file's
     vocab_only      load only the tokeniser
     deterministic   on a GPU, the same bits whatever else is evaluated at the same time
+    draft           where drafted tokens come from, for requests that do not say: "auto", "off", "ngram", "mtp", "dflash" or
+                    "model" (docs/speculation.md). "mtp" is an error with the reason if the model has no usable block;
+                    "off" and "ngram" load the model without its block, which requests can then not ask for
     draft_model     a small model with the same vocabulary, a block drafter, or a block for multi-token prediction
                     alone, named as the model is, that drafts tokens: on the CPU (docs/speculation.md)
     on_progress     called with the number of bytes of weights checked so far and the total; False ends loading
@@ -124,6 +127,7 @@ class Model:
         chat_template: str | None = None,
         vocab_only: bool = False,
         deterministic: bool = False,
+        draft: Draft = "auto",
         draft_model: str | os.PathLike[str] | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
@@ -139,6 +143,7 @@ class Model:
             chat_template=chat_template,
             vocab_only=vocab_only,
             deterministic=deterministic,
+            draft=draft,
             draft_model=draft_model,
             on_progress_=on_progress,
         )

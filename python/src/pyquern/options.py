@@ -605,8 +605,11 @@ def _take_limit(options: Options, name: str) -> int:
     return integer(options.take(name, -1), name, -1, 2**63 - 1)
 
 
-def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | None) -> int:
-    """Fills the fields that requests of sessions and schedulers share. Returns the seed."""
+def fill_answer(
+    params: Any, model: Any, options: Options, prompt: ChatPrompt | None, draft: Draft = "auto"
+) -> int:
+    """Fills the fields that requests of sessions and schedulers share; `draft` is that of a request that does not say.
+    Returns the seed."""
     seed = fill_sampling(params.sampling, model, options)
     params.max_tokens = _take_limit(options, "max_tokens")
     params.ignore_end = options.take_flag("ignore_eos", False)
@@ -617,7 +620,7 @@ def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | 
     ids = token_ids(options.take("stop_token_ids", ()), "stop_token_ids")
     params.stop_tokens, params.n_stop_tokens = options.keep(ids), len(ids)
     params.min_tokens = integer(options.take("min_tokens", 0), "min_tokens", 0, 2**63 - 1)
-    params.draft = draft_kind(options.take("draft", "auto"))
+    params.draft = draft_kind(options.take("draft", draft))
     style = _take_style(options)
     grammar = _take_format(model, style, options)
     when = lib.QN_GRAMMAR_AFTER_REASONING if prompt else lib.QN_GRAMMAR_AT_ONCE

@@ -136,7 +136,7 @@ class Scheduler:
     step_seconds     approximate limit of the duration of a step that decodes
     prefix_states    memory for recurrent states that are kept for reuse
     prefix_cache     whether common beginnings of requests are evaluated only once
-    draft            where drafted tokens come from, for requests that do not say: "auto", "off", "ngram" or "mtp"
+    draft            where drafted tokens come from, for requests that do not say; by default as the model was loaded
 
     A request's answer depends only on the request. Methods may be called from any thread. The library computes without
     the GIL, and calls back from its own thread. A callback may submit and cancel requests, but not wait for answers,
@@ -156,7 +156,7 @@ class Scheduler:
         step_seconds: float = 0.0,
         prefix_states: int | str | None = None,
         prefix_cache: bool = True,
-        draft: Draft = "auto",
+        draft: Draft | None = None,
     ) -> None:
         self._model = model._handle
         params, out = sized("qn_scheduler_params"), ffi.new("qn_scheduler **")
@@ -172,7 +172,7 @@ class Scheduler:
         ):
             assign(params, name, value, name)
         params.no_prefix_cache = not flag(prefix_cache, "prefix_cache")
-        params.draft = draft_kind(draft)
+        params.draft = draft_kind(self._model.draft if draft is None else draft)
         params.on_log = on_log
         check(lib.qn_scheduler_create(self._model.pointer, params, out))
         self._owner = _Owner(out[0])

@@ -338,7 +338,7 @@ class Session:
         options = Options("generate", given)
         params = sized("qn_request_params")
         parse_special, add_bos = options.take_flag("parse_special", True), options.take_flag("add_bos", True)
-        seed = fill_answer(params, self._model.pointer, options, None)
+        seed = fill_answer(params, self._model.pointer, options, None, self._model.draft)
         request = TextRequest(seed, None, _take_tokens(params, options), False)
         params.on_text = requests.on_text
         options.end()
@@ -372,7 +372,7 @@ class Session:
         options = Options("chat", given)
         params = sized("qn_request_params")
         prompt = ChatPrompt(messages, options)
-        seed = fill_answer(params, self._model.pointer, options, prompt)
+        seed = fill_answer(params, self._model.pointer, options, prompt, self._model.draft)
         request = ChatRequest(seed, None, _take_tokens(params, options), False)
         params.on_event = requests.on_event
         if prompt.tools:

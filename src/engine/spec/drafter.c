@@ -1,6 +1,8 @@
 /* Kinds of drafters by their names, and estimates of how often their tokens are accepted. */
 #include "engine/spec/drafter.h"
 
+#include "engine/spec/ngram.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,13 +51,22 @@ qn_status qn_draft_environment(qn_draft_forced *out)
 
 /* ---- Acceptance ---- */
 
-size_t qn_acceptance_learn(qn_acceptance *acceptance, const qn_proposal *proposal, const qn_token *followed, size_t n)
+const float qn_head_chances[QN_DRAFT_MODEL_CLASS] = { 0.7f, 0.65f, 0.6f, 0.55f, 0.5f, 0.5f, 0.5f, 0.5f };
+
+void qn_acceptances_begin(qn_acceptances *all)
+{
+    memcpy(all->ngram.chances, qn_ngram_chances, sizeof qn_ngram_chances);
+    memcpy(all->head.chances, qn_head_chances, sizeof qn_head_chances);
+}
+
+size_t qn_acceptance_learn(qn_acceptance *acceptance, float memory, const qn_proposal *proposal,
+                           const qn_token *followed, size_t n)
 {
     const size_t most = n < proposal->n ? n : proposal->n;
     for (size_t i = 0; i < most; i++) {
         float *chance = &acceptance->chances[proposal->classes[i]];
         const bool is_same = proposal->tokens[i] == followed[i];
-        *chance += QN_ACCEPTANCE_MEMORY * ((float)is_same - *chance);
+        *chance += memory * ((float)is_same - *chance);
         if (!is_same)
             return i;
     }

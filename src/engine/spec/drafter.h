@@ -31,7 +31,6 @@ typedef struct qn_drafter qn_drafter;
 
 typedef struct qn_drafter_vtable {
     const char *name;
-    const float *chances; /* [QN_DRAFT_CLASSES] of acceptance, before anything was measured */
     void (*free)(qn_drafter *drafter);
     /* Proposes at most k tokens after `tokens` [n], whose first tokens are those of earlier calls. Returns with n 0 if
      * it has no proposal. */
@@ -67,21 +66,34 @@ qn_status qn_draft_environment(qn_draft_forced *out);
 
 /* ---- Acceptance ---- */
 
-/* Weight of a token in an estimated chance. */
+/* Weight of a token in an estimated chance: of one text, and of all texts of a model. */
 #define QN_ACCEPTANCE_MEMORY (1.0f / 16)
+#define QN_ACCEPTANCE_OF_ALL (1.0f / 64)
 
 /* Estimated chances that a token of each class is accepted if all before it are. */
 typedef struct qn_acceptance {
     float chances[QN_DRAFT_CLASSES];
 } qn_acceptance;
 
+/* The chances of all texts of a model, with which a new text begins. */
+typedef struct qn_acceptances {
+    qn_acceptance ngram, head;
+} qn_acceptances;
+
+/* qn_acceptances_begin - sets what is expected before anything was measured. qn_head_chances - that of the draft head's
+ * tokens by their place in the chain. */
+void qn_acceptances_begin(qn_acceptances *all);
+extern const float qn_head_chances[QN_DRAFT_MODEL_CLASS];
+
 /* qn_acceptance_learn - updates the chances by the tokens that followed: those of the proposal up to the first that
  * differs. It does not matter whether they were drafted.
  *
+ *   memory     weight of a token
  *   followed   [n]
  *
  * Returns how many tokens of the proposal followed. */
-size_t qn_acceptance_learn(qn_acceptance *acceptance, const qn_proposal *proposal, const qn_token *followed, size_t n);
+size_t qn_acceptance_learn(qn_acceptance *acceptance, float memory, const qn_proposal *proposal,
+                           const qn_token *followed, size_t n);
 
 /* qn_acceptance_chance - returns the chance that token i of a proposal is accepted if all before it are. */
 static inline float qn_acceptance_chance(const qn_acceptance *acceptance, const qn_proposal *proposal, size_t i)

@@ -14,6 +14,7 @@ qn_status qn_drafting_create(double row_cost, double pass_cost, qn_drafting **ou
     QN_TRY(qn_alloc(out, 1, sizeof **out, "drafts"));
     (*out)->costs.first = (*out)->passes.first = row_cost;
     (*out)->passes.unit = pass_cost;
+    qn_acceptances_begin(&(*out)->acceptances);
     const int error = pthread_mutex_init(&(*out)->lock, NULL);
     if (!error)
         return QN_OK;
@@ -41,6 +42,8 @@ void qn_drafting_load(qn_drafting *model, qn_drafting *to)
     to->n_accepted = model->n_accepted;
     to->has_warned = model->has_warned;
     to->record = model->record;
+    to->head = model->head;
+    to->acceptances = model->acceptances;
     pthread_mutex_unlock(&model->lock);
     to->n_loaded = to->costs.n_steps;
     to->n_loaded_passes = to->passes.n_steps;
@@ -70,7 +73,17 @@ void qn_drafting_store(const qn_drafting *from, qn_drafting *model)
     model->n_accepted += from->added_accepted;
     model->has_warned = model->has_warned || from->has_warned;
     model->record = from->record;
+    model->head = from->head;
+    model->acceptances = from->acceptances;
     pthread_mutex_unlock(&model->lock);
+}
+
+bool qn_drafting_head_rests(qn_drafting *model)
+{
+    pthread_mutex_lock(&model->lock);
+    const bool rests = model->head.rests;
+    pthread_mutex_unlock(&model->lock);
+    return rests;
 }
 
 bool qn_drafting_count(qn_drafting *d, bool is_of_head, size_t n, size_t n_accepted)

@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "engine/spec/draft_plan.h"
+#include "engine/spec/head_use.h"
 #include "engine/spec/row_cost.h"
 #include "quern/quern.h"
 
@@ -23,8 +24,11 @@ typedef struct qn_drafting {
     uint64_t n_loaded, n_loaded_passes; /* n_steps of the model's tables when they were copied */
     bool was_checked;                   /* the counts began anew in the copy */
     bool has_warned;
-    bool has_drafter;       /* of the model's, constant: the draft head is of a drafter's file, not the model's own */
-    qn_draft_record record; /* of a draft model's; the copy that is stored last remains */
+    bool has_drafter; /* of the model's, constant: the draft head is of a drafter's file, not the model's own */
+    /* Of these the copy that is stored last remains. */
+    qn_draft_record record; /* of a draft model's */
+    qn_head_use head;
+    qn_acceptances acceptances;
 } qn_drafting;
 
 /* qn_drafting_create - creates a model's data. row_cost: time of one more row before it was measured. pass_cost: time
@@ -37,6 +41,10 @@ void qn_drafting_free(qn_drafting *drafting);
  * has counted and measured since: other copies of the same time may have been added meanwhile. Any thread. */
 void qn_drafting_load(qn_drafting *model, qn_drafting *copy);
 void qn_drafting_store(const qn_drafting *copy, qn_drafting *model);
+
+/* qn_drafting_head_rests - returns true if steps leave out the pairs of a model's draft head (head_use.h). Any thread.
+ */
+bool qn_drafting_head_rests(qn_drafting *model);
 
 /* qn_drafting_count - counts a draft of n tokens; is_of_head: by the model's draft head. Returns true when less than 5%
  * of the tokens of 200 drafts or more were accepted, until that was logged. */

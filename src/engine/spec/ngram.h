@@ -69,6 +69,9 @@ void qn_written_add(qn_written *written, const char *scope, const qn_token *toke
  * they must outlive it. Of the scope "" or NULL it reads none. */
 qn_status qn_ngram_create(const qn_written *written, const char *scope, qn_drafter **out);
 
+/* qn_ngram_chances - what is expected of its tokens by their classes, before anything was measured. */
+extern const float qn_ngram_chances[QN_DRAFT_CLASSES];
+
 /* qn_ngram_bytes - returns the memory of a drafter's index after a text of n tokens. */
 size_t qn_ngram_bytes(size_t n);
 

@@ -106,7 +106,7 @@ void qn_written_add(qn_written *w, const char *scope, const qn_token *tokens, si
 /* ---- The drafter ---- */
 
 /* Of matches of 2, 3, 4 to 5, 6 to 8, 9 to 15, 16 to 31, and more tokens. */
-static const float chances[QN_DRAFT_CLASSES] = { 0.2f, 0.35f, 0.5f, 0.65f, 0.8f, 0.9f, 0.95f, 0 };
+const float qn_ngram_chances[QN_DRAFT_CLASSES] = { 0.2f, 0.35f, 0.5f, 0.65f, 0.8f, 0.9f, 0.95f, 0 };
 
 static uint8_t class_of(size_t length)
 {
@@ -162,7 +162,7 @@ static size_t drafter_bytes(const qn_drafter *drafter)
 }
 
 static const qn_drafter_vtable vtable = {
-    .name = "ngram", .chances = chances, .free = drafter_free, .propose = propose, .bytes = drafter_bytes
+    .name = "ngram", .free = drafter_free, .propose = propose, .bytes = drafter_bytes
 };
 
 size_t qn_ngram_bytes(size_t n)

@@ -112,7 +112,7 @@ static double least_expected(size_t n_rows, const qn_row_offer *offers, size_t n
     return least;
 }
 
-static double pass_seconds(const qn_row_costs *c, const qn_row_costs *passes, size_t n)
+double qn_row_costs_pass_seconds(const qn_row_costs *c, const qn_row_costs *passes, size_t n)
 {
     const double seconds = n ? qn_row_costs_seconds(passes, n) : 0;
     return qn_row_costs_are_known(passes) ? seconds : seconds * passes->unit * qn_row_costs_seconds(c, 1);
@@ -134,9 +134,9 @@ static double add_to_passes(const qn_row_costs *c, const qn_row_costs *passes, c
         n = &rows->of_chains[offer->chosen];
         more = 1;
     }
-    const double before = pass_seconds(c, passes, *n);
+    const double before = qn_row_costs_pass_seconds(c, passes, *n);
     *n += more;
-    return pass_seconds(c, passes, *n) - before;
+    return qn_row_costs_pass_seconds(c, passes, *n) - before;
 }
 
 /* Chooses `most` rows or fewer, the likeliest first. Sets *best to the number of rows with most tokens a second of
@@ -184,4 +184,25 @@ size_t qn_row_costs_choose(const qn_row_costs *c, const qn_row_costs *passes, si
     }
     choose(c, passes, n_rows, offers, n, best, &ignored);
     return best;
+}
+
+double qn_row_costs_gain(const qn_row_costs *c, const qn_row_costs *passes, size_t n_rows, const qn_row_offer *offers,
+                         size_t n)
+{
+    struct pass_rows rows = { 0 };
+    double tokens = (double)n_rows, passed = 0;
+    size_t n_drafted = 0;
+    for (size_t i = 0; i < n; i++) {
+        qn_row_offer offer = offers[i];
+        double chance = 1;
+        for (offer.chosen = 0; offer.chosen < offers[i].chosen; offer.chosen++) {
+            passed += add_to_passes(c, passes, &offer, &rows);
+            chance *= (double)offer.chances[offer.chosen];
+            tokens += chance;
+        }
+        n_drafted += offer.chosen;
+    }
+    const double without = qn_row_costs_seconds(c, n_rows), rows_seconds = qn_row_costs_seconds(c, n_rows + n_drafted),
+                 with = passed + (rows_seconds > without ? rows_seconds : without); /* a first time is often too long */
+    return tokens / (double)n_rows * without / with - 1;
 }

@@ -40,6 +40,10 @@ bool qn_row_costs_are_known(const qn_row_costs *costs);
  * is tried. Without measurements the unit is the time of a step of one row. */
 double qn_row_costs_seconds(const qn_row_costs *costs, size_t n);
 
+/* qn_row_costs_pass_seconds - returns the expected time of a pass of n rows; 0 for none. Before one was measured it is
+ * passes->unit steps of one row for each of the same ratio. */
+double qn_row_costs_pass_seconds(const qn_row_costs *costs, const qn_row_costs *passes, size_t n);
+
 /* A sequence that may have drafted rows. */
 typedef struct qn_row_offer {
     const float *chances; /* [n] that each token is accepted if all before it are */
@@ -62,5 +66,10 @@ typedef struct qn_row_offer {
  * Returns the number of drafted rows: 0 if none pay, and if the time of a step without drafts is to be measured. */
 size_t qn_row_costs_choose(const qn_row_costs *costs, const qn_row_costs *passes, size_t n_rows, qn_row_offer *offers,
                            size_t n, size_t most);
+
+/* qn_row_costs_gain - returns the tokens a second that are expected of a step with the tokens that were chosen,
+ * relative to one without drafts, less 1. Parameters are those of qn_row_costs_choose. */
+double qn_row_costs_gain(const qn_row_costs *costs, const qn_row_costs *passes, size_t n_rows,
+                         const qn_row_offer *offers, size_t n);
 
 #endif

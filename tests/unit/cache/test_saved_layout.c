@@ -23,6 +23,32 @@ static qn_saved_layout layout_of(const char *name, size_t head_dim)
     return qn_saved_layout_of(&plan, format);
 }
 
+/* The layers of a draft head, which has other heads than the trunk, are the last ones. */
+TEST(heads_have_layouts_of_their_own)
+{
+    static bool is_recurrent[] = { true, false, true, false, false, false };
+    const qn_plan plan = { .n_layers = 6,
+                           .is_recurrent = is_recurrent,
+                           .heads = { .n_kv_heads = 3, .head_dim = 64 },
+                           .head = { .n_layers = 2, .heads = { .n_kv_heads = 1, .head_dim = 128 } } };
+    const qn_extent extent = { .length = 2 * QN_PAGE + 5 };
+    for (size_t f = 0; f < COUNT(formats); f++) {
+        const qn_kv_format *format;
+        qn_saved_region r;
+        size_t n = 0;
+        assert_ok(qn_kv_format_named(formats[f], &format));
+        const qn_saved_layout l = qn_saved_layout_of_head(&plan, format);
+        for (size_t i = 0; qn_saved_find_region(&l, &extent, i, &r); i++) {
+            assert_true(r.part == QN_SAVED_MEANS || (r.layer >= 4 && r.layer < 6 && !r.head));
+            n += r.bytes > 0;
+        }
+        label("%s: %zu", formats[f], n);
+        assert_true(n >= 2 * 2 * 3);
+        const qn_saved_layout none = qn_saved_layout_of_head(&(qn_plan){ .n_layers = 4 }, format);
+        assert_int_equal(qn_saved_kv_bytes(&none, &extent), 0);
+    }
+}
+
 TEST(codes_have_the_kernels_sizes)
 {
     const qn_extent extent = { .length = 6 * QN_PAGE + 5 };

@@ -233,11 +233,13 @@ TEST(chances_follow_what_is_accepted)
 {
     qn_acceptance acceptance = { { 0.5f, 0.5f } };
     qn_proposal proposal = { .n = 3, .tokens = { 7, 8, 9 }, .classes = { 0, 1, 1 } };
-    assert_int_equal(qn_acceptance_learn(&acceptance, &proposal, (const qn_token[]){ 7, 1, 9 }, 3), 1);
+    assert_int_equal(
+        qn_acceptance_learn(&acceptance, QN_ACCEPTANCE_MEMORY, &proposal, (const qn_token[]){ 7, 1, 9 }, 3), 1);
     assert_true(acceptance.chances[0] > 0.5f && acceptance.chances[1] < 0.5f);
     for (int i = 0; i < 200; i++)
-        assert_int_equal(qn_acceptance_learn(&acceptance, &proposal, (const qn_token[]){ 7, 8, 9, 5 }, 4), 3);
+        assert_int_equal(
+            qn_acceptance_learn(&acceptance, QN_ACCEPTANCE_MEMORY, &proposal, (const qn_token[]){ 7, 8, 9, 5 }, 4), 3);
     assert_true(acceptance.chances[0] > 0.99f && acceptance.chances[1] > 0.99f);
-    assert_int_equal(qn_acceptance_learn(&acceptance, &proposal, (const qn_token[]){ 7 }, 1), 1);
-    assert_int_equal(qn_acceptance_learn(&acceptance, &proposal, NULL, 0), 0);
+    assert_int_equal(qn_acceptance_learn(&acceptance, QN_ACCEPTANCE_MEMORY, &proposal, (const qn_token[]){ 7 }, 1), 1);
+    assert_int_equal(qn_acceptance_learn(&acceptance, QN_ACCEPTANCE_MEMORY, &proposal, NULL, 0), 0);
 }

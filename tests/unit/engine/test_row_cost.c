@@ -260,6 +260,69 @@ TEST(passes_are_counted)
     assert_true(least == 0 && most == 3);
 }
 
+/* ---- The draft head ---- */
+
+/* Runs steps of one sequence with a draft head whose pairs take 3% of a step and whose passes take a tenth of one.
+ * Returns how many of them computed pairs. */
+static size_t run_head(qn_row_costs *costs, qn_row_costs *passes, qn_head_use *use, double (*cost)(size_t n),
+                       float chance, size_t steps)
+{
+    const float chances[3] = { chance, chance, chance };
+    size_t n_used = 0;
+    for (size_t i = 0; i < steps; i++) {
+        qn_row_offer offer = { .chances = chances, .n = use->rests ? 0 : 3, .is_passed = true };
+        const size_t n = qn_row_costs_choose(costs, passes, 1, &offer, 1, MOST);
+        n_used += !use->rests;
+        if (qn_row_costs_is_known(costs, 1))
+            qn_head_use_add(use, n ? qn_row_costs_gain(costs, passes, 1, &offer, 1) : 0, 0.03);
+        for (size_t k = 0; k < n; k++)
+            qn_row_costs_add(passes, 1, 0.1 * cost(1));
+        qn_row_costs_add(costs, 1 + n, cost(1 + n));
+    }
+    return n_used;
+}
+
+TEST(a_head_that_does_not_pay_rests)
+{
+    qn_row_costs costs = { .first = 0.5 }, passes = { .first = 0.5, .unit = 0.1 };
+    qn_head_use use = { 0 };
+    const size_t first = run_head(&costs, &passes, &use, full, 0.7f, 100);
+    assert_true(use.rests && first <= QN_HEAD_TRIAL + 2);
+    const size_t later = run_head(&costs, &passes, &use, full, 0.7f, 50000);
+    label("%zu of 50000", later);
+    assert_true(later >= QN_HEAD_TRIAL && later < 500);
+    (void)run_head(&costs, &passes, &use, cheap, 0.7f, QN_HEAD_LAST_REST + 10 * QN_HEAD_TRIAL); /* it pays again */
+    assert_true(run_head(&costs, &passes, &use, cheap, 0.7f, 5000) == 5000);
+    (void)run_head(&costs, &passes, &use, cheap, 0.05f, 3 * QN_HEAD_TRIAL); /* its tokens are refused */
+    assert_true(use.rests);
+}
+
+TEST(a_head_that_pays_or_was_asked_for_does_not_rest)
+{
+    qn_row_costs costs = { .first = 0.5 }, passes = { .first = 0.5, .unit = 0.1 };
+    qn_head_use use = { 0 }, asked = { .is_asked = true };
+    assert_int_equal(run_head(&costs, &passes, &use, half, 0.8f, 5000), 5000);
+    assert_int_equal(run_head(&costs, &passes, &asked, full, 0.7f, 5000), 5000);
+}
+
+/* The expected gain is that of the chosen tokens, with the time of their rows and passes. */
+TEST(gains_are_expected)
+{
+    const float chances[2] = { 0.8f, 0.5f };
+    qn_row_costs costs = { .first = 0.5 }, passes = { .first = 0.5 };
+    for (size_t n = 1; n <= 4; n++)
+        qn_row_costs_add(&costs, n, 1 + 0.25 * (double)(n - 1));
+    qn_row_costs_add(&passes, 1, 0.125);
+    qn_row_offer offer = { .chances = chances, .n = 2, .is_passed = true, .chosen = 2 };
+    assert_true(fabs(qn_row_costs_gain(&costs, &passes, 1, &offer, 1) - (2.2 / 1.75 - 1)) < 1e-6);
+    offer.chosen = 0;
+    assert_true(qn_row_costs_gain(&costs, &passes, 1, &offer, 1) == 0);
+    offer = (qn_row_offer){ .chances = chances, .n = 1, .chosen = 1 }; /* of a look-up, beside another sequence */
+    assert_true(fabs(qn_row_costs_gain(&costs, NULL, 2, &offer, 1) - (2.8 / 2 * 1.25 / 1.5 - 1)) < 1e-6);
+}
+
+/* ---- Bounds, warnings, copies ---- */
+
 /* Nothing is divided by zero, or read outside of the table. */
 TEST(any_number_of_rows_has_a_cost)
 {
@@ -318,9 +381,13 @@ TEST(copies_are_merged)
     size_t n_told = 0;
     n_lines = 0;
     assert_ok(qn_drafting_create(0.5, 0, &model));
+    assert_true(model->acceptances.head.chances[0] == qn_head_chances[0]);
     for (int i = 0; i < 2; i++)
         qn_drafting_load(model, &copies[i]);
     for (int i = 0; i < 2; i++) {
+        copies[i].acceptances.head.chances[0] = 0.125f * (float)(1 + i);
+        copies[i].head.rests = i;
+        assert_false(qn_drafting_head_rests(model));
         for (int k = 0; k < 150; k++)
             assert_false(qn_drafting_count(&copies[i], false, 3, 0));
         for (size_t k = 0; k < 40; k++)
@@ -331,6 +398,7 @@ TEST(copies_are_merged)
     qn_drafting_load(model, &later);
     assert_int_equal(later.n_drafts, 300);
     assert_int_equal(later.n_drafted, 900);
+    assert_true(later.acceptances.head.chances[0] == 0.25f && qn_drafting_head_rests(model));
     assert_true(qn_row_costs_seconds(&later.costs, 1) == 1 && qn_row_costs_seconds(&later.costs, 2) == 1.25);
     for (int i = 0; i < 2; i++)
         qn_drafting_load(model, &copies[i]);

@@ -415,19 +415,20 @@ TEST_MODELS(forged_files_are_rejected)
     const size_t size = read_state(path, bytes, FILE_MAX);
     uint8_t *copy = malloc(size);
     assert_non_null(copy);
+    const bool with_head = model->plan.head.draft;
     struct qn_state_header header;
     memcpy(&header, bytes, sizeof header);
     struct {
         struct qn_state_header header;
         qn_status status;
         const char *text;
-    } cases[20];
+    } cases[24];
     size_t n = 0;
 #define CASE(field, value, expected_status, expected_text)                                                             \
     cases[n].header = header, cases[n].header.field = (value), cases[n].status = (expected_status),                    \
     cases[n++].text = (expected_text)
-    CASE(length, 71, QN_ERR_FORMAT, "71 tokens need");
-    CASE(length, 69, QN_ERR_FORMAT, "69 tokens need");
+    CASE(length, 71, QN_ERR_FORMAT, with_head ? "the draft head has" : "71 tokens need");
+    CASE(length, 69, QN_ERR_FORMAT, with_head ? "the draft head has" : "69 tokens need");
     CASE(length, 0, QN_ERR_FORMAT, is_recurrent() ? "not possible with 0 tokens" : "0 tokens need");
     CASE(length, 101, QN_ERR_FORMAT, "101 tokens in a context of 100");
     CASE(length, UINT32_MAX, QN_ERR_FORMAT, "4294967295 tokens");
@@ -437,14 +438,16 @@ TEST_MODELS(forged_files_are_rejected)
     CASE(file_bytes, UINT64_MAX, QN_ERR_FORMAT, "expected 18446744073709551615");
     CASE(fingerprint, header.fingerprint + 1, QN_ERR_INVALID, "another model");
     CASE(kv[0], 'g', QN_ERR_UNSUPPORTED, "cache format 'g16'");
-    CASE(version, 3, QN_ERR_UNSUPPORTED, "version 3, expected 4");
+    CASE(version, 3, QN_ERR_UNSUPPORTED, "version 3, expected 4 to 6");
     CASE(state_position, 32, QN_ERR_FORMAT, "a state at 32");
     CASE(state_position, 128, QN_ERR_FORMAT, "a state at 128");
     CASE(shortest, 71, QN_ERR_FORMAT, "truncation to 71");
     CASE(shortest, is_recurrent() ? 64 : 1, QN_ERR_FORMAT, "not possible with 70 tokens");
     CASE(has_last_page, 1, QN_ERR_FORMAT, "1 pages are not possible");
-    CASE(n_rows, 1, QN_ERR_FORMAT, "a list of 1 rows are not possible in version 4");
+    CASE(n_rows, 1, QN_ERR_FORMAT, with_head ? "the draft head has" : "a list of 1 rows are not possible in version 4");
     CASE(version, 5, QN_ERR_FORMAT, "a list of 0 rows are not possible in version 5");
+    CASE(version, with_head ? 4 : 6, QN_ERR_FORMAT, "70 tokens need");
+    CASE(version, 7, QN_ERR_UNSUPPORTED, "version 7, expected 4 to 6");
 #undef CASE
     for (size_t i = 0; i < n; i++) {
         label("case %zu", i);
@@ -468,6 +471,56 @@ TEST_MODELS(forged_files_are_rejected)
     /* The unmodified file is accepted, so none of the above was rejected for another reason. */
     memcpy(copy, bytes, size);
     write_forged(copy, size);
+    assert_ok(qn_session_restore(model, other_path, NULL, &session));
+    qn_session_free(session);
+    free(copy);
+}
+
+/* The part of a draft head is read if it is of the model's head and has its size; that of another head is skipped,
+ * whatever its size. Without the part a file is one of an earlier version. */
+TEST_MODELS(parts_of_draft_heads)
+{
+    qn_session *session = new_session(100, 0, 70);
+    const qn_attention_shape *h = &model->plan.head.heads;
+    assert_ok(qn_session_save(session, path));
+    qn_session_free(session);
+    const size_t size = read_state(path, bytes, FILE_MAX - 64);
+    struct qn_state_header header;
+    memcpy(&header, bytes, sizeof header);
+    assert_int_equal(header.version, model->plan.head.draft ? QN_STATE_VERSION_HEAD : QN_STATE_VERSION);
+    if (!model->plan.head.draft)
+        return;
+    /* Keys of 80 positions, values of 70, and a hidden state. */
+    const size_t part = (80 + 70) * h->n_kv_heads * h->head_dim * sizeof(uint16_t) + info.n_embd * sizeof(float),
+                 begin = size - sizeof(uint64_t) - part - sizeof(struct qn_state_head);
+    uint8_t *copy = calloc(1, size + 64);
+    assert_non_null(copy);
+    for (int other = 0; other < 2; other++)
+        for (int change = -3; change <= 3; change++) {
+            memcpy(copy, bytes, size);
+            copy[begin] = (uint8_t)(copy[begin] + other);
+            const size_t changed = change == -3 ? begin + sizeof(struct qn_state_head) + sizeof(uint64_t)
+                                                : (size_t)((long)size + 7 * change);
+            const struct qn_state_head head = { .bytes = changed - begin - sizeof head - sizeof(uint64_t) };
+            memcpy(copy + begin + sizeof head.fingerprint, &head.bytes, sizeof head.bytes);
+            header.file_bytes = changed;
+            memcpy(copy, &header, sizeof header);
+            write_forged(copy, changed);
+            label("another head %d, change %d", other, change);
+            if (other || !change) {
+                assert_ok(qn_session_restore(model, other_path, NULL, &session));
+                qn_session_free(session);
+            } else {
+                assert_restore(QN_ERR_FORMAT, "the draft head has");
+            }
+        }
+    copy[begin + sizeof(uint64_t)]++; /* not the bytes that follow */
+    write_forged(copy, header.file_bytes);
+    assert_restore(QN_ERR_FORMAT, "of which the file has");
+    header.version = QN_STATE_VERSION;
+    header.file_bytes = begin + sizeof(uint64_t);
+    memcpy(copy, &header, sizeof header);
+    write_forged(copy, begin + sizeof(uint64_t));
     assert_ok(qn_session_restore(model, other_path, NULL, &session));
     qn_session_free(session);
     free(copy);
@@ -524,13 +577,12 @@ TEST_MODELS(cache_bytes_are_reported)
     assert_true(is_recurrent() ? fixed > info.recurrent_bytes : fixed == 0);
     assert_ok(qn_session_save(session, path));
     /* Keys are stored in full tiles of 16 positions: half of a position's bytes for each of the 13 unused positions. */
-    const qn_plan *plan = &model->plan; /* files do not have the layer of a draft head */
-    const uint64_t per_position = info.cache_bytes_per_position - (plan->n_layers - qn_plan_saved_layers(plan)) *
-                                                                      plan->heads.n_kv_heads * 2 *
-                                                                      plan->heads.head_dim * sizeof(uint16_t);
-    assert_int_equal(read_state(path, bytes, FILE_MAX), sizeof(struct qn_state_header) + 3 * sizeof(qn_token) +
-                                                            sizeof(uint64_t) + fixed + 3 * per_position +
-                                                            13 * per_position / 2);
+    const uint64_t per_position = info.cache_bytes_per_position;
+    const bool with_head = model->plan.head.draft; /* and a hidden state */
+    assert_int_equal(read_state(path, bytes, FILE_MAX),
+                     sizeof(struct qn_state_header) + 3 * sizeof(qn_token) + sizeof(uint64_t) + fixed +
+                         3 * per_position + 13 * per_position / 2 +
+                         (with_head ? sizeof(struct qn_state_head) + info.n_embd * sizeof(float) : 0));
     qn_session_free(session);
 }
 
