@@ -104,40 +104,53 @@ void split(float x, out uint hi, out uint lo)
     lo = float_to_half_down(rest);
 }
 
+/* Word 0 of values [8 octet, 8 octet + 8) of row j of the open chunk. */
+uvec2 values_address(uint j, uint octet)
+{
+    return item_word(granules, shift, s.open, values_at, ((v_head * CHUNK + j) * head_v + first_value) / 2 + 4 * octet);
+}
+
+uvec2 scale_address(uint j)
+{
+    const uint groups = (head_v + VALUES - 1) / VALUES;
+    return item_word(granules, shift, s.open, scales_at, (v_head * groups + first_value / VALUES) * CHUNK + j);
+}
+
 void load_open_rows()
 {
-    const uint lane = gl_LocalInvocationIndex, groups = (head_v + VALUES - 1) / VALUES, words = n_values / 2;
-    const uint scales = (v_head * groups + first_value / VALUES) * CHUNK;
+    const uint lane = gl_LocalInvocationIndex, octets = n_values / 8;
     if (lane < n_open) {
         log_decays[lane] = Floats(item_word(granules, shift, s.open, decays_at, v_head * CHUNK + lane)).at[0];
-        value_scales[lane] = Floats(item_word(granules, shift, s.open, scales_at, scales + lane)).at[0];
+        value_scales[lane] = Floats(scale_address(lane)).at[0];
     }
     barrier();
-    for (uint i = lane; i < n_open * words; i += LANES) {
-        const uint j = i / words, pair = i % words;
-        const uint word = ((v_head * CHUNK + j) * head_v + first_value) / 2 + pair;
-        precise const vec2 values =
-            halves_to_floats(Words(item_word(granules, shift, s.open, values_at, word)).at[0]) * value_scales[j];
-        corrected[j * VALUES + 2 * pair] = values.x;
-        corrected[j * VALUES + 2 * pair + 1] = values.y;
+    for (uint i = lane; i < n_open * octets; i += LANES) {
+        const uint j = i / octets, octet = i % octets;
+        const uvec4 words = UVec4s(values_address(j, octet)).at[0];
+        for (uint w = 0; w < 4; w++) {
+            precise const vec2 values = halves_to_floats(words[w]) * value_scales[j];
+            corrected[j * VALUES + 8 * octet + 2 * w] = values.x;
+            corrected[j * VALUES + 8 * octet + 2 * w + 1] = values.y;
+        }
     }
     barrier();
 }
 
 void store_open_rows()
 {
-    const uint lane = gl_LocalInvocationIndex, groups = (head_v + VALUES - 1) / VALUES, words = n_values / 2;
-    const uint scales = (v_head * groups + first_value / VALUES) * CHUNK;
+    const uint lane = gl_LocalInvocationIndex, octets = n_values / 8;
     barrier();
     if (lane >= n_stored && lane < n_open)
-        Floats(item_word(granules, shift, s.open, scales_at, scales + lane)).at[0] = value_scales[lane];
-    for (uint i = n_stored * words + lane; i < n_open * words; i += LANES) {
-        const uint j = i / words, pair = i % words;
-        const uint word = ((v_head * CHUNK + j) * head_v + first_value) / 2 + pair;
+        Floats(scale_address(lane)).at[0] = value_scales[lane];
+    for (uint i = n_stored * octets + lane; i < n_open * octets; i += LANES) {
+        const uint j = i / octets, octet = i % octets, at = j * VALUES + 8 * octet;
         const float inverse = uintBitsToFloat((254u << 23) - floatBitsToUint(value_scales[j]));
-        precise const vec2 values =
-            vec2(corrected[j * VALUES + 2 * pair], corrected[j * VALUES + 2 * pair + 1]) * inverse;
-        Words(item_word(granules, shift, s.open, values_at, word)).at[0] = floats_to_halves(values);
+        uvec4 words;
+        for (uint w = 0; w < 4; w++) {
+            precise const vec2 values = vec2(corrected[at + 2 * w], corrected[at + 2 * w + 1]) * inverse;
+            words[w] = floats_to_halves(values);
+        }
+        UVec4s(values_address(j, octet)).at[0] = words;
     }
 }
 
