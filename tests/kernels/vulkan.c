@@ -90,6 +90,11 @@ void *qn_vk_contents(const qn_vk_array *array)
     return copy;
 }
 
+const qn_vk_info *qn_vk_device_info(void)
+{
+    return qn_vk_get_info(device.vk);
+}
+
 void qn_vk_launch_now(qn_vk_launch launch, const void *args)
 {
     qn_assert_ok(qn_vk_begin(device.vk, &device.commands));

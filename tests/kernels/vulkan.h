@@ -21,6 +21,9 @@ qn_vk_array *qn_vk_array_of(const void *memory);
 /* qn_vk_contents - returns a copy of an array. */
 void *qn_vk_contents(const qn_vk_array *array);
 
+/* qn_vk_device_info - returns the properties of the device. */
+const qn_vk_info *qn_vk_device_info(void);
+
 /* qn_vk_launch_now - runs a launch and waits for it. */
 void qn_vk_launch_now(qn_vk_launch launch, const void *args);
 

@@ -1,15 +1,17 @@
-/* Matmuls of all weight formats on a Vulkan device, against float64, and the same bits for a row among any others. */
+/* Matmuls of all weight formats on a Vulkan device, against float64, and the same bits for a row among any others. The
+ * activations are those that `prepare` has quantised, whose values are read from the device. */
 #include "vulkan.h"
 
 #include "problem.h"
 
-enum { MAX_MATRICES = QN_VK_MATMUL_OUTS, MAX_TOKENS = 19 };
+enum { MAX_MATRICES = QN_VK_MATMUL_OUTS, MAX_TOKENS = 19, BLOCK = 128 /* columns */ };
 
 /* Matrices of one type and one input. */
 struct matrices {
     const qn_type_info *type;
     size_t n, n_rows[MAX_MATRICES], n_cols, n_tokens;
     bool accumulates;
+    size_t planes; /* of the activations' integers */
 };
 
 /* The device's copy: words of codes, then of scales, of tiles. */
@@ -39,8 +41,76 @@ static struct packed pack(const struct matrices *m, uint8_t *const *data, size_t
     return p;
 }
 
+/* ---- Activations ---- */
+
+/* Quantises rows. */
+static const qn_vk_array *quantize(const struct matrices *m, const float *x)
+{
+    const qn_vk_array *codes = qn_vk_new_array(m->n_tokens * qn_vk_act_row_bytes(m->n_cols, m->planes));
+    const qn_vk_prepare_args args = { .x = qn_vk_array_of(x)->at,
+                                      .codes = codes->at,
+                                      .width = (uint32_t)m->n_cols,
+                                      .piece = 256,
+                                      .dim = 32,
+                                      .planes = (uint32_t)m->planes };
+    qn_vk_launch_now(qn_vk_prepare(QN_VK_PREPARE_GATE, false, m->n_tokens, m->n_cols, args.piece), &args);
+    return codes;
+}
+
+/* The integer of a column of a row (acts.glsl). */
+static int integer_at(const int8_t *row, size_t n_blocks, size_t planes, size_t column)
+{
+    const size_t block = column / BLOCK, in = column % BLOCK;
+    const int8_t *plane = row + (in / 16 * n_blocks + block) * 16 + in % 16;
+    return planes == 2 ? 256 * plane[0] + plane[n_blocks * BLOCK] : plane[0];
+}
+
+/* Returns the values of integers, having checked them, their sums, and the zeros after the last column. */
+static double *values_of(const struct matrices *m, const qn_vk_array *codes, const float *x)
+{
+    const size_t n_blocks = (m->n_cols + BLOCK - 1) / BLOCK, bytes = qn_vk_act_row_bytes(m->n_cols, m->planes),
+                 n = m->n_tokens * m->n_cols;
+    const int8_t *rows = qn_vk_contents(codes);
+    double *values = qn_doubles(n), *expected = qn_doubles(n), *bound = qn_doubles(n);
+    float *found = qn_floats(n);
+    for (size_t t = 0; t < m->n_tokens; t++)
+        for (size_t group = 0; group < n_blocks * 4; group++) {
+            struct {
+                float scale;
+                int32_t sum;
+            } info;
+            memcpy(&info, rows + t * bytes + n_blocks * m->planes * BLOCK + 8 * (group % 4 * n_blocks + group / 4),
+                   sizeof info);
+            for (size_t column = 32 * group; column < 32 * group + 32; column++) {
+                const int q = integer_at(rows + t * bytes, n_blocks, m->planes, column);
+                const size_t at = t * m->n_cols + column;
+                info.sum -= q;
+                qn_expect(column < m->n_cols || !q, "a value after the last column is %d", q);
+                if (column >= m->n_cols)
+                    continue;
+                values[at] = (double)q * (double)info.scale;
+                found[at] = (float)values[at];
+                expected[at] = (double)x[at];
+                bound[at] = (double)info.scale * (0.5 + 0x1p-6);
+            }
+            qn_expect(!info.sum, "the sum of group %zu is %d too large", group, info.sum);
+        }
+    qn_expect_near(found, expected, bound, n, "integer");
+    return values;
+}
+
+static double *doubles_of(const float *x, size_t n)
+{
+    double *values = qn_doubles(n);
+    for (size_t i = 0; i < n; i++)
+        values[i] = (double)x[i];
+    return values;
+}
+
+/* ---- Results ---- */
+
 /* Results in float64 and their bounds, from weights as the type's to_float gives them; in fp16 they have 2^-11 more. */
-static void expect_rows(const struct matrices *m, size_t matrix, const uint8_t *data, size_t row_bytes, const float *x,
+static void expect_rows(const struct matrices *m, size_t matrix, const uint8_t *data, size_t row_bytes, const double *x,
                         const float *before, bool is_f16, double *expected, double *bound)
 {
     float *weights = qn_floats(m->n_cols);
@@ -50,7 +120,7 @@ static void expect_rows(const struct matrices *m, size_t matrix, const uint8_t *
             const size_t at = t * m->n_rows[matrix] + row;
             double sum = m->accumulates ? (double)before[at] : 0, size = fabs(sum);
             for (size_t i = 0; i < m->n_cols; i++) {
-                const double term = (double)weights[i] * (double)x[t * m->n_cols + i];
+                const double term = (double)weights[i] * x[t * m->n_cols + i];
                 sum += term;
                 size += fabs(term);
             }
@@ -61,16 +131,16 @@ static void expect_rows(const struct matrices *m, size_t matrix, const uint8_t *
 }
 
 /* Runs the matmul for the first n_tokens tokens; ys [m->n] are their results. */
-static void run(const struct matrices *m, const struct packed *p, const qn_vk_format *format, const float *x,
-                float *const *before, size_t n_tokens, float **ys)
+static void run(const struct matrices *m, const struct packed *p, const qn_vk_format *format,
+                const qn_vk_array *acts, float *const *before, size_t n_tokens, float **ys)
 {
     const qn_vk_array *outs[MAX_MATRICES];
     qn_vk_matmul_args args = { .codes = qn_vk_array_of(p->codes)->at,
                                .scales = qn_vk_array_of(p->scales)->at,
-                               .acts = qn_vk_array_of(x)->at,
+                               .acts = acts->at,
                                .n_cols = (uint32_t)m->n_cols,
                                .n_tokens = (uint32_t)n_tokens,
-                               .group_shift = format->group_shift,
+                               .n_tiles = (uint32_t)p->n_tiles,
                                .accumulate = m->accumulates ? (1u << m->n) - 1 : 0 };
     for (size_t i = 0; i < MAX_MATRICES; i++) {
         args.first_tiles[i] = p->first_tiles[i];
@@ -81,7 +151,8 @@ static void run(const struct matrices *m, const struct packed *p, const qn_vk_fo
         args.outs[i] = outs[i]->at;
         args.n_rows[i] = args.strides[i] = (uint32_t)m->n_rows[i];
     }
-    qn_vk_launch_now(qn_vk_matmul(format, p->n_tiles, n_tokens), &args);
+    qn_vk_launch_now(qn_vk_matmul(format, &qn_vk_device_info()->features, m->planes, m->n_cols, p->n_tiles, n_tokens),
+                     &args);
     for (size_t i = 0; i < m->n; i++)
         ys[i] = qn_vk_contents(outs[i]);
 }
@@ -93,20 +164,24 @@ static void check(const struct matrices *m)
     const float *x = qn_floats_of(m->n_tokens * m->n_cols, 1);
     uint8_t *data[MAX_MATRICES];
     float *before[MAX_MATRICES], *all[MAX_MATRICES], *one[MAX_MATRICES];
-    qn_case_begin("matmul", "vulkan", "%s %zu x %zu, %zu tokens, %zu matrices%s", m->type->name, m->n_cols,
-                  m->n_rows[0], m->n_tokens, m->n, m->accumulates ? ", added" : "");
+    qn_case_begin("matmul", "vulkan", "%s %zu x %zu, %zu tokens, %zu matrices%s%s", m->type->name,
+                  m->n_cols, m->n_rows[0], m->n_tokens, m->n, m->accumulates ? ", added" : "",
+                  m->planes == 2 ? ", hi/lo" : "");
     for (size_t i = 0; i < m->n; i++) {
         data[i] = qn_new(m->n_rows[i] * row_bytes, 1);
         before[i] = qn_floats_of(m->n_tokens * m->n_rows[i], 1);
         qn_random_blocks(m->type, data[i], m->n_rows[i] * row_bytes / m->type->block_bytes, 4);
     }
     const struct packed p = pack(m, data, row_bytes, &format);
-    run(m, &p, &format, x, before, m->n_tokens, all);
-    run(m, &p, &format, x, before, 1, one);
+    const bool is_f16 = qn_vk_is_f16(m->type);
+    const qn_vk_array *acts = is_f16 ? qn_vk_array_of(x) : quantize(m, x);
+    const double *values = is_f16 ? doubles_of(x, m->n_tokens * m->n_cols) : values_of(m, acts, x);
+    run(m, &p, &format, acts, before, m->n_tokens, all);
+    run(m, &p, &format, acts, before, 1, one);
     for (size_t i = 0; i < m->n; i++) {
         const size_t n = m->n_tokens * m->n_rows[i];
         double *expected = qn_doubles(n), *bound = qn_doubles(n);
-        expect_rows(m, i, data[i], row_bytes, x, before[i], format.bits == 16, expected, bound);
+        expect_rows(m, i, data[i], row_bytes, values, before[i], is_f16, expected, bound);
         qn_expect_near(all[i], expected, bound, n, "result");
         qn_expect_same(one[i], all[i], m->n_rows[i], "result of one token");
     }
@@ -132,10 +207,11 @@ void qn_check_vulkan_matmul(bool bench)
                                           .n_rows = { 9, 1, 4, 7 },
                                           .n_cols = columns[c],
                                           .n_tokens = tokens[t],
-                                          .accumulates = (c + t) % 2 });
+                                          .accumulates = (c + t) % 2,
+                                          .planes = 1 + (t + c / 2) % 2 });
             }
     }
     /* More tiles than a dimension of the grid has groups. */
     check(&(struct matrices){
-        .type = qn_type_find(QN_TYPE_Q1_0), .n = 1, .n_rows = { 4 * 32768 + 5 }, .n_cols = 128, .n_tokens = 1 });
+        .type = qn_type_find(QN_TYPE_Q1_0), .n = 1, .n_rows = { 4 * 32768 + 5 }, .n_cols = 128, .n_tokens = 1, .planes = 1 });
 }

@@ -1,4 +1,4 @@
-/* Dispatches of each operation. Activations are rows of floats, as matmul reads them. */
+/* Dispatches of each operation. */
 #include "vulkan/executor/record.h"
 
 #include "vulkan/executor/activations.h"
@@ -76,10 +76,13 @@ static const qn_vk_op *op_of(const qn_vk_recording *r, const qn_op *op)
     return &r->weights->ops[op - r->common->plan->ops];
 }
 
-/* The address of the activations that operation `op` reads. */
-static uint64_t acts_of(const qn_vk_recording *r, const qn_op *op, int acts)
+/* The address of the activations that a GEMM of operation `op` reads. */
+static uint64_t acts_of(const qn_vk_recording *r, const qn_op *op, const qn_vk_gemm *gemm)
 {
     const qn_op *writer = op - 1;
+    const int acts = gemm->group.acts;
+    if (!qn_vk_is_f16(op->matmul.matrices.at[gemm->group.matrices[0]].weights.type))
+        return r->workspace->codes[acts];
     return qn_vk_is_computed(r->common->plan, writer, acts) ? r->workspace->acts[acts]
                                                              : buffer(r, writer->attention_combine.in);
 }
@@ -96,10 +99,10 @@ static qn_status record_gemm(const qn_vk_recording *r, const qn_op *op, const qn
 {
     qn_vk_matmul_args args = { .codes = gemm->memory.address,
                                .scales = gemm->memory.address + gemm->scales_at,
-                               .acts = acts_of(r, op, gemm->group.acts),
+                               .acts = acts_of(r, op, gemm),
                                .n_cols = (uint32_t)gemm->group.n_cols,
                                .n_tokens = (uint32_t)n,
-                               .group_shift = gemm->format.group_shift };
+                               .n_tiles = (uint32_t)gemm->group.n_tiles };
     for (size_t i = 0; i < QN_VK_MATMUL_OUTS; i++) {
         args.first_tiles[i] = UINT32_MAX;
         if (i >= gemm->group.n_matrices)
@@ -113,7 +116,11 @@ static qn_status record_gemm(const qn_vk_recording *r, const qn_op *op, const qn
             (uint32_t)(is_logits ? r->common->plan->n_vocab : r->common->plan->buffers[matrix->out].width);
         args.accumulate |= (uint32_t)matrix->accumulate << i;
     }
-    return dispatch(r, qn_vk_matmul(&gemm->format, gemm->group.n_tiles, n), &args);
+    return dispatch(r,
+                    qn_vk_matmul(&gemm->format, &qn_vk_get_info(r->common->vk)->features,
+                                 qn_vk_act_planes(&r->common->plan->acts[gemm->group.acts]), gemm->group.n_cols,
+                                 gemm->group.n_tiles, n),
+                    &args);
 }
 
 /* Different matrices of an operation have different outputs: their dispatches need no barrier. */

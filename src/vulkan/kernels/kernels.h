@@ -15,19 +15,6 @@ enum {
     QN_VK_MAX_PIECE = 4096          /* values of a workgroup of prepare: the largest block of a Hadamard transform */
 };
 
-/* y = RMS norm of rows of x; rows: u32 indices of the rows to read, 0: all. */
-typedef struct qn_vk_norm_args {
-    uint64_t x, weight, y, rows;
-    uint32_t n;
-    float eps;
-} qn_vk_norm_args;
-
-/* y = silu(gate) * up, of n rows of width. */
-typedef struct qn_vk_swiglu_args {
-    uint64_t gate, up, y;
-    uint32_t n, width;
-} qn_vk_swiglu_args;
-
 /* Rows of heads: x [rows][heads][stride] to y [rows][heads][dim], with bias [heads][dim] (0: none), RMS norm of weight
  * [dim] (0: none), rope by angles [rows]: cosines [n_rot/2], sines [n_rot/2]; then times scale. y may be x. */
 typedef struct qn_vk_rope_args {
@@ -58,15 +45,18 @@ typedef struct qn_vk_attention_args {
 
 /* Weights of up to four matrices of one format and one input, in tiles of rows. Each matrix begins with a tile. */
 typedef struct qn_vk_matmul_args {
-    uint64_t codes, scales, acts;
+    uint64_t codes, scales, acts; /* acts: rows of integers (acts.glsl), or of floats for fp16 weights */
     uint64_t outs[QN_VK_MATMUL_OUTS];
     uint32_t first_tiles[QN_VK_MATMUL_OUTS]; /* UINT32_MAX after the last matrix */
     uint32_t n_rows[QN_VK_MATMUL_OUTS], strides[QN_VK_MATMUL_OUTS];
-    uint32_t n_cols, n_tokens, group_shift;
+    uint32_t n_cols, n_tokens, n_tiles;
     uint32_t accumulate; /* bit i: adds to out i */
 } qn_vk_matmul_args;
 
-/* ---- The activations of a matmul ---- */
+/* ---- The activations of a matmul: rows of floats, or of integers of one plane or two (acts.glsl) ---- */
+
+/* qn_vk_act_row_bytes - returns the bytes of a row of integers. */
+size_t qn_vk_act_row_bytes(size_t width, size_t planes);
 
 /* The operation before: RMS norm; silu(x) * x2; x times the sigmoid of the gates that follow each head's queries in x2
  * (0: of nothing); RMS norm of each head, times silu(x2). */
@@ -81,11 +71,12 @@ typedef enum qn_vk_prepare_op {
 typedef struct qn_vk_prepare_args {
     uint64_t x, x2, weight; /* weight: of the norm [width], or [dim] of each head */
     uint64_t signs;         /* [width] of +-1 before the transform; 0: none */
-    uint64_t y;
-    uint64_t rows; /* u32 indices of the rows of x to read, 0: all */
-    uint32_t width, piece;
+    uint64_t y, codes;      /* rows of floats, 0: none; of integers, 0: none */
+    uint64_t rows;          /* u32 indices of the rows of x to read, 0: all */
+    uint32_t width, piece;  /* piece: a multiple of 32 */
     uint32_t dim, repeats; /* of a head; GATED_NORM: value heads of a key head if these are consecutive in y, else 1 */
     float eps, factor;     /* factor: 1/sqrt(piece), of the transform */
+    uint32_t planes;       /* of the integers */
 } qn_vk_prepare_args;
 
 /* ---- Recurrent layers (gpu/recurrent_layout.h) ---- */
@@ -127,9 +118,12 @@ typedef struct qn_vk_append_args {
     uint32_t k_heads, v_heads, head_k, head_v, taps;
 } qn_vk_append_args;
 
-/* The format of weights on a device. A row is words of codes, the first in the lowest bits, and fp16 scales, two in a
- * word, each of 2^group_shift weights: weight = scale * (code - zero point). With 16 bits, codes are fp16 weights
- * without scales. */
+/* The format of weights on a device: codes of up to 8 bits, weight = scale * (code - zero point), or fp16.
+ *
+ * A row of codes is [bits][blocks] of 16 bytes: a block is 128 columns, the last one filled with zeros. Each of its
+ * words has 32/bits columns; column 4i + k of a word is in byte k, from bit i * bits on. So a shift and a mask give
+ * four columns as bytes. Codes of 8 bits are signed, without zero point. A row of scales is fp16, two in a word, each
+ * of 2^group_shift weights. A row of fp16 weights is words of two, without scales. */
 typedef struct qn_vk_format {
     uint32_t bits; /* 1, 2, 4, 8, 16 */
     uint32_t group_shift;
@@ -137,6 +131,9 @@ typedef struct qn_vk_format {
 
 /* qn_vk_format_of - returns the format for a type: fp16 for types that have no other. */
 qn_vk_format qn_vk_format_of(const qn_type_info *type);
+
+/* qn_vk_is_f16 - returns whether weights of a type are fp16 on the device: their activations are floats. */
+bool qn_vk_is_f16(const qn_type_info *type);
 
 /* qn_vk_code_words, qn_vk_scale_words - return the words of a row of n_cols weights. */
 size_t qn_vk_code_words(const qn_vk_format *format, size_t n_cols);
@@ -147,12 +144,13 @@ void qn_vk_pack_row(const qn_type_info *type, const uint8_t *row, size_t n_cols,
                     uint32_t *scales);
 
 /* The launches. n_rows > 0, and n_tiles of qn_vk_matmul > 0. has_single_rows: no sequence has more than one row. */
-qn_vk_launch qn_vk_norm(size_t n_rows);
-qn_vk_launch qn_vk_swiglu(size_t n_rows, size_t width);
 qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_store(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_attention(size_t n_rows, size_t n_heads);
-qn_vk_launch qn_vk_matmul(const qn_vk_format *format, size_t n_tiles, size_t n_tokens);
+
+/* planes: of the activations, without meaning for fp16 weights. Results do not depend on the features. */
+qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *features, size_t planes, size_t n_cols,
+                          size_t n_tiles, size_t n_tokens);
 
 qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece);
 qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads);

@@ -1,6 +1,7 @@
 #version 450
 /* The activations of a matmul, `piece` values of a row for each workgroup: rows, with an operation before them, and a
- * Hadamard transform of each piece where the weights are rotated (kernels/hadamard/hadamard.h). */
+ * Hadamard transform of each piece where the weights are rotated (kernels/hadamard/hadamard.h). They are written as
+ * integers, as floats, or both. */
 #extension GL_GOOGLE_include_directive : require
 #define LANES 128
 #include "common.glsl"
@@ -17,13 +18,18 @@ layout(constant_id = 1) const uint IS_ROTATED = 0;
 
 layout(push_constant) uniform Args {
     uvec2 x, x2, weight, signs, y; /* rows; gates (0: none); [dim] or [width]; [width], 0: none; rows */
+    uvec2 codes;                   /* rows of integers; 0: none. y may be 0, too */
     uvec2 rows;                    /* indices of the rows of x to read; 0: all */
     uint width, piece;
     uint dim, repeats; /* of a head; GATED_NORM: value heads of a key head if those are consecutive in the result, else 1 */
     float eps, factor;     /* factor: of the transform */
+    uint planes;           /* of the integers */
 };
 
+#define MAX_VALUES MAX_PIECE
 shared float values[MAX_PIECE];
+#include "quantize.glsl"
+
 shared float head_scales[MAX_PIECE / 16 + 2]; /* heads have 16 values or more; at both ends may be parts of heads */
 
 float scale_of(Floats row, uint from, uint n)
@@ -116,6 +122,10 @@ void main()
     if (IS_ROTATED != 0)
         transform(first, n);
     Floats to = Floats(advance(y, to_row, 4 * width));
-    for (uint i = gl_LocalInvocationIndex; i < n; i += LANES)
+    for (uint i = gl_LocalInvocationIndex; i < n && !is_null(y); i += LANES)
         to.at[first + i] = values[i];
+    if (is_null(codes))
+        return;
+    barrier();
+    quantize(advance(codes, to_row, act_row_bytes(width, planes)), width, planes, first, n);
 }

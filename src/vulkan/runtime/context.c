@@ -7,9 +7,16 @@
 
 static qn_status create_device(qn_vk *vk)
 {
+    static const char *const extensions[] = { VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME };
     const float priority = 1;
+    VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR,
+        .shaderIntegerDotProduct = VK_TRUE
+    };
     VkPhysicalDeviceBufferDeviceAddressFeatures addresses = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES, .bufferDeviceAddress = VK_TRUE
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
+        .pNext = vk->info.features.dot ? &dot : NULL,
+        .bufferDeviceAddress = VK_TRUE
     };
     const VkDeviceQueueCreateInfo queue = { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                             .queueFamilyIndex = vk->info.queue_family,
@@ -18,7 +25,9 @@ static qn_status create_device(qn_vk *vk)
     const VkDeviceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                       .pNext = &addresses,
                                       .queueCreateInfoCount = 1,
-                                      .pQueueCreateInfos = &queue };
+                                      .pQueueCreateInfos = &queue,
+                                      .enabledExtensionCount = vk->info.features.dot,
+                                      .ppEnabledExtensionNames = extensions };
     QN_TRY(QN_VK(&vk->instance.call, vkCreateDevice, vk->info.physical, &info, NULL, &vk->device));
 #define FIND(function)                                                                                                 \
     vk->call.function = (PFN_##function)vk->instance.call.vkGetDeviceProcAddr(vk->device, #function);                  \
