@@ -3,7 +3,7 @@
  * and with qn_gdn_open_step; the output with float64 on the heads of qn_gdn_open_step. */
 #include "cuda_persistent.h"
 #include "cuda_deltanet.h"
-#include "cuda_states.h"
+#include "delta_states.h"
 
 #include "kernels/deltanet/deltanet.h"
 #include "kernels/hadamard/hadamard.h"

@@ -5,6 +5,8 @@ static const qn_checked_operation operations[] = {
     { "rows", qn_check_vulkan_rows },
     { "matmul", qn_check_vulkan_matmul },
     { "attention", qn_check_vulkan_attention },
+    { "prepare", qn_check_vulkan_prepare },
+    { "deltanet", qn_check_vulkan_deltanet },
 };
 
 enum { GUARD = 256 };
@@ -95,10 +97,44 @@ const qn_vk_info *qn_vk_device_info(void)
     return qn_vk_get_info(device.vk);
 }
 
+void qn_vk_poison(const qn_vk_array *array, size_t at, size_t bytes)
+{
+    uint8_t *poison = malloc(bytes);
+    if (!poison)
+        qn_assert_ok(qn_fail(QN_ERR_MEMORY, "no memory for poison"));
+    memset(poison, 0xff, bytes);
+    qn_assert_ok(qn_vk_write(device.vk, &array->block, GUARD + at, poison, bytes));
+    free(poison);
+}
+
+/* ---- Launches ---- */
+
 void qn_vk_launch_now(qn_vk_launch launch, const void *args)
 {
     qn_assert_ok(qn_vk_begin(device.vk, &device.commands));
     qn_assert_ok(qn_vk_dispatch(device.vk, &device.commands, &launch, args));
     qn_assert_ok(qn_vk_end(device.vk, &device.commands));
     qn_assert_ok(qn_vk_run(device.vk, &device.commands));
+}
+
+static void run_commands(void *context)
+{
+    (void)context;
+    qn_assert_ok(qn_vk_run(device.vk, &device.commands));
+}
+
+void qn_vk_bench_launch(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
+                        const void *args)
+{
+    enum { LAUNCHES = 20 };
+    const char *name = qn_text("%s, %d launches", shape, LAUNCHES);
+    if (!qn_bench_selected(name))
+        return;
+    qn_assert_ok(qn_vk_begin(device.vk, &device.commands));
+    for (int i = 0; i < LAUNCHES; i++) {
+        qn_assert_ok(qn_vk_dispatch(device.vk, &device.commands, &launch, args));
+        qn_vk_barrier(device.vk, &device.commands);
+    }
+    qn_assert_ok(qn_vk_end(device.vk, &device.commands));
+    qn_bench(op, "vulkan", name, LAUNCHES * units, unit, run_commands, NULL);
 }

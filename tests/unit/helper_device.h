@@ -11,14 +11,14 @@ static inline bool is_vulkan(const char *device)
     return !strncmp(device, "vulkan", 6);
 }
 
-/* Returns whether the device runs a golden model with this cache format. Vulkan devices have neither recurrent layers
- * nor AURA codes. QN_TEST_MODEL: models with this text in their names alone, on devices that take minutes for all. */
+/* Returns whether the device runs a golden model with this cache format. Vulkan devices have no AURA codes.
+ * QN_TEST_MODEL: models with this text in their names alone, on devices that take minutes for all. */
 static inline bool device_runs(const char *device, const char *model, const char *kv)
 {
     const char *only = getenv("QN_TEST_MODEL");
     if (only && !strstr(model, only))
         return false;
-    return !is_vulkan(device) || (!strcmp(kv, "f16") && !strstr(model, "qwen35"));
+    return !is_vulkan(device) || !strcmp(kv, "f16");
 }
 
 /* Returns whether a row has the same bits in a step of any other rows. */

@@ -1,7 +1,7 @@
 /* Conversion of recurrent states between f32 and the engine's two planes (gpu/state_planes.h), in
  * place: both forms have the same size. */
-#ifndef QN_CHECK_CUDA_STATES_H
-#define QN_CHECK_CUDA_STATES_H
+#ifndef QN_CHECK_DELTA_STATES_H
+#define QN_CHECK_DELTA_STATES_H
 
 #include "check.h"
 
