@@ -123,18 +123,25 @@ static void run_commands(void *context)
     qn_assert_ok(qn_vk_run(device.vk, &device.commands));
 }
 
-void qn_vk_bench_launch(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
-                        const void *args)
+void qn_vk_bench_launches(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
+                          const void *args, size_t n_args)
 {
-    enum { LAUNCHES = 20 };
+    enum { LAUNCHES = 100 };
+    const size_t stride = launch.shader->args_bytes;
     const char *name = qn_text("%s, %d launches", shape, LAUNCHES);
     if (!qn_bench_selected(name))
         return;
     qn_assert_ok(qn_vk_begin(device.vk, &device.commands));
-    for (int i = 0; i < LAUNCHES; i++) {
-        qn_assert_ok(qn_vk_dispatch(device.vk, &device.commands, &launch, args));
+    for (size_t i = 0; i < LAUNCHES; i++) {
+        qn_assert_ok(qn_vk_dispatch(device.vk, &device.commands, &launch, (const char *)args + i % n_args * stride));
         qn_vk_barrier(device.vk, &device.commands);
     }
     qn_assert_ok(qn_vk_end(device.vk, &device.commands));
     qn_bench(op, "vulkan", name, LAUNCHES * units, unit, run_commands, NULL);
+}
+
+void qn_vk_bench_launch(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
+                        const void *args)
+{
+    qn_vk_bench_launches(op, shape, units, unit, launch, args, 1);
 }

@@ -28,9 +28,11 @@ const qn_vk_info *qn_vk_device_info(void);
 void qn_vk_poison(const qn_vk_array *array, size_t at, size_t bytes);
 
 /* qn_vk_bench_launch - times a launch, which processes `units` of `unit`: many in a run of commands, each after the one
- * before. */
+ * before. qn_vk_bench_launches - with n_args arguments in turn. */
 void qn_vk_bench_launch(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
                         const void *args);
+void qn_vk_bench_launches(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
+                          const void *args, size_t n_args);
 
 /* qn_vk_launch_now - runs a launch and waits for it. */
 void qn_vk_launch_now(qn_vk_launch launch, const void *args);

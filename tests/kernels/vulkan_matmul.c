@@ -188,12 +188,57 @@ static void check(const struct matrices *m)
     qn_release();
 }
 
+/* ---- Speed ---- */
+
+/* A matrix in many copies, so that none is found in a cache. */
+static void bench_matrix(const qn_type_info *type, size_t n_cols, size_t n_rows, size_t n_tokens)
+{
+    enum { MAX_COPIES = 16, CACHE_BYTES = 200 << 20 };
+    const qn_vk_format format = qn_vk_format_of(type);
+    const size_t tiles = (n_rows + QN_VK_TILE_ROWS - 1) / QN_VK_TILE_ROWS,
+                 codes = tiles * QN_VK_TILE_ROWS * qn_vk_code_words(&format, n_cols) * sizeof(uint32_t),
+                 scales = tiles * QN_VK_TILE_ROWS * qn_vk_scale_words(&format, n_cols) * sizeof(uint32_t),
+                 fitting = CACHE_BYTES / (codes + scales), copies = fitting < MAX_COPIES ? fitting + 1 : MAX_COPIES;
+    qn_vk_matmul_args args[MAX_COPIES];
+    const qn_vk_array *acts = qn_vk_new_array(n_tokens * qn_vk_act_row_bytes(n_cols, 1)),
+                      *out = qn_vk_new_array(n_tokens * n_rows * sizeof(float));
+    for (size_t i = 0; i < copies; i++) {
+        const uint64_t at = qn_vk_new_array(codes + scales)->at;
+        args[i] = (qn_vk_matmul_args){ .codes = at,
+                                       .scales = at + codes,
+                                       .acts = acts->at,
+                                       .outs = { out->at },
+                                       .first_tiles = { 0, UINT32_MAX, UINT32_MAX, UINT32_MAX },
+                                       .n_rows = { (uint32_t)n_rows },
+                                       .strides = { (uint32_t)n_rows },
+                                       .n_cols = (uint32_t)n_cols,
+                                       .n_tokens = (uint32_t)n_tokens,
+                                       .n_tiles = (uint32_t)tiles };
+    }
+    qn_vk_bench_launches("matmul", qn_text("%s %zu x %zu, %zu tokens", type->name, n_cols, n_rows, n_tokens),
+                       n_tokens > 8 ? 2.0 * (double)(n_rows * n_cols * n_tokens) : (double)(codes + scales),
+                       n_tokens > 8 ? "FLOP" : "B",
+                       qn_vk_matmul(&format, &qn_vk_device_info()->features, 1, n_cols, tiles, n_tokens), args, copies);
+    qn_release();
+}
+
+static void bench_all(void)
+{
+    static const size_t shapes[][2] = { { 4096, 4096 },  { 4096, 24576 },  { 12288, 4096 },
+                                        { 5120, 34816 }, { 17408, 5120 } };
+    static const size_t tokens[] = { 1, 8, 32, 512 };
+    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0 };
+    for (size_t t = 0; t < QN_LENGTH(types); t++)
+        for (size_t s = 0; s < QN_LENGTH(shapes); s++)
+            for (size_t n = 0; n < QN_LENGTH(tokens); n++)
+                bench_matrix(qn_type_find(types[t]), shapes[s][0], shapes[s][1], tokens[n]);
+}
+
 void qn_check_vulkan_matmul(bool bench)
 {
     static const size_t tokens[] = { 1, 2, 8, MAX_TOKENS };
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
-    (void)bench;
     qn_random_seed(2);
     for (size_t i = 0; i < n_types; i++) {
         const size_t unit = types[i].block_weights;
@@ -214,4 +259,6 @@ void qn_check_vulkan_matmul(bool bench)
     /* More tiles than a dimension of the grid has groups. */
     check(&(struct matrices){
         .type = qn_type_find(QN_TYPE_Q1_0), .n = 1, .n_rows = { 4 * 32768 + 5 }, .n_cols = 128, .n_tokens = 1, .planes = 1 });
+    if (bench)
+        bench_all();
 }
