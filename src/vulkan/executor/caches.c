@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+enum { TABLE_ALIGN = 256 };
+
 /* ---- Page tables: mapped memory that the device reads ---- */
 
 static void lock_tables(void *context)
@@ -83,54 +85,153 @@ static qn_status copy_item(void *context, uint64_t to, uint64_t from, size_t byt
 
 /* ---- The pool ---- */
 
-static qn_status fill_pool(qn_vk_caches *c, const qn_kv_format *format)
+static qn_status fill_pool(qn_vk_caches *c)
 {
-    enum { CLASSES = 3 /* pages, states, open chunks */ };
+    /* States, open chunks; pages of fp16; of each other format, pages and fp16 pages. */
+    enum { MAX_FORMATS_OF_CODES = 8, MAX_CLASSES = 3 + 2 * MAX_FORMATS_OF_CODES };
     const uint64_t has = qn_vk_get_info(c->common->vk)->memory_bytes, weights = c->weights->bytes;
     const uint64_t budget =
         c->common->memory_limit ? c->common->memory_limit : qn_gpu_pool_budget(has > weights ? has - weights : 0);
     qn_pool_memory memory;
-    QN_TRY(qn_vk_pool_memory_open(c->common->vk, budget, CLASSES, &c->memory, &memory));
+    QN_TRY(qn_vk_pool_memory_open(c->common->vk, budget, MAX_CLASSES, &c->memory, &memory));
     QN_TRY(qn_pool_create(&memory, budget, qn_gpu_pool_idle(budget), &c->pool));
-    QN_TRY(qn_gpu_format_init(c->common->plan, format, c->slots, &c->f16));
-    c->f16.cache = (qn_cache){ .max_dropped = QN_GDN_DROPPED_ROWS,
-                               .copy = copy_item,
-                               .copy_out = read_item,
-                               .copy_in = write_item,
-                               .context = c };
-    QN_TRY(qn_gpu_add_states(c->pool, c->common->plan, &c->f16.cache.states, &c->f16.cache.open_chunks));
-    return qn_gpu_format_add_pages(c->pool, &c->f16);
+    return qn_gpu_add_states(c->pool, c->common->plan, &c->states, &c->open_chunks);
 }
 
 static void free_pool(qn_vk_caches *c)
 {
     qn_pool_free(c->pool);
     qn_vk_pool_memory_close(&c->memory);
-    qn_gpu_format_free(&c->f16);
     c->pool = NULL;
-    c->f16 = (qn_gpu_format){ 0 };
+    c->states = c->open_chunks = NULL;
 }
 
-static qn_status create_pool(qn_vk_caches *c, const qn_kv_format *format)
+static qn_status create_pool(qn_vk_caches *c)
 {
-    const qn_status status = c->pool ? QN_OK : fill_pool(c, format);
+    const qn_status status = c->pool ? QN_OK : fill_pool(c);
     if (status != QN_OK)
         free_pool(c);
+    return status;
+}
+
+/* ---- Formats ---- */
+
+/* Appends floats at *used; `host` NULL: only counts. Returns their address. */
+static uint64_t add_table(const qn_vk_cache_format *f, uint8_t *host, size_t *used, const float *table, size_t count)
+{
+    const uint64_t address = table ? f->tables.address + *used : 0;
+    if (host && table)
+        memcpy(host + *used, table, count * sizeof *table);
+    *used += table ? qn_round_up(count * sizeof *table, TABLE_ALIGN) : 0;
+    return address;
+}
+
+static qn_vk_rotation add_rotation(const qn_vk_cache_format *f, uint8_t *host, size_t *used, const qn_aura_codec *codec)
+{
+    const size_t square = codec->dim * codec->dim;
+    return (qn_vk_rotation){ .signs = add_table(f, host, used, codec->signs, codec->dim),
+                             .forward = add_table(f, host, used, codec->signs ? NULL : codec->transpose, square),
+                             .inverse = add_table(f, host, used, codec->signs ? NULL : codec->rotation, square),
+                             .factor = qn_hadamard_scale(codec->dim) };
+}
+
+static size_t add_tables(qn_vk_cache_format *f, uint8_t *host)
+{
+    size_t used = sizeof(qn_vk_levels);
+    f->levels = f->tables.address;
+    f->key_rotation = add_rotation(f, host, &used, f->base.aura.keys);
+    f->value_rotation = add_rotation(f, host, &used, f->base.aura.values);
+    return used;
+}
+
+static void fill_levels(const qn_aura_codec *codec, float *boundaries, float *codebook)
+{
+    const size_t n = (size_t)1 << codec->bits;
+    memcpy(boundaries, codec->boundaries, (n - 1) * sizeof *boundaries);
+    memcpy(codebook, codec->codebook, n * sizeof *codebook);
+}
+
+static qn_status create_tables(qn_vk_cache_format *f, qn_vk *vk)
+{
+    const size_t bytes = add_tables(f, NULL);
+    uint8_t *host;
+    QN_TRY(qn_vk_alloc(vk, bytes, QN_VK_ON_DEVICE, "codebooks", &f->tables));
+    QN_TRY(qn_alloc(&host, bytes, 1, "codebooks"));
+    qn_vk_levels *levels = (qn_vk_levels *)(void *)host;
+    fill_levels(f->base.aura.keys, levels->keys.boundaries, levels->keys.codebook);
+    fill_levels(f->base.aura.values, levels->values.boundaries, levels->values.codebook);
+    (void)add_tables(f, host);
+    const qn_status status = qn_vk_write(vk, &f->tables, 0, host, bytes);
+    qn_free(host);
+    return status;
+}
+
+static void free_format(qn_vk_cache_format *f, qn_vk *vk)
+{
+    qn_vk_free(vk, &f->tables);
+    qn_gpu_format_free(&f->base);
+    qn_free(f);
+}
+
+/* Classes are added last: no later step can fail. */
+static qn_status create_format(qn_vk_caches *c, const qn_kv_format *format, qn_vk_cache_format *f)
+{
+    if (format->is_f32)
+        return qn_fail(QN_ERR_UNSUPPORTED, "cache format '%s' is not supported by Vulkan devices, only by the CPU",
+                       format->name);
+    if (format->key_bits)
+        f->codes = (qn_vk_codes){ format->key_bits, format->value_bits };
+    QN_TRY(qn_gpu_format_init(c->common->plan, format, c->slots, &f->base));
+    f->base.cache = (qn_cache){ .states = c->states,
+                                .open_chunks = c->open_chunks,
+                                .max_dropped = QN_GDN_DROPPED_ROWS,
+                                .copy = copy_item,
+                                .copy_out = read_item,
+                                .copy_in = write_item,
+                                .context = c };
+    if (f->base.aura.keys)
+        QN_TRY(create_tables(f, c->common->vk));
+    return qn_gpu_format_add_pages(c->pool, &f->base);
+}
+
+static qn_status add_format(qn_vk_caches *c, const qn_kv_format *format, qn_vk_cache_format **out)
+{
+    qn_vk_cache_format *f;
+    QN_TRY(create_pool(c));
+    QN_TRY(qn_alloc(&f, 1, sizeof *f, "session"));
+    *f = (qn_vk_cache_format){ .codes = { QN_VK_F16_BITS, QN_VK_F16_BITS } };
+    const qn_status status = create_format(c, format, f);
+    if (status != QN_OK) {
+        free_format(f, c->common->vk);
+        return status;
+    }
+    f->next = c->formats;
+    *out = c->formats = f;
+    return QN_OK;
+}
+
+/* Finds a format; the first call for it creates it. */
+static qn_status find_format(qn_vk_caches *c, const qn_kv_format *format, qn_vk_cache_format **out)
+{
+    qn_status status = QN_OK;
+    pthread_mutex_lock(&c->lock);
+    qn_vk_cache_format *f = c->formats;
+    while (f && f->base.format != format)
+        f = f->next;
+    *out = f;
+    if (!f)
+        status = add_format(c, format, out);
+    pthread_mutex_unlock(&c->lock);
     return status;
 }
 
 qn_status qn_vk_memory_create(qn_vk_caches *c, const qn_memory_params *params, qn_memory **out)
 {
     const qn_gpu_copies copies = { .context = c, .read = read_item, .write = write_item };
+    qn_vk_cache_format *format;
     *out = NULL;
-    if (params->format->is_f32 || params->format->key_bits)
-        return qn_fail(QN_ERR_UNSUPPORTED, "cache format '%s' is not supported by Vulkan devices, only f16",
-                       params->format->name);
-    pthread_mutex_lock(&c->lock);
-    const qn_status status = create_pool(c, params->format);
-    pthread_mutex_unlock(&c->lock);
-    QN_TRY(status);
-    return qn_gpu_memory_create(&c->f16, &c->kept_tables, &copies, params->n_ctx, out);
+    QN_TRY(find_format(c, params->format, &format));
+    return qn_gpu_memory_create(&format->base, &c->kept_tables, &copies, params->n_ctx, out);
 }
 
 /* ---- Creation ---- */
@@ -165,6 +266,10 @@ void qn_vk_caches_free(qn_vk_caches *c)
         return;
     qn_gpu_kept_tables_free(&c->kept_tables);
     free_pool(c);
+    for (qn_vk_cache_format *f = c->formats, *next; f; f = next) {
+        next = f->next;
+        free_format(f, c->common->vk);
+    }
     qn_free(c->slots);
     pthread_mutex_destroy(&c->lock);
     pthread_mutex_destroy(&c->tables_lock);

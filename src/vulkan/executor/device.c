@@ -30,15 +30,16 @@ static void device_free(qn_device *device)
 static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_positions)
 {
     qn_vk_model *model = (qn_vk_model *)device;
-    (void)max_positions; /* no buffer depends on it */
-    if (max_rows <= model->workspace.max_rows)
+    const qn_vk_workspace *w = &model->workspace;
+    if (max_rows <= w->max_rows && max_positions <= w->max_positions)
         return QN_OK;
-    max_rows = qn_gpu_bucket(max_rows);
+    max_rows = qn_gpu_bucket(max_rows < w->max_rows ? w->max_rows : max_rows);
     if (max_rows > QN_VK_MAX_ROWS)
         return qn_fail(QN_ERR_UNSUPPORTED, "step: %zu rows, at most %d are supported by Vulkan devices", max_rows,
                        QN_VK_MAX_ROWS);
-    memset(model->is_recorded, 0, sizeof model->is_recorded); /* they have addresses of the old workspace */
-    return qn_vk_workspace_reserve(&model->workspace, max_rows);
+    memset(model->recorded, 0, sizeof model->recorded); /* they have addresses of the old workspace */
+    return qn_vk_workspace_reserve(&model->workspace, max_rows,
+                                   max_positions < w->max_positions ? w->max_positions : max_positions);
 }
 
 static qn_status device_memory_new(qn_device *device, const qn_memory_params *params, qn_memory **out)

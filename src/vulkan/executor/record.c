@@ -2,6 +2,7 @@
 #include "vulkan/executor/record.h"
 
 #include "vulkan/executor/activations.h"
+#include "vulkan/executor/attention.h"
 #include "vulkan/executor/recurrent.h"
 
 /* ---- What is supported ---- */
@@ -132,64 +133,6 @@ static qn_status record_matmul(const qn_vk_recording *r, const qn_op *op, size_t
     return QN_OK;
 }
 
-static qn_status record_store(const qn_vk_recording *r, const qn_op *op)
-{
-    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
-    const qn_op_addresses *vectors = &op_of(r, op)->vectors;
-    const qn_gpu_layer_cache cache = qn_gpu_layer_cache_of(&r->caches->f16, (size_t)op->layer);
-    qn_vk_rope_args rope = { .x = buffer(r, op->qk_norm_rope_store.queries),
-                             .y = buffer(r, op->qk_norm_rope_store.out),
-                             .bias = vectors->qk_norm_rope_store.q_bias,
-                             .weight = vectors->qk_norm_rope_store.q_norm,
-                             .angles = input(r, r->workspace->angles_at),
-                             .stride = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
-                             .dim = (uint32_t)h->head_dim,
-                             .n_rot = (uint32_t)h->n_rot,
-                             .is_interleaved = h->rope == QN_ROPE_TYPE_NORM,
-                             .eps = op->qk_norm_rope_store.eps,
-                             .scale = h->scale };
-    QN_TRY(dispatch(r, qn_vk_rope(r->n, h->n_heads), &rope));
-    rope.x = rope.y = buffer(r, op->qk_norm_rope_store.keys);
-    rope.stride = rope.dim;
-    rope.bias = vectors->qk_norm_rope_store.k_bias;
-    rope.weight = vectors->qk_norm_rope_store.k_norm;
-    rope.scale = 1;
-    QN_TRY(dispatch(r, qn_vk_rope(r->n, h->n_kv_heads), &rope));
-    qn_vk_barrier(r->common->vk, r->commands);
-    const qn_vk_store_args store = { .keys = rope.y,
-                                     .values = buffer(r, op->qk_norm_rope_store.values),
-                                     .value_bias = vectors->qk_norm_rope_store.v_bias,
-                                     .tables = input(r, r->inputs.kv_tables),
-                                     .positions = input(r, r->inputs.positions),
-                                     .sequences = input(r, r->inputs.sequences),
-                                     .granules = r->caches->memory.table.address,
-                                     .shift = r->caches->memory.shift,
-                                     .dim = (uint32_t)h->head_dim,
-                                     .key_at = (uint32_t)cache.keys,
-                                     .value_at = (uint32_t)cache.values,
-                                     .head_bytes = (uint32_t)cache.key_head };
-    return dispatch(r, qn_vk_store(r->n, h->n_kv_heads), &store);
-}
-
-static qn_status record_attention(const qn_vk_recording *r, const qn_op *op)
-{
-    const qn_attention_shape *h = &op->attention.shape;
-    const qn_gpu_layer_cache cache = qn_gpu_layer_cache_of(&r->caches->f16, (size_t)op->layer);
-    const qn_vk_attention_args args = { .queries = buffer(r, op->attention.queries),
-                                        .y = buffer(r, op->attention.out),
-                                        .tables = input(r, r->inputs.kv_tables),
-                                        .positions = input(r, r->inputs.positions),
-                                        .sequences = input(r, r->inputs.sequences),
-                                        .granules = r->caches->memory.table.address,
-                                        .shift = r->caches->memory.shift,
-                                        .dim = (uint32_t)h->head_dim,
-                                        .heads_per_kv = (uint32_t)(h->n_heads / h->n_kv_heads),
-                                        .key_at = (uint32_t)cache.keys,
-                                        .value_at = (uint32_t)cache.values,
-                                        .head_bytes = (uint32_t)cache.key_head };
-    return dispatch(r, qn_vk_attention(r->n, h->n_heads), &args);
-}
-
 static qn_status record_gated_norm(const qn_vk_recording *r, const qn_op *op)
 {
     QN_TRY(qn_vk_record_append(r, op));
@@ -202,8 +145,8 @@ static qn_status record_op(const qn_vk_recording *r, const qn_op *op)
     case QN_OP_EMBED: record_embeddings(r, op); break;
     case QN_OP_NORM: return qn_vk_record_acts(r, op, buffer(r, op->norm.in), 0, r->n);
     case QN_OP_MATMUL: return record_matmul(r, op, r->n);
-    case QN_OP_QK_NORM_ROPE_STORE: return record_store(r, op);
-    case QN_OP_ATTENTION: return record_attention(r, op);
+    case QN_OP_QK_NORM_ROPE_STORE: return qn_vk_record_store(r, op);
+    case QN_OP_ATTENTION: return qn_vk_record_attention(r, op);
     case QN_OP_ATTENTION_COMBINE: return qn_vk_record_acts(r, op, buffer(r, op->attention_combine.in), 0, r->n);
     case QN_OP_SWIGLU: return qn_vk_record_acts(r, op, buffer(r, op->swiglu.gate), 0, r->n);
     case QN_OP_CONV: return qn_vk_record_conv(r, op);
@@ -231,7 +174,7 @@ qn_status qn_vk_record_trunk(const qn_vk_recording *r)
         if (r->barriers[i])
             qn_vk_barrier(r->common->vk, r->commands);
     }
-    return QN_OK;
+    return qn_vk_record_quantize(r);
 }
 
 qn_status qn_vk_record_logits(const qn_vk_recording *r, bool is_listed, size_t first, size_t n)

@@ -32,11 +32,11 @@ static float *floats_at(const qn_vk_workspace *w, size_t offset)
     return (float *)(void *)(w->inputs.host + offset);
 }
 
-/* All rows are in a piece of few rows: one kernel computes the attention of all. */
+/* Whether the rows of a piece share the keys that they read: fewer have no more than a few pages to read again. */
 static bool has_many(const qn_gpu_piece *piece)
 {
-    (void)piece;
-    return false;
+    enum { MANY_ROWS = 8 };
+    return piece->n >= MANY_ROWS;
 }
 
 static void fill_inputs(const struct batch *b)
@@ -78,7 +78,11 @@ static void prepare(struct batch *b, const qn_gpu_batching *batching)
                                       .workspace = &model->workspace,
                                       .barriers = model->barriers,
                                       .inputs = inputs,
+                                      .format = qn_vk_format_of_memory(model->pieces->memory),
+                                      .pieces = model->pieces,
+                                      .is_decode = b->is_decode,
                                       .n = order.n_rows,
+                                      .n_few = order.n_few,
                                       .n_sequences = order.n_pieces };
     fill_inputs(b);
 }
@@ -106,9 +110,11 @@ static qn_status run_decode(const struct batch *b)
     qn_vk_commands *commands = &model->decode[bucket];
     if (!commands->pool)
         QN_TRY(qn_vk_commands_create(model->common.vk, commands));
-    if (!model->is_recorded[bucket])
+    if (model->recorded[bucket] != b->recording.format) {
+        model->recorded[bucket] = NULL;
         QN_TRY(record(b, commands, true, 0, b->recording.n));
-    model->is_recorded[bucket] = true;
+    }
+    model->recorded[bucket] = b->recording.format;
     return qn_vk_run(model->common.vk, commands);
 }
 

@@ -15,9 +15,10 @@ typedef struct qn_vk_model {
     bool *barriers;       /* [plan->n_ops] */
     qn_gpu_piece *pieces; /* [QN_GPU_MAX_SEQUENCES] of the current batch */
     qn_vk_commands commands;
-    /* Commands of decode steps, recorded once for each bucket and the workspace. */
+    /* Commands of decode steps, recorded once for each bucket and the workspace; and the format of the caches that they
+     * were recorded for, NULL: none. */
     qn_vk_commands decode[QN_GPU_N_BUCKETS];
-    bool is_recorded[QN_GPU_N_BUCKETS];
+    const qn_vk_cache_format *recorded[QN_GPU_N_BUCKETS];
 } qn_vk_model;
 
 /* qn_vk_run_step - implements qn_device_vtable.run. */

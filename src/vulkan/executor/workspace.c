@@ -3,8 +3,9 @@
 
 #include "base/memory.h"
 #include "gpu/buckets.h"
+#include "plan/page.h"
 
-enum { ALIGN = 256 };
+enum { ALIGN = 256, MOST_PARTIAL_BYTES = 64 << 20 /* rows for which these do not suffice are computed in groups */ };
 
 static qn_status does_not_fit(size_t max_rows)
 {
@@ -57,7 +58,23 @@ static bool place_rows(qn_vk_workspace *w, size_t max_rows, uint64_t base, size_
     return fits;
 }
 
-static qn_status allocate(qn_vk_workspace *w, size_t max_rows)
+static qn_status allocate_partials(qn_vk_workspace *w, size_t max_rows, size_t max_positions)
+{
+    const qn_attention_shape *h = &w->common->plan->heads;
+    const size_t n_pages = max_positions / QN_PAGE + 1;
+    size_t row;
+    w->n_splits = n_pages < QN_VK_MAX_SPLITS ? n_pages : QN_VK_MAX_SPLITS;
+    if (!qn_mul_size(h->n_heads * w->n_splits, (h->head_dim + QN_VK_PARTIAL_EXTRA) * sizeof(float), &row))
+        return does_not_fit(max_rows);
+    if (!row)
+        return QN_OK;
+    const size_t fitting = row < MOST_PARTIAL_BYTES ? MOST_PARTIAL_BYTES / row : 1;
+    w->partial_rows = max_rows < fitting ? max_rows : fitting;
+    return qn_vk_alloc(w->common->vk, w->partial_rows * row, QN_VK_ON_DEVICE, "partial results of attention",
+                       &w->partials);
+}
+
+static qn_status allocate(qn_vk_workspace *w, size_t max_rows, size_t max_positions)
 {
     const qn_plan *plan = w->common->plan;
     qn_vk *vk = w->common->vk;
@@ -76,7 +93,9 @@ static qn_status allocate(qn_vk_workspace *w, size_t max_rows)
     if (!qn_mul_size(w->logit_rows, plan->n_vocab * sizeof(float), &bytes))
         return does_not_fit(w->logit_rows);
     QN_TRY(qn_vk_alloc(vk, bytes, QN_VK_ON_HOST, "logits", &w->logits));
+    QN_TRY(allocate_partials(w, max_rows, max_positions));
     w->max_rows = max_rows;
+    w->max_positions = max_positions;
     return QN_OK;
 }
 
@@ -85,13 +104,14 @@ static void release(qn_vk_workspace *w)
     qn_vk_free(w->common->vk, &w->rows);
     qn_vk_free(w->common->vk, &w->inputs);
     qn_vk_free(w->common->vk, &w->logits);
-    w->max_rows = 0;
+    qn_vk_free(w->common->vk, &w->partials);
+    w->max_rows = w->max_positions = 0;
 }
 
-qn_status qn_vk_workspace_reserve(qn_vk_workspace *w, size_t max_rows)
+qn_status qn_vk_workspace_reserve(qn_vk_workspace *w, size_t max_rows, size_t max_positions)
 {
     release(w);
-    const qn_status status = allocate(w, max_rows);
+    const qn_status status = allocate(w, max_rows, max_positions);
     if (status != QN_OK)
         release(w);
     return status;

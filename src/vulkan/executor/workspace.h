@@ -19,6 +19,9 @@ typedef struct qn_vk_workspace {
      * qn_vk_sequence of each piece. */
     qn_vk_buffer inputs;
     size_t angles_at, embeddings_at, sequences_at;
+    /* Of attention in splits: [partial_rows][n_heads][n_splits], for sessions of up to max_positions positions. */
+    qn_vk_buffer partials;
+    size_t max_positions, partial_rows, n_splits;
     qn_vk_buffer logits; /* mapped: [logit_rows][n_vocab] */
     size_t logit_rows;
 } qn_vk_workspace;
@@ -34,8 +37,8 @@ static inline size_t qn_vk_act_planes(const qn_plan_acts *acts)
 qn_status qn_vk_workspace_init(const qn_vk_common *common, qn_vk_workspace *workspace);
 void qn_vk_workspace_free(qn_vk_workspace *workspace);
 
-/* qn_vk_workspace_reserve - replaces the memory by that for steps of max_rows rows, at most QN_VK_MAX_ROWS. After an
- * error there is none. */
-qn_status qn_vk_workspace_reserve(qn_vk_workspace *workspace, size_t max_rows);
+/* qn_vk_workspace_reserve - replaces the memory by that for steps of max_rows rows, at most QN_VK_MAX_ROWS, of sessions
+ * of max_positions positions. After an error there is none. */
+qn_status qn_vk_workspace_reserve(qn_vk_workspace *workspace, size_t max_rows, size_t max_positions);
 
 #endif

@@ -1,84 +1,442 @@
 #version 450
-/* Attention of a head of a row over its sequence, page by page with an online softmax: a workgroup for each. A lane has
- * the score of a key, then columns of the values. */
+/* Attention of a tile of queries, page by page with an online softmax: queries of one KV head whose positions are in one
+ * page, so that a workgroup reads the keys and values of a page once for all of them. A lane has a key, then columns of
+ * the values. The arithmetic of a query does not depend on the others of its tile.
+ *
+ * Splits: a workgroup has a tile of the query heads of a row, and one split of the pages; it writes a partial, which
+ * combine.comp merges. Else a workgroup has rows of a piece and all splits, and writes results.
+ *
+ * In a cache of codes page 0 and the page of the query's position are fp16; all is in the rotated basis, and codes of
+ * keys lack the mean of page 0's keys (docs/internals/caches.md). */
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 #include "pages.glsl"
+#include "splits.glsl"
 
-#define MAX_HEAD 512 /* QN_VK_MAX_HEAD */
-#define MAX_PAIRS (MAX_HEAD / 2 / LANES)
+#define F16 16
+
+layout(constant_id = 0) const uint DIM = 64;
+layout(constant_id = 1) const uint QUERIES = 4; /* of a tile, at most 8 */
+layout(constant_id = 2) const uint KEY_BITS = F16;
+layout(constant_id = 3) const uint VALUE_BITS = F16;
+layout(constant_id = 4) const uint HAS_SPLITS = 1;
+const uint PAIRS = (DIM / 2 + LANES - 1) / LANES; /* of dimensions, of a lane */
 
 layout(push_constant) uniform Args {
-    uvec2 queries, y;                   /* [rows][heads][dim] */
-    uvec2 tables, positions, sequences; /* of the step's inputs */
+    uvec2 queries, y;                   /* [rows][heads][dim]; y: with splits, partials from row `row` on */
+    uvec2 tables, f16_tables;           /* of the step's inputs; without codes both are the same */
+    uvec2 positions, sequences;         /* likewise, with splits */
     uvec2 granules;
+    uvec2 levels;                       /* qn_vk_levels */
     uint shift;
-    uint dim, heads_per_kv;
-    uint key_at, value_at, head_bytes; /* of the layer in a page; of a head's rows */
+    uint heads_per_kv, n_heads;
+    uint key_at, value_at, key_scales_at, value_scales_at; /* of the layer in a page of codes */
+    uint f16_key_at, f16_value_at, means_at;               /* of the layer in an fp16 page */
+    uint row;                                              /* the first */
+    uint n_rows, position, sequence;                       /* without splits: of the piece */
+    uint n_splits;                                         /* of the partials of a head */
 };
 
-shared float query[MAX_HEAD];
-shared float weights[PAGE];
+const uint TEAM = 8; /* lanes that have a query's scores */
 
-float score_of(uvec2 page, uint at)
+shared vec4 tile[QUERIES * DIM / 4];
+shared uint query_at[QUERIES]; /* row * n_heads + head */
+shared uint visible[QUERIES];  /* positions of the page of the query's own position */
+shared float scores[QUERIES * PAGE];
+shared float weights[PAGE * QUERIES]; /* times the scales of values */
+shared float value_scales[PAGE], team_sums[LANES];
+shared float maxima[QUERIES], totals[QUERIES], kept[QUERIES], mean_scores[QUERIES];
+shared float all_maxima[QUERIES], all_totals[QUERIES]; /* of all splits so far */
+shared float codebooks[512];                           /* of keys, then of values from 256 on */
+
+vec2 sums[PAIRS * QUERIES], all_sums[PAIRS * QUERIES];
+
+/* ---- Rows of keys and values ---- */
+
+uint row_words(uint bits)
 {
-    precise float sum = 0;
-    for (uint i = 0; i < dim; i += 8) {
-        const uvec4 words = UVec4s(address_in_pool(granules, shift, advance(page, 1, at + 2 * i))).at[0];
-        for (uint j = 0; j < 4; j++) {
-            const vec2 key = halves_to_floats(words[j]);
-            sum += key.x * query[i + 2 * j];
-            sum += key.y * query[i + 2 * j + 1];
+    return (DIM * bits + 31) / 32;
+}
+
+/* The words of a key that a lane reads at a time. */
+uint unit_words(uint bits)
+{
+    return bits == 3 || bits == 6 ? 3 : DIM * bits % 128 == 0 ? 4 : 1;
+}
+
+uint word_at(Place rows, uint offset)
+{
+    return Words(address_at(rows, offset)).at[0];
+}
+
+uvec4 load_unit(Place rows, uint row, uint word, uint bits)
+{
+    const uint end = row_words(bits), at = 4 * (row * end + word);
+    if (unit_words(bits) == 4)
+        return UVec4s(address_at(rows, at)).at[0];
+    uvec4 unit = uvec4(word_at(rows, at), 0, 0, 0);
+    if (unit_words(bits) == 3) {
+        unit.y = word + 1 < end ? word_at(rows, at + 4) : 0;
+        unit.z = word + 2 < end ? word_at(rows, at + 8) : 0;
+    }
+    return unit;
+}
+
+float value_of(uvec4 unit, uint i, uint bits, uint codebook)
+{
+    const uint at = i * bits, word = at / 32, shift_ = at % 32;
+    uint code = unit[word] >> shift_;
+    if (shift_ + bits > 32)
+        code |= unit[word + 1] << 32 - shift_;
+    return codebooks[codebook + (code & (1u << bits) - 1)];
+}
+
+/* Values [4i, 4i + 4) of a unit. */
+vec4 quad_of(uvec4 unit, uint i, uint bits, uint codebook)
+{
+    if (bits == F16)
+        return vec4(halves_to_floats(unit[2 * i]), halves_to_floats(unit[2 * i + 1]));
+    return vec4(value_of(unit, 4 * i, bits, codebook), value_of(unit, 4 * i + 1, bits, codebook),
+                value_of(unit, 4 * i + 2, bits, codebook), value_of(unit, 4 * i + 3, bits, codebook));
+}
+
+/* Values 2 * pair and 2 * pair + 1 of a row. */
+vec2 pair_of(Place rows, uint row, uint pair, uint bits, uint codebook)
+{
+    const uint at = 4 * row * row_words(bits);
+    if (bits == F16)
+        return halves_to_floats(word_at(rows, at + 4 * pair));
+    const uint bit = 2 * pair * bits, word = bit / 32, shift_ = bit % 32, mask = (1u << bits) - 1;
+    uint codes = word_at(rows, at + 4 * word) >> shift_;
+    if (shift_ + 2 * bits > 32)
+        codes |= word_at(rows, at + 4 * word + 4) << 32 - shift_;
+    return vec2(codebooks[codebook + (codes & mask)], codebooks[codebook + (codes >> bits & mask)]);
+}
+
+/* ---- A page ---- */
+
+struct Page {
+    Place keys, values;
+    uvec2 key_scales, value_scales; /* of codes: addresses of the lane's */
+    uint n;                         /* positions that a query of the tile attends to */
+};
+
+/* The scores of the lane's key. */
+void write_scores(Page page, uint bits, bool is_own)
+{
+    const uint lane = gl_LocalInvocationIndex;
+    precise float dots[QUERIES];
+    for (uint q = 0; q < QUERIES; q++)
+        dots[q] = 0;
+    const uint step = unit_words(bits), quads = step * 32 / bits / 4;
+    for (uint word = 0, first = 0; word < row_words(bits); word += step, first += quads) {
+        const uvec4 unit = load_unit(page.keys, lane, word, bits);
+        for (uint i = 0; i < quads; i++) {
+            if (4 * (first + i) >= DIM)
+                break;
+            const vec4 key = quad_of(unit, i, bits, 0);
+            for (uint q = 0; q < QUERIES; q++) {
+                const vec4 x = tile[q * (DIM / 4) + first + i];
+                precise float dot_ = dots[q] + key.x * x.x;
+                dot_ += key.y * x.y;
+                dot_ += key.z * x.z;
+                dot_ += key.w * x.w;
+                dots[q] = dot_;
+            }
         }
     }
-    return sum;
+    const bool has_codes = bits != F16;
+    const float scale = has_codes ? Floats(page.key_scales).at[0] : 1.0;
+    value_scales[lane] = has_codes ? Floats(page.value_scales).at[0] : 1.0;
+    for (uint q = 0; q < QUERIES; q++) {
+        precise const float score = has_codes ? dots[q] * scale + mean_scores[q] : dots[q];
+        scores[q * PAGE + lane] = is_own && lane >= visible[q] ? LOWEST : score;
+    }
+    barrier();
+}
+
+/* Weights of the page's keys, by TEAM lanes for each query. */
+void write_weights()
+{
+    const uint lane = gl_LocalInvocationIndex, q = lane / TEAM, of_team = lane % TEAM;
+    float most = LOWEST, before = LOWEST;
+    precise float sum = 0;
+    if (q < QUERIES) {
+        for (uint i = 0; i < PAGE / TEAM; i++)
+            most = max(most, scores[q * PAGE + i * TEAM + of_team]);
+        before = maxima[q];
+    }
+    lanes[lane] = most;
+    barrier();
+    if (q < QUERIES) {
+        most = before;
+        for (uint i = 0; i < TEAM; i++)
+            most = max(most, lanes[q * TEAM + i]);
+        for (uint i = 0; i < PAGE / TEAM; i++) {
+            const uint key = i * TEAM + of_team;
+            precise const float difference = scores[q * PAGE + key] - most, weight = exp_of(difference);
+            precise const float scaled = weight * value_scales[key];
+            sum += weight;
+            weights[key * QUERIES + q] = scaled;
+        }
+        team_sums[lane] = sum;
+    }
+    barrier();
+    if (q < QUERIES && of_team == 0) {
+        precise const float difference = before - most, factor = exp_of(difference);
+        sum = team_sums[lane];
+        for (uint i = 1; i < TEAM; i++)
+            sum += team_sums[lane + i];
+        precise const float total = totals[q] * factor + sum;
+        totals[q] = total;
+        kept[q] = factor;
+        maxima[q] = most;
+    }
+    barrier();
+}
+
+/* The weights of keys from n on are 0. */
+void add_values(Page page, uint bits)
+{
+    for (uint i = 0; i < PAIRS; i++) {
+        const uint pair = i * LANES + gl_LocalInvocationIndex;
+        if (pair >= DIM / 2)
+            break;
+        for (uint q = 0; q < QUERIES; q++) {
+            precise const vec2 sum = sums[i * QUERIES + q] * kept[q];
+            sums[i * QUERIES + q] = sum;
+        }
+        for (uint key = 0; key < page.n; key += 4) {
+            const vec2 a = pair_of(page.values, key, pair, bits, 256), b = pair_of(page.values, key + 1, pair, bits, 256),
+                       c = pair_of(page.values, key + 2, pair, bits, 256),
+                       d = pair_of(page.values, key + 3, pair, bits, 256);
+            for (uint q = 0; q < QUERIES; q++) {
+                precise vec2 sum = sums[i * QUERIES + q] + weights[key * QUERIES + q] * a;
+                sum += weights[(key + 1) * QUERIES + q] * b;
+                sum += weights[(key + 2) * QUERIES + q] * c;
+                sum += weights[(key + 3) * QUERIES + q] * d;
+                sums[i * QUERIES + q] = sum;
+            }
+        }
+    }
+}
+
+/* ---- Tiles ---- */
+
+uint kv_head, own_page, tile_positions, sequence_of_tile; /* tile_positions: of the own page */
+
+uvec2 page_entry(uvec2 of_step, uint page)
+{
+    return Addresses(Addresses(of_step).at[sequence_of_tile]).at[page];
+}
+
+Page f16_page(uint index)
+{
+    const uint bytes = PAGE * DIM * 2;
+    const uvec2 at = page_entry(f16_tables, index);
+    Page page;
+    page.keys = place_of(granules, shift, advance(at, 1, f16_key_at + kv_head * bytes), bytes);
+    page.values = place_of(granules, shift, advance(at, 1, f16_value_at + kv_head * bytes), bytes);
+    page.key_scales = page.value_scales = uvec2(0);
+    page.n = index == own_page ? tile_positions : PAGE;
+    return page;
+}
+
+Page page_of_codes(uint index)
+{
+    const uint key_bytes = PAGE * 4 * row_words(KEY_BITS), value_bytes = PAGE * 4 * row_words(VALUE_BITS),
+               scale = (kv_head * PAGE + gl_LocalInvocationIndex) * 4;
+    const uvec2 at = page_entry(tables, index);
+    Page page;
+    page.keys = place_of(granules, shift, advance(at, 1, key_at + kv_head * key_bytes), key_bytes);
+    page.values = place_of(granules, shift, advance(at, 1, value_at + kv_head * value_bytes), value_bytes);
+    page.key_scales = address_in_pool(granules, shift, advance(at, 1, key_scales_at + scale));
+    page.value_scales = address_in_pool(granules, shift, advance(at, 1, value_scales_at + scale));
+    page.n = PAGE;
+    return page;
+}
+
+void add_page(uint index)
+{
+    if (KEY_BITS == F16 || index == 0 || index == own_page) {
+        const Page page = f16_page(index);
+        write_scores(page, F16, index == own_page);
+        write_weights();
+        add_values(page, F16);
+    } else {
+        const Page page = page_of_codes(index);
+        write_scores(page, KEY_BITS, false);
+        write_weights();
+        add_values(page, VALUE_BITS);
+    }
+}
+
+/* Sets the tile, whose query q is query first + q of n: heads_per_kv of each row. */
+void begin_tile(uint first, uint n, uint first_row, uint first_visible)
+{
+    const uint lane = gl_LocalInvocationIndex;
+    for (uint i = lane; i < QUERIES * DIM / 4; i += LANES) {
+        const uint q = first + i / (DIM / 4), from_row = first_row + q / heads_per_kv,
+                   h = kv_head * heads_per_kv + q % heads_per_kv;
+        vec4 x = vec4(0);
+        if (q < n)
+            x = Vec4s(advance(queries, from_row * n_heads + h, 4 * DIM)).at[i % (DIM / 4)];
+        tile[i] = x;
+    }
+    if (lane < QUERIES) {
+        const uint q = min(first + lane, n - 1);
+        query_at[lane] = (first_row + q / heads_per_kv) * n_heads + kv_head * heads_per_kv + q % heads_per_kv;
+        visible[lane] = first_visible + q / heads_per_kv;
+        all_maxima[lane] = maxima[lane] = LOWEST;
+        all_totals[lane] = totals[lane] = 0;
+    }
+    for (uint i = 0; i < PAIRS * QUERIES; i++)
+        sums[i] = all_sums[i] = vec2(0);
+    if (KEY_BITS != F16)
+        for (uint i = lane; i < 256; i += LANES) {
+            codebooks[i] = Floats(levels).at[256 + i];
+            codebooks[256 + i] = Floats(levels).at[768 + i];
+        }
+    barrier();
+    tile_positions = visible[QUERIES - 1]; /* the most */
+}
+
+/* The scores of the queries with the mean of page 0's keys. */
+void begin_codes()
+{
+    const uint lane = gl_LocalInvocationIndex, q = lane / TEAM, of_team = lane % TEAM;
+    const uvec2 at = advance(page_entry(f16_tables, 0), 1, means_at + kv_head * DIM * 4);
+    precise float sum = 0;
+    for (uint i = of_team; i < DIM / 4 && q < QUERIES; i += TEAM) {
+        const vec4 mean = Vec4s(address_in_pool(granules, shift, advance(at, i, 16))).at[0], x = tile[q * (DIM / 4) + i];
+        sum += mean.x * x.x;
+        sum += mean.y * x.y;
+        sum += mean.z * x.z;
+        sum += mean.w * x.w;
+    }
+    team_sums[lane] = sum;
+    barrier();
+    if (q < QUERIES && of_team == 0) {
+        for (uint i = 1; i < TEAM; i++)
+            sum += team_sums[lane + i];
+        mean_scores[q] = sum;
+    }
+    barrier();
+}
+
+void write_partial(uint n, uint split)
+{
+    const uint lane = gl_LocalInvocationIndex;
+    for (uint q = 0; q < n; q++) {
+        const uvec2 to = advance(y, (query_at[q] - row * n_heads) * n_splits + split, 4 * (DIM + PARTIAL_EXTRA));
+        for (uint i = 0; i < PAIRS; i++) {
+            const uint pair = i * LANES + lane;
+            if (pair >= DIM / 2)
+                break;
+            Floats(to).at[2 * pair] = sums[i * QUERIES + q].x;
+            Floats(to).at[2 * pair + 1] = sums[i * QUERIES + q].y;
+        }
+        if (lane == 0) {
+            Floats(to).at[DIM] = maxima[q];
+            Floats(to).at[DIM + 1] = totals[q];
+        }
+    }
+}
+
+/* Merges the split, and begins the next one. */
+void merge_split()
+{
+    const uint lane = gl_LocalInvocationIndex;
+    for (uint q = 0; q < QUERIES; q++) {
+        const vec2 factors = merge_factors(all_maxima[q], maxima[q]);
+        for (uint i = 0; i < PAIRS; i++) {
+            precise const vec2 sum = all_sums[i * QUERIES + q] * factors.x + sums[i * QUERIES + q] * factors.y;
+            all_sums[i * QUERIES + q] = sum;
+            sums[i * QUERIES + q] = vec2(0);
+        }
+    }
+    barrier();
+    if (lane < QUERIES) {
+        const vec2 factors = merge_factors(all_maxima[lane], maxima[lane]);
+        precise const float total = all_totals[lane] * factors.x + totals[lane] * factors.y;
+        all_totals[lane] = total;
+        all_maxima[lane] = max(all_maxima[lane], maxima[lane]);
+        maxima[lane] = LOWEST;
+        totals[lane] = 0;
+    }
+    barrier();
+}
+
+void write_results(uint n)
+{
+    for (uint q = 0; q < n; q++) {
+        Floats to = Floats(advance(y, query_at[q], 4 * DIM));
+        for (uint i = 0; i < PAIRS; i++) {
+            const uint pair = i * LANES + gl_LocalInvocationIndex;
+            if (pair >= DIM / 2)
+                break;
+            precise const vec2 value = all_sums[i * QUERIES + q] / all_totals[q];
+            to.at[2 * pair] = value.x;
+            to.at[2 * pair + 1] = value.y;
+        }
+    }
+}
+
+/* ---- Workgroups ---- */
+
+/* Returns whether the workgroup has a split. */
+bool begin_split(uint first, out uint page, out uint end)
+{
+    const uint own_row = row + gl_WorkGroupID.y;
+    sequence_of_tile = Words(sequences).at[own_row];
+    if (sequence_of_tile == 0xffffffff)
+        return false;
+    const uint at = Words(positions).at[own_row];
+    own_page = at / PAGE;
+    const uint per_split = pages_per_split(own_page + 1);
+    page = gl_WorkGroupID.z * per_split;
+    end = min(page + per_split, own_page + 1);
+    if (page >= end)
+        return false;
+    begin_tile(first, heads_per_kv, own_row, at % PAGE + 1);
+    return true;
+}
+
+/* Returns whether the workgroup has a tile; n: of its queries. */
+bool begin_rows(out uint n)
+{
+    own_page = position / PAGE + gl_WorkGroupID.z;
+    sequence_of_tile = sequence;
+    const uint begin = max(position, own_page * PAGE), end = min(position + n_rows, (own_page + 1) * PAGE),
+               first = gl_WorkGroupID.x * QUERIES, all = (end - begin) * heads_per_kv;
+    if (first >= all)
+        return false;
+    n = min(QUERIES, all - first);
+    begin_tile(first, all, row + begin - position, begin % PAGE + 1);
+    return true;
+}
+
+void run(uint page, uint end, uint n)
+{
+    if (KEY_BITS != F16 && own_page > 1)
+        begin_codes();
+    const uint per_split = pages_per_split(own_page + 1);
+    for (; page < end; page++) {
+        add_page(page);
+        if (HAS_SPLITS == 0 && ((page + 1) % per_split == 0 || page == own_page))
+            merge_split();
+    }
+    if (HAS_SPLITS != 0)
+        write_partial(n, gl_WorkGroupID.z);
+    else
+        write_results(n);
 }
 
 void main()
 {
-    const uint h = gl_WorkGroupID.x, n_heads = gl_NumWorkGroups.x, row = gl_WorkGroupID.y,
-               lane = gl_LocalInvocationIndex;
-    const uint sequence = Words(sequences).at[row], last = Words(positions).at[row], at = h / heads_per_kv * head_bytes;
-    if (sequence == 0xffffffff)
-        return;
-    Addresses pages = Addresses(Addresses(tables).at[sequence]);
-    Floats from = Floats(advance(queries, row * n_heads + h, 4 * dim));
-    Floats to = Floats(advance(y, row * n_heads + h, 4 * dim));
-    precise vec2 sums[MAX_PAIRS];
-    precise float largest = uintBitsToFloat(0xff800000), total = 0;
-    for (uint i = 0; i < MAX_PAIRS; i++)
-        sums[i] = vec2(0);
-    for (uint i = lane; i < dim; i += LANES)
-        query[i] = from.at[i];
-    barrier();
-    for (uint first = 0; first <= last; first += PAGE) {
-        const uvec2 page = pages.at[first / PAGE];
-        const uint n = min(PAGE, last - first + 1);
-        const float score = lane < n ? score_of(page, key_at + at + 2 * lane * dim) : uintBitsToFloat(0xff800000);
-        precise const float most = max(largest, max_of_lanes(score));
-        const float kept = exp_of(largest - most), weight = lane < n ? exp_of(score - most) : 0.0;
-        weights[lane] = weight;
-        largest = most;
-        total = total * kept + sum_of_lanes(weight);
-        for (uint i = 0; i < MAX_PAIRS; i++) {
-            const uint pair = i * LANES + lane;
-            if (pair >= dim / 2)
-                break;
-            precise vec2 sum = sums[i] * kept;
-            for (uint j = 0; j < n; j++) {
-                const uvec2 word = advance(page, 1, value_at + at + 2 * j * dim + 4 * pair);
-                sum += weights[j] * halves_to_floats(Words(address_in_pool(granules, shift, word)).at[0]);
-            }
-            sums[i] = sum;
-        }
-        barrier();
-    }
-    for (uint i = 0; i < MAX_PAIRS; i++) {
-        const uint pair = i * LANES + lane;
-        if (pair >= dim / 2)
-            break;
-        precise const vec2 value = sums[i] / total;
-        to.at[2 * pair] = value.x;
-        to.at[2 * pair + 1] = value.y;
-    }
+    const uint tiles = (heads_per_kv + QUERIES - 1) / QUERIES, first = gl_WorkGroupID.x % tiles * QUERIES;
+    uint page = 0, end = 0, n = min(QUERIES, heads_per_kv - first);
+    kv_head = HAS_SPLITS != 0 ? gl_WorkGroupID.x / tiles : gl_WorkGroupID.y;
+    if (HAS_SPLITS != 0 ? begin_split(first, page, end) : begin_rows(n))
+        run(page, HAS_SPLITS != 0 ? end : own_page + 1, n);
 }

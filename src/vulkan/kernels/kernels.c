@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "gpu/f16_rows.h"
 #include "gpu/recurrent_layout.h"
+#include "plan/page.h"
 
 #include <string.h>
 
@@ -18,6 +19,12 @@ static const uint32_t store_code[] = {
 };
 static const uint32_t attention_code[] = {
 #include "vulkan/kernels/spirv/attention.inc"
+};
+static const uint32_t combine_code[] = {
+#include "vulkan/kernels/spirv/combine.inc"
+};
+static const uint32_t quantize_code[] = {
+#include "vulkan/kernels/spirv/quantize.inc"
 };
 static const uint32_t matmul_code[] = {
 #include "vulkan/kernels/spirv/matmul.inc"
@@ -41,7 +48,21 @@ static const uint32_t append_code[] = {
 #include "vulkan/kernels/spirv/append.inc"
 };
 
-enum kernel { ROPE, STORE, ATTENTION, MATMUL, MATMUL_DOT, MATMUL_F16, PREPARE, CONV, DELTA, APPEND, N_KERNELS };
+enum kernel {
+    ROPE,
+    STORE,
+    QUANTIZE,
+    ATTENTION,
+    COMBINE,
+    MATMUL,
+    MATMUL_DOT,
+    MATMUL_F16,
+    PREPARE,
+    CONV,
+    DELTA,
+    APPEND,
+    N_KERNELS
+};
 
 #define SHADER(name, args)                                                                                             \
     {                                                                                                                  \
@@ -51,6 +72,8 @@ enum kernel { ROPE, STORE, ATTENTION, MATMUL, MATMUL_DOT, MATMUL_F16, PREPARE, C
 static const qn_vk_shader shaders[] = {
     [ROPE] = SHADER(rope, rope),
     [STORE] = SHADER(store, store),
+    [QUANTIZE] = SHADER(quantize, quantize),
+    [COMBINE] = SHADER(combine, combine),
     [ATTENTION] = SHADER(attention, attention),
     [MATMUL] = SHADER(matmul, matmul),
     [MATMUL_DOT] = SHADER(matmul_dot, matmul),
@@ -64,7 +87,9 @@ static const qn_vk_shader shaders[] = {
 #define FITS(name) _Static_assert(sizeof(qn_vk_##name##_args) <= QN_VK_MAX_ARGS, "arguments are push constants")
 FITS(rope);
 FITS(store);
+FITS(quantize);
 FITS(attention);
+FITS(combine);
 FITS(matmul);
 FITS(prepare);
 FITS(conv);
@@ -97,9 +122,52 @@ qn_vk_launch qn_vk_store(size_t n_rows, size_t n_heads)
     return launch(STORE, n_heads, n_rows);
 }
 
-qn_vk_launch qn_vk_attention(size_t n_rows, size_t n_heads)
+/* Keys and values for each layer. */
+qn_vk_launch qn_vk_quantize(const qn_vk_codes *codes, size_t n_pages, size_t n_kv_heads, size_t n_layers)
 {
-    return launch(ATTENTION, n_heads, n_rows);
+    qn_vk_launch l = launch(QUANTIZE, n_pages, 2 * n_kv_heads);
+    l.groups[2] = (uint32_t)n_layers;
+    l.constants[0] = codes->key_bits;
+    l.constants[1] = codes->value_bits;
+    return l;
+}
+
+/* A launch of tiles of 4 or 8 of n queries. *n_tiles is their number. */
+static qn_vk_launch launch_tiles(const qn_vk_codes *codes, size_t dim, size_t n, bool has_splits, size_t *n_tiles)
+{
+    enum { SMALL_TILE = 4, LARGE_TILE = 8 };
+    const uint32_t queries = n <= SMALL_TILE ? SMALL_TILE : LARGE_TILE;
+    *n_tiles = (n + queries - 1) / queries;
+    return (qn_vk_launch){ .shader = &shaders[ATTENTION],
+                           .constants = { (uint32_t)dim, queries, codes->key_bits, codes->value_bits, has_splits } };
+}
+
+qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
+                                    size_t n_kv_heads, size_t n_splits)
+{
+    size_t n_tiles;
+    qn_vk_launch l = launch_tiles(codes, dim, n_heads / n_kv_heads, true, &n_tiles);
+    l.groups[0] = (uint32_t)(n_tiles * n_kv_heads);
+    l.groups[1] = (uint32_t)n_rows;
+    l.groups[2] = (uint32_t)n_splits;
+    return l;
+}
+
+qn_vk_launch qn_vk_attention_rows(const qn_vk_codes *codes, size_t dim, size_t position, size_t n_rows, size_t n_heads,
+                                  size_t n_kv_heads)
+{
+    size_t n_tiles;
+    const size_t rows = n_rows < QN_PAGE ? n_rows : QN_PAGE; /* of a page */
+    qn_vk_launch l = launch_tiles(codes, dim, rows * (n_heads / n_kv_heads), false, &n_tiles);
+    l.groups[0] = (uint32_t)n_tiles;
+    l.groups[1] = (uint32_t)n_kv_heads;
+    l.groups[2] = (uint32_t)((position + n_rows - 1) / QN_PAGE - position / QN_PAGE + 1);
+    return l;
+}
+
+qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads)
+{
+    return launch(COMBINE, n_heads, n_rows);
 }
 
 /* Returns the lanes of a team of matmul: the most that blocks keep busy. */

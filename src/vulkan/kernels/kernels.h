@@ -10,38 +10,96 @@ enum {
     QN_VK_TILE_ROWS = 4,   /* weight rows of a workgroup of matmul */
     QN_VK_MATMUL_OUTS = 4, /* matrices of a launch */
     QN_VK_MAX_HEAD = 512,  /* values of a head */
+    QN_VK_F16_BITS = 16,
+    QN_VK_MAX_SPLITS = 64, /* of the pages of a row, for attention */
+    QN_VK_PARTIAL_EXTRA = 4, /* floats of a partial after its sums */
     QN_VK_HEAD_UNIT = 16,  /* heads have a multiple of it: they are read as 16 bytes of fp16 */
     QN_VK_MAX_RECURRENT_HEAD = 256, /* values of a head of a recurrent layer, or keys */
     QN_VK_MAX_PIECE = 4096          /* values of a workgroup of prepare: the largest block of a Hadamard transform */
 };
 
+/* The rotation of heads for caches of codes (kernels/aura/aura.h). Without one, all is 0. */
+typedef struct qn_vk_rotation {
+    uint64_t signs;            /* [dim] of +-1 before a Walsh-Hadamard transform; or 0 */
+    uint64_t forward, inverse; /* else [dim][dim]: the transposed matrix, and the matrix */
+    float factor;              /* 1/sqrt(dim), of the transform */
+} qn_vk_rotation;
+
+/* Bits of codes; both 16: fp16. */
+typedef struct qn_vk_codes {
+    uint32_t key_bits, value_bits;
+} qn_vk_codes;
+
+/* Levels of the codes of keys, and of values. */
+typedef struct qn_vk_levels {
+    struct {
+        float boundaries[256], codebook[256];
+    } keys, values;
+} qn_vk_levels;
+
 /* Rows of heads: x [rows][heads][stride] to y [rows][heads][dim], with bias [heads][dim] (0: none), RMS norm of weight
- * [dim] (0: none), rope by angles [rows]: cosines [n_rot/2], sines [n_rot/2]; then times scale. y may be x. */
+ * [dim] (0: none), rope by angles [rows]: cosines [n_rot/2], sines [n_rot/2]; then times scale, then rotated. y may be
+ * x. */
 typedef struct qn_vk_rope_args {
     uint64_t x, y, bias, weight, angles;
+    uint64_t signs, matrix; /* matrix: forward */
     uint32_t stride, dim, n_rot, is_interleaved;
-    float eps, scale;
+    float eps, scale, factor;
 } qn_vk_rope_args;
 
-/* Where a layer's keys and values are in the pages of fp16 rows, and where these are: page tables of the step's
- * sequences, the granules of the pool (vulkan/runtime/pool_memory.h). */
+/* Where rows are stored: page tables of the step's sequences, the granules of the pool (vulkan/runtime/pool_memory.h),
+ * a layer's rows of fp16 in a page. */
 typedef struct qn_vk_store_args {
     uint64_t keys, values, value_bias;     /* [rows][heads][dim]; bias [heads][dim], 0: none */
     uint64_t tables, positions, sequences; /* gpu/inputs.h */
+    uint64_t signs, matrix;                /* of values; matrix: forward */
     uint64_t granules;
     uint32_t shift;
     uint32_t dim;
-    uint32_t key_at, value_at, head_bytes;
+    uint32_t key_at, value_at;
+    float factor;
 } qn_vk_store_args;
 
-typedef struct qn_vk_attention_args {
-    uint64_t queries, y; /* [rows][heads][dim] */
-    uint64_t tables, positions, sequences;
+/* Quantises the pages that a step has completed, after their rows were stored (qn_vk_quantize). */
+typedef struct qn_vk_quantize_args {
+    uint64_t tables, f16_tables, first_positions, row_begins; /* gpu/inputs.h; row_begins: cu_seqlens */
     uint64_t granules;
+    uint64_t levels; /* qn_vk_levels */
     uint32_t shift;
-    uint32_t dim, heads_per_kv;
-    uint32_t key_at, value_at, head_bytes;
+    uint32_t dim;
+    uint32_t key_at, value_at, key_scales_at, value_scales_at; /* of the layer in a page of codes */
+    uint32_t f16_key_at, f16_value_at, means_at;               /* of the layer in an fp16 page */
+    uint32_t layer_bytes, f16_layer_bytes;                     /* to the same of the next layer */
+    uint32_t n_pieces; /* 0: each piece completes one page or none, and is looked at by itself */
+} qn_vk_quantize_args;
+
+/* Attention of rows, in splits of the pages up to a row's own: partials of rows from `row` on are
+ * [rows][heads][n_splits][dim + QN_VK_PARTIAL_EXTRA]. Or of a piece's rows, without splits. A row has the same bits
+ * either way. In a cache of codes all is in the rotated basis. */
+typedef struct qn_vk_attention_args {
+    uint64_t queries, y;           /* [rows][heads][dim]; y: results, or partials */
+    uint64_t tables, f16_tables;   /* of the step; without codes both are the same */
+    uint64_t positions, sequences; /* of the step, with splits */
+    uint64_t granules;
+    uint64_t levels; /* qn_vk_levels */
+    uint32_t shift;
+    uint32_t heads_per_kv, n_heads;
+    uint32_t key_at, value_at, key_scales_at, value_scales_at; /* of the layer in a page of codes */
+    uint32_t f16_key_at, f16_value_at, means_at;               /* of the layer in an fp16 page, or without codes */
+    uint32_t row;                                              /* the first */
+    uint32_t n_rows, position, sequence;                       /* of the piece, without splits */
+    uint32_t n_splits;
 } qn_vk_attention_args;
+
+/* Merges partials in the order of splits, and rotates results back. partials 0: rotates y. */
+typedef struct qn_vk_combine_args {
+    uint64_t partials, y; /* y: [rows][heads][dim] */
+    uint64_t positions, sequences;
+    uint64_t signs, matrix; /* matrix: inverse */
+    uint32_t row;
+    uint32_t dim, n_splits;
+    float factor;
+} qn_vk_combine_args;
 
 /* Weights of up to four matrices of one format and one input, in tiles of rows. Each matrix begins with a tile. */
 typedef struct qn_vk_matmul_args {
@@ -146,7 +204,12 @@ void qn_vk_pack_row(const qn_type_info *type, const uint8_t *row, size_t n_cols,
 /* The launches. n_rows > 0, and n_tiles of qn_vk_matmul > 0. has_single_rows: no sequence has more than one row. */
 qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_store(size_t n_rows, size_t n_heads);
-qn_vk_launch qn_vk_attention(size_t n_rows, size_t n_heads);
+qn_vk_launch qn_vk_quantize(const qn_vk_codes *codes, size_t n_pages, size_t n_kv_heads, size_t n_layers);
+qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
+                                    size_t n_kv_heads, size_t n_splits);
+qn_vk_launch qn_vk_attention_rows(const qn_vk_codes *codes, size_t dim, size_t position, size_t n_rows, size_t n_heads,
+                                  size_t n_kv_heads);
+qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads);
 
 /* planes: of the activations, without meaning for fp16 weights. Results do not depend on the features. */
 qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *features, size_t planes, size_t n_cols,

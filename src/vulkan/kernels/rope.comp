@@ -1,20 +1,18 @@
 #version 450
-/* Bias, RMS norm, rope and scale of a head of a row for each workgroup: of queries, or of keys. */
+/* Bias, RMS norm, rope, scale and rotation of a head of a row for each workgroup: of queries, or of keys. */
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
-
-#define MAX_HEAD 512 /* QN_VK_MAX_HEAD */
+#include "rotation.glsl"
 
 layout(push_constant) uniform Args {
     uvec2 x, y;          /* [rows][heads of `stride`], [rows][heads of dim] */
     uvec2 bias, weight;  /* [heads][dim], [dim]; 0: none */
     uvec2 angles;        /* [rows]: cosines [n_rot / 2], sines [n_rot / 2] */
+    uvec2 signs, matrix; /* rotation.glsl */
     uint stride, dim, n_rot;
     uint is_interleaved; /* values 2i and 2i+1 are a pair; else i and i + n_rot/2 */
-    float eps, scale;
+    float eps, scale, factor; /* factor: of the rotation */
 };
-
-shared float head[MAX_HEAD];
 
 void main()
 {
@@ -45,9 +43,13 @@ void main()
         const uint a = is_interleaved != 0 ? 2 * i : i, b = is_interleaved != 0 ? 2 * i + 1 : i + pairs;
         precise const float first = head[a] * cosines.at[i] - head[b] * sines.at[i];
         precise const float second = head[a] * sines.at[i] + head[b] * cosines.at[i];
-        to.at[a] = first * scale;
-        to.at[b] = second * scale;
+        head[a] = first * scale;
+        head[b] = second * scale;
     }
     for (uint i = n_rot + lane; i < dim; i += LANES)
-        to.at[i] = head[i] * scale;
+        head[i] = head[i] * scale;
+    barrier();
+    rotate_head(signs, matrix, dim, factor);
+    for (uint i = lane; i < dim; i += LANES)
+        to.at[i] = head[i];
 }

@@ -1,16 +1,20 @@
 #version 450
-/* Stores a KV head of a row in its page: a workgroup for each. Values get their bias. */
+/* Stores a KV head of a row in its fp16 page: a workgroup for each. Values get their bias and, for a cache of codes,
+ * their rotation; keys have been rotated. */
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 #include "pages.glsl"
+#include "rotation.glsl"
 
 layout(push_constant) uniform Args {
     uvec2 keys, values, value_bias;     /* [rows][heads][dim]; bias [heads][dim], 0: none */
     uvec2 tables, positions, sequences; /* of the step's inputs */
+    uvec2 signs, matrix;                /* rotation.glsl */
     uvec2 granules;
     uint shift;
     uint dim;
-    uint key_at, value_at, head_bytes; /* of the layer in a page; of a head's rows */
+    uint key_at, value_at; /* of the layer in a page */
+    float factor;
 };
 
 void main()
@@ -20,17 +24,23 @@ void main()
     const uint sequence = Words(sequences).at[row], position = Words(positions).at[row];
     if (sequence == 0xffffffff)
         return;
-    const uvec2 page = Addresses(Addresses(tables).at[sequence]).at[position / PAGE];
-    const uint at = h * head_bytes + position % PAGE * dim * 2;
     Floats from_keys = Floats(advance(keys, row * n_heads + h, 4 * dim));
     Floats from_values = Floats(advance(values, row * n_heads + h, 4 * dim));
-    for (uint i = lane; i < dim / 2; i += LANES) {
-        precise vec2 value = vec2(from_values.at[2 * i], from_values.at[2 * i + 1]);
+    for (uint i = lane; i < dim; i += LANES) {
+        precise float value = from_values.at[i];
         if (!is_null(value_bias))
-            value += vec2(Floats(value_bias).at[h * dim + 2 * i], Floats(value_bias).at[h * dim + 2 * i + 1]);
-        Words(address_in_pool(granules, shift, advance(page, 1, key_at + at + 4 * i))).at[0] =
+            value += Floats(value_bias).at[h * dim + i];
+        head[i] = value;
+    }
+    barrier();
+    rotate_head(signs, matrix, dim, factor);
+    const uvec2 page = Addresses(Addresses(tables).at[sequence]).at[position / PAGE];
+    const uint bytes = dim * 2, at = (h * PAGE + position % PAGE) * bytes;
+    const Place key = place_of(granules, shift, advance(page, 1, key_at + at), bytes),
+                value = place_of(granules, shift, advance(page, 1, value_at + at), bytes);
+    for (uint i = lane; i < dim / 2; i += LANES) {
+        Words(address_at(key, 4 * i)).at[0] =
             floats_to_halves(vec2(from_keys.at[2 * i], from_keys.at[2 * i + 1]));
-        Words(address_in_pool(granules, shift, advance(page, 1, value_at + at + 4 * i))).at[0] =
-            floats_to_halves(value);
+        Words(address_at(value, 4 * i)).at[0] = floats_to_halves(vec2(head[2 * i], head[2 * i + 1]));
     }
 }

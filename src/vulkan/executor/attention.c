@@ -1,0 +1,244 @@
+/* Rows of pieces of few rows are computed in splits, whose partials are then combined; those of pieces of many rows in
+ * tiles that share keys. */
+#include "vulkan/executor/attention.h"
+
+#include "plan/page.h"
+
+static qn_status dispatch(const qn_vk_recording *r, qn_vk_launch launch, const void *args)
+{
+    return qn_vk_dispatch(r->common->vk, r->commands, &launch, args);
+}
+
+static uint64_t input(const qn_vk_recording *r, size_t offset)
+{
+    return r->workspace->inputs.address + offset;
+}
+
+static uint64_t buffer(const qn_vk_recording *r, int id)
+{
+    return r->workspace->buffers[id];
+}
+
+/* ---- A layer's cache ---- */
+
+/* Where a layer's rows of fp16 are, and the tables of their pages: those of fp16 pages in a cache of codes. */
+typedef struct fp16_rows {
+    uint64_t tables;
+    uint32_t key_at, value_at;
+} fp16_rows;
+
+static fp16_rows fp16_rows_of(const qn_vk_recording *r, const qn_gpu_layer_cache *c)
+{
+    return qn_gpu_has_codes(&r->format->base)
+               ? (fp16_rows){ input(r, r->inputs.f16_tables), (uint32_t)c->f16_keys, (uint32_t)c->f16_values }
+               : (fp16_rows){ input(r, r->inputs.kv_tables), (uint32_t)c->keys, (uint32_t)c->values };
+}
+
+/* ---- Rope and storing ---- */
+
+static qn_status record_ropes(const qn_vk_recording *r, const qn_op *op)
+{
+    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
+    const qn_op_addresses *vectors = &r->weights->ops[op - r->common->plan->ops].vectors;
+    const qn_vk_rotation *rotation = &r->format->key_rotation;
+    qn_vk_rope_args args = { .x = buffer(r, op->qk_norm_rope_store.queries),
+                             .y = buffer(r, op->qk_norm_rope_store.out),
+                             .bias = vectors->qk_norm_rope_store.q_bias,
+                             .weight = vectors->qk_norm_rope_store.q_norm,
+                             .angles = input(r, r->workspace->angles_at),
+                             .signs = rotation->signs,
+                             .matrix = rotation->forward,
+                             .stride = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
+                             .dim = (uint32_t)h->head_dim,
+                             .n_rot = (uint32_t)h->n_rot,
+                             .is_interleaved = h->rope == QN_ROPE_TYPE_NORM,
+                             .eps = op->qk_norm_rope_store.eps,
+                             .scale = h->scale,
+                             .factor = rotation->factor };
+    QN_TRY(dispatch(r, qn_vk_rope(r->n, h->n_heads), &args));
+    args.x = args.y = buffer(r, op->qk_norm_rope_store.keys);
+    args.bias = vectors->qk_norm_rope_store.k_bias;
+    args.weight = vectors->qk_norm_rope_store.k_norm;
+    args.stride = args.dim;
+    args.scale = 1;
+    return dispatch(r, qn_vk_rope(r->n, h->n_kv_heads), &args);
+}
+
+/* Quantises completed pages of n_layers attention layers, from `layer` on. */
+static qn_status quantize_pages(const qn_vk_recording *r, int layer, size_t n_layers, size_t n_pages)
+{
+    const qn_gpu_format *f = &r->format->base;
+    const qn_gpu_layer_cache c = qn_gpu_layer_cache_of(f, (size_t)layer);
+    const qn_vk_quantize_args args = { .tables = input(r, r->inputs.kv_tables),
+                                       .f16_tables = input(r, r->inputs.f16_tables),
+                                       .first_positions = input(r, r->inputs.first_positions),
+                                       .row_begins = input(r, r->inputs.cu_seqlens),
+                                       .granules = r->caches->memory.table.address,
+                                       .levels = r->format->levels,
+                                       .shift = r->caches->memory.shift,
+                                       .dim = (uint32_t)f->saved.head_dim,
+                                       .key_at = (uint32_t)c.keys,
+                                       .value_at = (uint32_t)c.values,
+                                       .key_scales_at = (uint32_t)c.key_scales,
+                                       .value_scales_at = (uint32_t)c.value_scales,
+                                       .f16_key_at = (uint32_t)c.f16_keys,
+                                       .f16_value_at = (uint32_t)c.f16_values,
+                                       .means_at = (uint32_t)c.means,
+                                       .layer_bytes = (uint32_t)f->kv.layer_bytes,
+                                       .f16_layer_bytes = (uint32_t)f->kv.f16_layer_bytes,
+                                       .n_pieces = r->is_decode ? 0 : (uint32_t)r->n_sequences };
+    return dispatch(r, qn_vk_quantize(&r->format->codes, n_pages, f->saved.n_heads, n_layers), &args);
+}
+
+qn_status qn_vk_record_quantize(const qn_vk_recording *r)
+{
+    const qn_plan *plan = r->common->plan;
+    const qn_gpu_format *f = &r->format->base;
+    if (!r->is_decode || !qn_gpu_has_codes(f) || !f->saved.n_attention)
+        return QN_OK;
+    size_t first = 0;
+    while (!(qn_op_desc_of(plan->ops[first].kind)->writes & QN_USES_KV))
+        first++;
+    return quantize_pages(r, plan->ops[first].layer, f->saved.n_attention, r->n_sequences);
+}
+
+static size_t completed_pages(const qn_vk_recording *r)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->n_sequences; i++)
+        n += (r->pieces[i].position + r->pieces[i].n) / QN_PAGE - r->pieces[i].position / QN_PAGE;
+    return n;
+}
+
+qn_status qn_vk_record_store(const qn_vk_recording *r, const qn_op *op)
+{
+    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
+    const qn_gpu_layer_cache cache = qn_gpu_layer_cache_of(&r->format->base, (size_t)op->layer);
+    const fp16_rows rows = fp16_rows_of(r, &cache);
+    const qn_vk_rotation *rotation = &r->format->value_rotation;
+    const qn_vk_store_args store = {
+        .keys = buffer(r, op->qk_norm_rope_store.keys),
+        .values = buffer(r, op->qk_norm_rope_store.values),
+        .value_bias = r->weights->ops[op - r->common->plan->ops].vectors.qk_norm_rope_store.v_bias,
+        .tables = rows.tables,
+        .positions = input(r, r->inputs.positions),
+        .sequences = input(r, r->inputs.sequences),
+        .signs = rotation->signs,
+        .matrix = rotation->forward,
+        .granules = r->caches->memory.table.address,
+        .shift = r->caches->memory.shift,
+        .dim = (uint32_t)h->head_dim,
+        .key_at = rows.key_at,
+        .value_at = rows.value_at,
+        .factor = rotation->factor,
+    };
+    QN_TRY(record_ropes(r, op));
+    qn_vk_barrier(r->common->vk, r->commands);
+    QN_TRY(dispatch(r, qn_vk_store(r->n, h->n_kv_heads), &store));
+    const size_t n_pages = r->is_decode || !qn_gpu_has_codes(&r->format->base) ? 0 : completed_pages(r);
+    if (!n_pages)
+        return QN_OK;
+    qn_vk_barrier(r->common->vk, r->commands);
+    return quantize_pages(r, op->layer, 1, n_pages);
+}
+
+/* ---- Attention ---- */
+
+static qn_vk_attention_args attention_args(const qn_vk_recording *r, const qn_op *op)
+{
+    const qn_attention_shape *h = &op->attention.shape;
+    const qn_gpu_layer_cache c = qn_gpu_layer_cache_of(&r->format->base, (size_t)op->layer);
+    const fp16_rows rows = fp16_rows_of(r, &c);
+    return (qn_vk_attention_args){ .queries = buffer(r, op->attention.queries),
+                                   .y = buffer(r, op->attention.out),
+                                   .tables = input(r, r->inputs.kv_tables),
+                                   .f16_tables = rows.tables,
+                                   .positions = input(r, r->inputs.positions),
+                                   .sequences = input(r, r->inputs.sequences),
+                                   .granules = r->caches->memory.table.address,
+                                   .levels = r->format->levels,
+                                   .shift = r->caches->memory.shift,
+                                   .heads_per_kv = (uint32_t)(h->n_heads / h->n_kv_heads),
+                                   .n_heads = (uint32_t)h->n_heads,
+                                   .key_at = (uint32_t)c.keys,
+                                   .value_at = (uint32_t)c.values,
+                                   .key_scales_at = (uint32_t)c.key_scales,
+                                   .value_scales_at = (uint32_t)c.value_scales,
+                                   .f16_key_at = rows.key_at,
+                                   .f16_value_at = rows.value_at,
+                                   .means_at = (uint32_t)c.means,
+                                   .n_splits = (uint32_t)r->workspace->n_splits };
+}
+
+/* Records the pieces of many rows. */
+static qn_status record_pieces(const qn_vk_recording *r, const qn_op *op)
+{
+    const qn_attention_shape *h = &op->attention.shape;
+    qn_vk_attention_args args = attention_args(r, op);
+    for (size_t i = 0; i < r->n_sequences; i++) {
+        const qn_gpu_piece *piece = &r->pieces[i];
+        if (piece->row < r->n_few)
+            continue;
+        args.row = piece->row;
+        args.n_rows = piece->n;
+        args.position = piece->position;
+        args.sequence = (uint32_t)i;
+        QN_TRY(dispatch(r,
+                        qn_vk_attention_rows(&r->format->codes, h->head_dim, piece->position, piece->n, h->n_heads,
+                                             h->n_kv_heads),
+                        &args));
+    }
+    return QN_OK;
+}
+
+/* Records splits of n rows from `row` on. */
+static qn_status record_splits(const qn_vk_recording *r, const qn_op *op, size_t row, size_t n)
+{
+    const qn_attention_shape *h = &op->attention.shape;
+    qn_vk_attention_args args = attention_args(r, op);
+    args.y = r->workspace->partials.address;
+    args.row = (uint32_t)row;
+    return dispatch(r,
+                    qn_vk_attention_splits(&r->format->codes, h->head_dim, n, h->n_heads, h->n_kv_heads, args.n_splits),
+                    &args);
+}
+
+static qn_status record_combine(const qn_vk_recording *r, const qn_op *op, bool has_partials, size_t row, size_t n)
+{
+    const qn_attention_shape *h = &op->attention.shape;
+    const qn_vk_rotation *rotation = &r->format->value_rotation;
+    const qn_vk_combine_args args = { .partials = has_partials ? r->workspace->partials.address : 0,
+                                      .y = buffer(r, op->attention.out),
+                                      .positions = input(r, r->inputs.positions),
+                                      .sequences = input(r, r->inputs.sequences),
+                                      .signs = rotation->signs,
+                                      .matrix = rotation->inverse,
+                                      .row = (uint32_t)row,
+                                      .dim = (uint32_t)h->head_dim,
+                                      .n_splits = (uint32_t)r->workspace->n_splits,
+                                      .factor = rotation->factor };
+    return dispatch(r, qn_vk_combine(n, h->n_heads), &args);
+}
+
+/* Groups of rows use the same partials. */
+qn_status qn_vk_record_attention(const qn_vk_recording *r, const qn_op *op)
+{
+    const size_t n_many = r->n - r->n_few;
+    bool rotates = n_many && qn_gpu_has_codes(&r->format->base);
+    QN_TRY(record_pieces(r, op));
+    for (size_t row = 0, n; row < r->n_few; row += n) {
+        n = r->n_few - row < r->workspace->partial_rows ? r->n_few - row : r->workspace->partial_rows;
+        if (row)
+            qn_vk_barrier(r->common->vk, r->commands);
+        QN_TRY(record_splits(r, op, row, n));
+        qn_vk_barrier(r->common->vk, r->commands);
+        QN_TRY(record_combine(r, op, true, row, n));
+        if (rotates)
+            QN_TRY(record_combine(r, op, false, r->n_few, n_many));
+        rotates = false;
+    }
+    if (!rotates)
+        return QN_OK;
+    qn_vk_barrier(r->common->vk, r->commands);
+    return record_combine(r, op, false, r->n_few, n_many);
+}
