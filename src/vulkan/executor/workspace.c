@@ -54,6 +54,8 @@ static bool place_rows(qn_vk_workspace *w, size_t max_rows, uint64_t base, size_
         w->acts[i] = readers & FLOATS ? base + at : 0;
         fits = fits && place(bytes, readers & CODES ? max_rows : 0, words, &at);
         w->codes[i] = readers & CODES ? base + at : 0;
+        fits = fits && place(bytes, readers & CODES ? QN_VK_FEW_ROWS : 0, words, &at);
+        w->next[i] = base + at;
     }
     return fits;
 }
@@ -122,6 +124,7 @@ qn_status qn_vk_workspace_init(const qn_vk_common *common, qn_vk_workspace *w)
     w->common = common;
     QN_TRY(qn_alloc(&w->buffers, common->plan->n_buffers, sizeof *w->buffers, "plan"));
     QN_TRY(qn_alloc(&w->acts, common->plan->n_acts, sizeof *w->acts, "plan"));
+    QN_TRY(qn_alloc(&w->next, common->plan->n_acts, sizeof *w->next, "plan"));
     return qn_alloc(&w->codes, common->plan->n_acts, sizeof *w->codes, "plan");
 }
 
@@ -133,4 +136,5 @@ void qn_vk_workspace_free(qn_vk_workspace *w)
     qn_free(w->buffers);
     qn_free(w->acts);
     qn_free(w->codes);
+    qn_free(w->next);
 }

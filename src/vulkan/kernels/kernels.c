@@ -104,8 +104,13 @@ const qn_vk_shader *qn_vk_kernel(size_t i)
 /* ---- Launches ---- */
 
 /* Every device has 65535 groups in each dimension of a grid. */
-enum { LANES = 64, MAX_GROUPS = 32768, MATMUL_TOKENS = 8, BLOCK = 128 /* columns */ };
+enum { LANES = 64, MAX_GROUPS = 32768, MATMUL_TOKENS = QN_VK_FEW_ROWS, BLOCK = QN_VK_BLOCK };
 enum { F16_BITS = 16, WORD_BITS = 32, MAX_BLOCK = 256, SIGN = 0x80 };
+
+static size_t blocks_of(size_t n_cols)
+{
+    return (n_cols + BLOCK - 1) / BLOCK;
+}
 
 static qn_vk_launch launch(enum kernel kernel, size_t x, size_t y)
 {
@@ -171,11 +176,11 @@ qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads)
 }
 
 /* Returns the lanes of a team of matmul: the most that blocks keep busy. */
-static size_t team_of(size_t n_cols)
+static size_t team_of(size_t n_cols, size_t most)
 {
     enum { LEAST = 8 };
-    const size_t blocks = (n_cols + BLOCK - 1) / BLOCK;
-    size_t team = LANES;
+    const size_t blocks = blocks_of(n_cols);
+    size_t team = most;
     while (team > LEAST && 5 * blocks < 4 * qn_round_up(blocks, team))
         team /= 2;
     return team;
@@ -189,22 +194,27 @@ static qn_vk_launch matmul_launch(enum kernel kernel, size_t n_groups, size_t n_
                                        (uint32_t)((n_tokens + tokens - 1) / tokens) } };
 }
 
-qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *features, size_t planes, size_t n_cols,
-                          size_t n_tiles, size_t n_tokens)
+qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *features, const qn_vk_matmul_kind *kind,
+                          const qn_vk_matmul_args *args)
 {
-    const size_t tokens = n_tokens == 1 ? 1 : MATMUL_TOKENS, team = team_of(n_cols), teams = LANES / team;
+    enum { EPILOGUE_TILES = QN_QUANT_GROUP / QN_VK_TILE_ROWS /* of a workgroup */, MOST = 256 /* lanes */ };
+    const size_t tokens = args->n_tokens == 1 ? 1 : MATMUL_TOKENS,
+                 most = features->lanes < MOST ? features->lanes : MOST;
+    const bool has_epilogue = kind->epilogue != QN_VK_EPILOGUE_NONE;
+    const size_t team = team_of(args->n_cols, has_epilogue ? most / EPILOGUE_TILES : LANES),
+                 lanes = has_epilogue ? team * EPILOGUE_TILES : LANES, teams = lanes / team;
+    const size_t tiles = kind->epilogue == QN_VK_EPILOGUE_SWIGLU ? args->first_tiles[1] : args->n_tiles;
     qn_vk_launch l;
     if (format->bits == F16_BITS) {
-        l = matmul_launch(MATMUL_F16, n_tiles, n_tokens, tokens);
+        l = matmul_launch(MATMUL_F16, args->n_tiles, args->n_tokens, tokens);
         l.constants[0] = (uint32_t)tokens;
         return l;
     }
-    l = matmul_launch(features->dot ? MATMUL_DOT : MATMUL, (n_tiles + teams - 1) / teams, n_tokens, tokens);
-    l.constants[0] = format->bits;
-    l.constants[1] = (uint32_t)tokens;
-    l.constants[2] = format->group_shift;
-    l.constants[3] = (uint32_t)planes;
-    l.constants[4] = (uint32_t)team;
+    l = matmul_launch(features->dot ? MATMUL_DOT : MATMUL, (tiles + teams - 1) / teams, args->n_tokens, tokens);
+    const uint32_t constants[] = { format->bits, (uint32_t)tokens, format->group_shift,
+                                   kind->planes, (uint32_t)team,   (uint32_t)lanes,
+                                   kind->is_normed, kind->epilogue, kind->next_planes };
+    memcpy(l.constants, constants, sizeof constants);
     return l;
 }
 
@@ -266,14 +276,9 @@ bool qn_vk_is_f16(const qn_type_info *type)
     return qn_vk_format_of(type).bits == F16_BITS;
 }
 
-static size_t blocks_of(size_t n_cols)
-{
-    return (n_cols + BLOCK - 1) / BLOCK;
-}
-
 size_t qn_vk_act_row_bytes(size_t width, size_t planes)
 {
-    enum { GROUPS = 32 /* bytes of the scales and sums of a block */ };
+    enum { GROUPS = 48 /* bytes of the scales, sums and sums of squares of a block */ };
     return blocks_of(width) * (planes * BLOCK + GROUPS);
 }
 

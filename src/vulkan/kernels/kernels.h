@@ -9,6 +9,7 @@
 enum {
     QN_VK_TILE_ROWS = 4,   /* weight rows of a workgroup of matmul */
     QN_VK_MATMUL_OUTS = 4, /* matrices of a launch */
+    QN_VK_BLOCK = 128,     /* columns of a block of weights and activations */
     QN_VK_MAX_HEAD = 512,  /* values of a head */
     QN_VK_F16_BITS = 16,
     QN_VK_MAX_SPLITS = 64, /* of the pages of a row, for attention */
@@ -101,6 +102,13 @@ typedef struct qn_vk_combine_args {
     float factor;
 } qn_vk_combine_args;
 
+/* What a matmul computes of its results: activations of the next one (matmul.comp). NORM: of an RMS norm of the only
+ * matrix's results. SWIGLU: of the results of two matrices, which are not stored. */
+typedef enum qn_vk_epilogue { QN_VK_EPILOGUE_NONE, QN_VK_EPILOGUE_NORM, QN_VK_EPILOGUE_SWIGLU } qn_vk_epilogue;
+
+/* Indices in outs: the activations that an epilogue writes, integers; the weight of the norm. */
+enum { QN_VK_OUT_ACTS = 2, QN_VK_OUT_WEIGHT = 3, QN_VK_FEW_ROWS = 8 /* the most, of a matmul with an epilogue */ };
+
 /* Weights of up to four matrices of one format and one input, in tiles of rows. Each matrix begins with a tile. */
 typedef struct qn_vk_matmul_args {
     uint64_t codes, scales, acts; /* acts: rows of integers (acts.glsl), or of floats for fp16 weights */
@@ -109,7 +117,15 @@ typedef struct qn_vk_matmul_args {
     uint32_t n_rows[QN_VK_MATMUL_OUTS], strides[QN_VK_MATMUL_OUTS];
     uint32_t n_cols, n_tokens, n_tiles;
     uint32_t accumulate; /* bit i: adds to out i */
+    float eps;           /* of the RMS norm of the activations */
 } qn_vk_matmul_args;
+
+/* Which matmul it is, apart from its sizes: constants of the kernel. */
+typedef struct qn_vk_matmul_kind {
+    qn_vk_epilogue epilogue;
+    bool is_normed;              /* the activations are those of an RMS norm, in integers */
+    uint32_t planes, next_planes; /* of the activations, and of those that the epilogue writes */
+} qn_vk_matmul_kind;
 
 /* ---- The activations of a matmul: rows of floats, or of integers of one plane or two (acts.glsl) ---- */
 
@@ -211,9 +227,10 @@ qn_vk_launch qn_vk_attention_rows(const qn_vk_codes *codes, size_t dim, size_t p
                                   size_t n_kv_heads);
 qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads);
 
-/* planes: of the activations, without meaning for fp16 weights. Results do not depend on the features. */
-qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *features, size_t planes, size_t n_cols,
-                          size_t n_tiles, size_t n_tokens);
+/* kind: without meaning for fp16 weights. Results do not depend on the features. With an epilogue the rows of a matrix
+ * are a multiple of 128. */
+qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *features, const qn_vk_matmul_kind *kind,
+                          const qn_vk_matmul_args *args);
 
 qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece);
 qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads);

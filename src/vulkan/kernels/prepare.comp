@@ -54,9 +54,8 @@ void load_values(uint from_row, uint to_row, uint first, uint n)
     const uint lane = gl_LocalInvocationIndex;
     Floats a = Floats(advance(x, from_row, 4 * width));
     if (OPERATION == NORM) {
-        const float scale = scale_of(a, 0, width);
         for (uint i = lane; i < n; i += LANES) {
-            precise const float value = a.at[first + i] * scale * Floats(weight).at[first + i];
+            precise const float value = a.at[first + i] * Floats(weight).at[first + i];
             values[i] = value;
         }
     } else if (OPERATION == SWIGLU) {
@@ -114,6 +113,29 @@ void transform(uint first, uint n)
     }
 }
 
+/* Writes the sums of squares of an RMS norm's input, of the groups of columns [first, first + n), and zeros to the end
+ * of the row. */
+void write_squares(Floats from, uvec2 row, uint first, uint n)
+{
+    const uint blocks = act_blocks(width), end = first + n == width ? blocks * BLOCK - first : n;
+    Floats squares = Floats(advance(row, 1, act_squares_at(blocks, planes)));
+    for (uint group = GROUP * gl_LocalInvocationIndex; group < end; group += GROUP * LANES) {
+        precise float sum = 0;
+        for (uint i = group; i < min(group + GROUP, n); i++)
+            sum += from.at[first + i] * from.at[first + i];
+        squares.at[group_at(first + group, blocks)] = sum;
+    }
+}
+
+/* Floats have the norm's factor, unlike integers (acts.glsl). */
+void write_floats(uvec2 row, float factor, uint first, uint n)
+{
+    for (uint i = gl_LocalInvocationIndex; i < n; i += LANES) {
+        precise const float value = OPERATION == NORM ? factor * values[i] : values[i];
+        Floats(row).at[first + i] = value;
+    }
+}
+
 void main()
 {
     const uint to_row = gl_WorkGroupID.y, from_row = is_null(rows) ? to_row : Words(rows).at[to_row];
@@ -121,11 +143,14 @@ void main()
     load_values(from_row, to_row, first, n);
     if (IS_ROTATED != 0)
         transform(first, n);
-    Floats to = Floats(advance(y, to_row, 4 * width));
-    for (uint i = gl_LocalInvocationIndex; i < n && !is_null(y); i += LANES)
-        to.at[first + i] = values[i];
+    Floats from = Floats(advance(x, from_row, 4 * width));
+    if (!is_null(y))
+        write_floats(advance(y, to_row, 4 * width), OPERATION == NORM ? scale_of(from, 0, width) : 1.0, first, n);
     if (is_null(codes))
         return;
+    const uvec2 row = advance(codes, to_row, act_row_bytes(width, planes));
+    if (OPERATION == NORM)
+        write_squares(from, row, first, n);
     barrier();
-    quantize(advance(codes, to_row, act_row_bytes(width, planes)), width, planes, first, n);
+    quantize(row, 1, 0, width, planes, first, n);
 }

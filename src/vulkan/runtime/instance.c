@@ -212,6 +212,9 @@ static void describe(const qn_vk_instance *instance, VkPhysicalDevice physical, 
                           .type = p->deviceType,
                           .api = p->apiVersion,
                           .driver = p->driverVersion,
+                          .features.lanes = p->limits.maxComputeWorkGroupSize[0] < p->limits.maxComputeWorkGroupInvocations
+                                                ? p->limits.maxComputeWorkGroupSize[0]
+                                                : p->limits.maxComputeWorkGroupInvocations,
                           .memory_bytes = device_memory(instance, physical),
                           .largest_bytes = limits.maxMemoryAllocationSize };
     snprintf(info->name, sizeof info->name, "%s", p->deviceName);

@@ -14,7 +14,8 @@ enum { QN_VK_MAX_DEVICES = 16, QN_VK_REASON = 96, QN_VK_MESSAGE = 256 };
 /* Features that are used where a device has them; no result depends on them. QN_VULKAN_OFF, a list of their names with
  * commas between them, takes them away. */
 typedef struct qn_vk_features {
-    bool dot; /* integer dot products of four int8, accelerated */
+    bool dot;       /* integer dot products of four int8, accelerated */
+    uint32_t lanes; /* the most in a workgroup; at least 128 */
 } qn_vk_features;
 
 typedef struct qn_vk_info {
