@@ -151,8 +151,8 @@ static void run(const struct matrices *m, const struct packed *p, const qn_vk_fo
         args.outs[i] = outs[i]->at;
         args.n_rows[i] = args.strides[i] = (uint32_t)m->n_rows[i];
     }
-    qn_vk_launch_now(qn_vk_matmul(format, &qn_vk_device_info()->features, m->planes, m->n_cols, p->n_tiles, n_tokens),
-                     &args);
+    const qn_vk_matmul_kind kind = { .planes = (uint32_t)m->planes };
+    qn_vk_launch_now(qn_vk_matmul(format, &qn_vk_device_info()->features, &kind, &args), &args);
     for (size_t i = 0; i < m->n; i++)
         ys[i] = qn_vk_contents(outs[i]);
 }
@@ -188,6 +188,114 @@ static void check(const struct matrices *m)
     qn_release();
 }
 
+/* ---- Epilogues ---- */
+
+struct fused {
+    const qn_type_info *type;
+    size_t n_cols, n_rows, n_tokens;
+    qn_vk_matmul_kind kind;
+};
+
+static const qn_vk_array *prepare(qn_vk_prepare_op op, const qn_vk_array *x, const qn_vk_array *x2, const qn_vk_array *weight,
+                                  size_t width, size_t n_tokens, uint32_t planes)
+{
+    const size_t bytes = n_tokens * qn_vk_act_row_bytes(width, planes);
+    const qn_vk_array *codes = qn_vk_array_of(qn_new(bytes, 1)); /* zeros: sums of squares may be absent */
+    const qn_vk_prepare_args args = { .x = x->at,
+                                      .x2 = x2 ? x2->at : 0,
+                                      .weight = weight->at,
+                                      .codes = codes->at,
+                                      .width = (uint32_t)width,
+                                      .piece = 256,
+                                      .dim = 32,
+                                      .eps = 1e-5f,
+                                      .planes = planes };
+    qn_vk_launch_now(qn_vk_prepare(op, false, n_tokens, width, args.piece), &args);
+    return codes;
+}
+
+static void compare(const qn_vk_array *found, const qn_vk_array *expected, const char *what)
+{
+    qn_expect(!memcmp(qn_vk_contents(found), qn_vk_contents(expected), found->bytes), "%s: other bits than without epilogue",
+              what);
+}
+
+/* The same bits as the matmul, and then the kernel that computes the activations. */
+static void check_epilogue(const struct fused *f)
+{
+    const bool is_norm = f->kind.epilogue == QN_VK_EPILOGUE_NORM;
+    const struct matrices m = {
+        .type = f->type, .n = is_norm ? 1 : 2, .n_rows = { f->n_rows, f->n_rows }, .n_cols = f->n_cols
+    };
+    const qn_vk_format format = qn_vk_format_of(f->type);
+    const size_t row_bytes = f->n_cols / f->type->block_weights * f->type->block_bytes,
+                 n = f->n_tokens * f->n_rows;
+    const qn_vk_array *x = qn_vk_array_of(qn_floats_of(f->n_tokens * f->n_cols, 2)), *outs[2][2],
+                      *weight = qn_vk_array_of(qn_floats_of(f->n_cols + f->n_rows, 1));
+    const float *before = qn_floats_of(n, 1);
+    uint8_t *data[MAX_MATRICES] = { 0 };
+    qn_case_begin("matmul", "vulkan", "%s %zu x %zu, %zu tokens, epilogue %d to %u planes%s", f->type->name, f->n_cols,
+                  f->n_rows, f->n_tokens, f->kind.epilogue, f->kind.next_planes, f->kind.is_normed ? ", normed" : "");
+    for (size_t i = 0; i < m.n; i++) {
+        data[i] = qn_new(f->n_rows * row_bytes, 1);
+        qn_random_blocks(f->type, data[i], f->n_rows * row_bytes / f->type->block_bytes, 4);
+    }
+    const struct packed p = pack(&m, data, row_bytes, &format);
+    const qn_vk_array *acts = prepare(f->kind.is_normed ? QN_VK_PREPARE_NORM : QN_VK_PREPARE_GATE, x, NULL, weight,
+                                      f->n_cols, f->n_tokens, f->kind.planes),
+                      *next = qn_vk_array_of(qn_new(f->n_tokens * qn_vk_act_row_bytes(f->n_rows, f->kind.next_planes), 1));
+    qn_vk_matmul_args args = { .codes = qn_vk_array_of(p.codes)->at,
+                               .scales = qn_vk_array_of(p.scales)->at,
+                               .acts = acts->at,
+                               .n_cols = (uint32_t)f->n_cols,
+                               .n_tokens = (uint32_t)f->n_tokens,
+                               .n_tiles = (uint32_t)p.n_tiles,
+                               .accumulate = is_norm,
+                               .eps = 1e-5f };
+    for (int with = 0; with < 2; with++) {
+        qn_vk_matmul_kind kind = f->kind;
+        kind.epilogue = with ? f->kind.epilogue : QN_VK_EPILOGUE_NONE;
+        for (size_t i = 0; i < MAX_MATRICES; i++) {
+            args.first_tiles[i] = p.first_tiles[i];
+            if (i < m.n) {
+                outs[with][i] = qn_vk_array_of(before);
+                args.outs[i] = outs[with][i]->at;
+                args.n_rows[i] = args.strides[i] = (uint32_t)f->n_rows;
+            }
+        }
+        args.outs[QN_VK_OUT_ACTS] = next->at;
+        args.outs[QN_VK_OUT_WEIGHT] = weight->at;
+        qn_vk_launch_now(qn_vk_matmul(&format, &qn_vk_device_info()->features, &kind, &args), &args);
+    }
+    const qn_vk_array *expected =
+        prepare(is_norm ? QN_VK_PREPARE_NORM : QN_VK_PREPARE_SWIGLU, outs[0][0], is_norm ? NULL : outs[0][1], weight, f->n_rows,
+                f->n_tokens, f->kind.next_planes);
+    compare(next, expected, "activations");
+    if (is_norm)
+        compare(outs[1][0], outs[0][0], "results");
+    qn_release();
+}
+
+static void check_epilogues(void)
+{
+    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PTQ1_0, QN_TYPE_Q8_0 };
+    static const size_t tokens[] = { 1, 3, QN_VK_FEW_ROWS };
+    for (size_t i = 0; i < QN_LENGTH(types); i++)
+        for (size_t t = 0; t < QN_LENGTH(tokens); t++) {
+            const bool is_norm = (i + t) % 2;
+            check_epilogue(&(struct fused){
+                .type = qn_type_find(types[i]),
+                .n_cols = i % 2 ? 2560 : 4096,
+                .n_rows = t ? 128 : 384,
+                .n_tokens = tokens[t],
+                .kind = { .epilogue = is_norm ? QN_VK_EPILOGUE_NORM : QN_VK_EPILOGUE_SWIGLU,
+                          .is_normed = t != 1,
+                          .planes = 1 + (uint32_t)(i == 3),
+                          .next_planes = 1 + (uint32_t)(t == 2) },
+            });
+        }
+}
+
 /* ---- Speed ---- */
 
 /* A matrix in many copies, so that none is found in a cache. */
@@ -199,6 +307,7 @@ static void bench_matrix(const qn_type_info *type, size_t n_cols, size_t n_rows,
                  codes = tiles * QN_VK_TILE_ROWS * qn_vk_code_words(&format, n_cols) * sizeof(uint32_t),
                  scales = tiles * QN_VK_TILE_ROWS * qn_vk_scale_words(&format, n_cols) * sizeof(uint32_t),
                  fitting = CACHE_BYTES / (codes + scales), copies = fitting < MAX_COPIES ? fitting + 1 : MAX_COPIES;
+    const qn_vk_matmul_kind kind = { .planes = 1 };
     qn_vk_matmul_args args[MAX_COPIES];
     const qn_vk_array *acts = qn_vk_new_array(n_tokens * qn_vk_act_row_bytes(n_cols, 1)),
                       *out = qn_vk_new_array(n_tokens * n_rows * sizeof(float));
@@ -218,7 +327,7 @@ static void bench_matrix(const qn_type_info *type, size_t n_cols, size_t n_rows,
     qn_vk_bench_launches("matmul", qn_text("%s %zu x %zu, %zu tokens", type->name, n_cols, n_rows, n_tokens),
                        n_tokens > 8 ? 2.0 * (double)(n_rows * n_cols * n_tokens) : (double)(codes + scales),
                        n_tokens > 8 ? "FLOP" : "B",
-                       qn_vk_matmul(&format, &qn_vk_device_info()->features, 1, n_cols, tiles, n_tokens), args, copies);
+                       qn_vk_matmul(&format, &qn_vk_device_info()->features, &kind, args), args, copies);
     qn_release();
 }
 
@@ -259,6 +368,7 @@ void qn_check_vulkan_matmul(bool bench)
     /* More tiles than a dimension of the grid has groups. */
     check(&(struct matrices){
         .type = qn_type_find(QN_TYPE_Q1_0), .n = 1, .n_rows = { 4 * 32768 + 5 }, .n_cols = 128, .n_tokens = 1, .planes = 1 });
+    check_epilogues();
     if (bench)
         bench_all();
 }
