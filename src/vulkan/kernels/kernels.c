@@ -186,6 +186,15 @@ static size_t team_of(size_t n_cols, size_t most)
     return team;
 }
 
+/* Returns the rows of activations of a workgroup of matmul. */
+static size_t tokens_of(size_t n_tokens)
+{
+    size_t tokens = 1;
+    while (tokens < n_tokens && tokens < MATMUL_TOKENS)
+        tokens *= 2;
+    return tokens;
+}
+
 static qn_vk_launch matmul_launch(enum kernel kernel, size_t n_groups, size_t n_tokens, size_t tokens)
 {
     const size_t x = n_groups < MAX_GROUPS ? n_groups : MAX_GROUPS;
@@ -198,8 +207,7 @@ qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *feat
                           const qn_vk_matmul_args *args)
 {
     enum { EPILOGUE_TILES = QN_QUANT_GROUP / QN_VK_TILE_ROWS /* of a workgroup */, MOST = 256 /* lanes */ };
-    const size_t tokens = args->n_tokens == 1 ? 1 : MATMUL_TOKENS,
-                 most = features->lanes < MOST ? features->lanes : MOST;
+    const size_t tokens = tokens_of(args->n_tokens), most = features->lanes < MOST ? features->lanes : MOST;
     const bool has_epilogue = kind->epilogue != QN_VK_EPILOGUE_NONE;
     const size_t team = team_of(args->n_cols, has_epilogue ? most / EPILOGUE_TILES : LANES),
                  lanes = has_epilogue ? team * EPILOGUE_TILES : LANES, teams = lanes / team;

@@ -120,6 +120,11 @@ void qn_vk_close(qn_vk *vk)
     qn_free(vk);
 }
 
+size_t qn_vk_count_barriers(const qn_vk *vk)
+{
+    return atomic_load(&vk->n_barriers);
+}
+
 const qn_vk_info *qn_vk_get_info(const qn_vk *vk)
 {
     return &vk->info;

@@ -26,6 +26,7 @@ struct qn_vk {
     bool has_locks;
     qn_vk_commands copies;
     qn_vk_buffer staging;
+    atomic_size_t n_barriers;
     pthread_mutex_t pipeline_lock; /* protects `pipelines` */
     qn_vk_pipeline *pipelines;
 };
