@@ -114,8 +114,8 @@ qn_status qn_vk_record_trunk(const qn_vk_recording *r)
     const qn_plan *plan = r->common->plan;
     for (size_t i = 0; i < plan->n_ops && !qn_op_is_logits(&plan->ops[i]); i++) {
         QN_TRY(record_op(r, &plan->ops[i]));
-        if (qn_vk_epilogue_of(r, i) != QN_VK_EPILOGUE_NONE)
-            i++;
+        if (qn_vk_epilogue_of(r, i) != QN_VK_EPILOGUE_NONE || qn_vk_is_combined(r, i))
+            i++; /* its kernels computed the next operation, too */
         if (r->barriers[i])
             qn_vk_barrier(r->common->vk, r->commands);
     }

@@ -40,10 +40,12 @@ typedef struct qn_vk_levels {
 
 /* Rows of heads: x [rows][heads][stride] to y [rows][heads][dim], with bias [heads][dim] (0: none), RMS norm of weight
  * [dim] (0: none), rope by angles [rows]: cosines [n_rot/2], sines [n_rot/2]; then times scale, then rotated. y may be
- * x. */
+ * x; y 0: to fp16 pages, as qn_vk_store_args. */
 typedef struct qn_vk_rope_args {
     uint64_t x, y, bias, weight, angles;
     uint64_t signs, matrix; /* matrix: forward */
+    uint64_t tables, positions, sequences, granules;
+    uint32_t shift, at; /* at: of the layer's keys in a page */
     uint32_t stride, dim, n_rot, is_interleaved;
     float eps, scale, factor;
 } qn_vk_rope_args;
@@ -51,7 +53,7 @@ typedef struct qn_vk_rope_args {
 /* Where rows are stored: page tables of the step's sequences, the granules of the pool (vulkan/runtime/pool_memory.h),
  * a layer's rows of fp16 in a page. */
 typedef struct qn_vk_store_args {
-    uint64_t keys, values, value_bias;     /* [rows][heads][dim]; bias [heads][dim], 0: none */
+    uint64_t keys, values, value_bias;     /* [rows][heads][dim]; keys 0: none; bias [heads][dim], 0: none */
     uint64_t tables, positions, sequences; /* gpu/inputs.h */
     uint64_t signs, matrix;                /* of values; matrix: forward */
     uint64_t granules;
@@ -92,11 +94,14 @@ typedef struct qn_vk_attention_args {
     uint32_t n_splits;
 } qn_vk_attention_args;
 
-/* Merges partials in the order of splits, and rotates results back. partials 0: rotates y. */
+/* Merges partials in the order of splits, and rotates results back. partials 0: rotates y. With codes, these results,
+ * times the sigmoid of their gates, are also written as integers (acts.glsl); dim is a multiple of 32 then. */
 typedef struct qn_vk_combine_args {
     uint64_t partials, y; /* y: [rows][heads][dim] */
     uint64_t positions, sequences;
     uint64_t signs, matrix; /* matrix: inverse */
+    uint64_t codes, gates;  /* codes 0: none; gates [rows][heads]: [dim] queries, [dim] gates; 0: none */
+    uint32_t planes;
     uint32_t row;
     uint32_t dim, n_splits;
     float factor;

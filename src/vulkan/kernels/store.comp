@@ -7,7 +7,7 @@
 #include "rotation.glsl"
 
 layout(push_constant) uniform Args {
-    uvec2 keys, values, value_bias;     /* [rows][heads][dim]; bias [heads][dim], 0: none */
+    uvec2 keys, values, value_bias;     /* [rows][heads][dim]; keys 0: none; bias [heads][dim], 0: none */
     uvec2 tables, positions, sequences; /* of the step's inputs */
     uvec2 signs, matrix;                /* rotation.glsl */
     uvec2 granules;
@@ -39,8 +39,8 @@ void main()
     const Place key = place_of(granules, shift, advance(page, 1, key_at + at), bytes),
                 value = place_of(granules, shift, advance(page, 1, value_at + at), bytes);
     for (uint i = lane; i < dim / 2; i += LANES) {
-        Words(address_at(key, 4 * i)).at[0] =
-            floats_to_halves(vec2(from_keys.at[2 * i], from_keys.at[2 * i + 1]));
+        if (!is_null(keys))
+            Words(address_at(key, 4 * i)).at[0] = floats_to_halves(vec2(from_keys.at[2 * i], from_keys.at[2 * i + 1]));
         Words(address_at(value, 4 * i)).at[0] = floats_to_halves(vec2(head[2 * i], head[2 * i + 1]));
     }
 }
