@@ -53,7 +53,8 @@ static uint64_t open_address(const struct run *r, uint32_t sequence)
     return GRANULE + STATES * r->state_bytes + sequence * r->open_bytes;
 }
 
-/* The offset of a pool address in r->memory. The factor is coprime to the number of granules, which is a power of two. */
+/* The offset of a pool address in r->memory. The factor is coprime to the number of granules, which is a power of two.
+ */
 static size_t offset_of(const struct run *r, uint64_t address)
 {
     return (size_t)((address >> SHIFT) * 5 + 3) % r->n_granules * GRANULE + (size_t)(address & (GRANULE - 1));
@@ -458,8 +459,9 @@ static void bench_shape(const struct timed *t)
 
 void qn_check_vulkan_deltanet(bool bench)
 {
-    static const size_t sizes[][5] = { { 1, 2, 128, 128, 4 }, { 2, 6, 32, 48, 4 }, { 2, 2, 16, 16, 2 },
-                                       { 1, 1, 256, 144, 8 }, { 1, 3, 48, 80, 3 } };
+    static const size_t sizes[][5] = {
+        { 1, 2, 128, 128, 4 }, { 2, 6, 32, 48, 4 }, { 2, 2, 16, 16, 2 }, { 1, 1, 256, 144, 8 }, { 1, 3, 48, 80, 3 }
+    };
     static const struct timed timed[] = { { 1, 1, 32 }, { 1, 5, 32 }, { 32, 1, 32 }, { 1, 256, 0 }, { 1, 4096, 0 } };
     for (size_t i = 0; i < QN_LENGTH(sizes); i++) {
         struct run r = { .l = { .sessions = SEQUENCES,

@@ -10,9 +10,9 @@ static const struct shape {
     size_t dim, repeats; /* of heads */
     bool has_signs;
 } shapes[] = {
-    { 64, 0, 32, 1, false },     { 272, 0, 16, 1, false },   { 1536, 0, 128, 3, false }, { 64, 1, 16, 2, true },
-    { 96, 32, 48, 2, true },     { 384, 128, 64, 3, false }, { 3072, 1024, 128, 2, true }, { 4096, 4096, 256, 4, true },
-    { 512, 64, 256, 1, true },
+    { 64, 0, 32, 1, false },      { 272, 0, 16, 1, false },     { 1536, 0, 128, 3, false },
+    { 64, 1, 16, 2, true },       { 96, 32, 48, 2, true },      { 384, 128, 64, 3, false },
+    { 3072, 1024, 128, 2, true }, { 4096, 4096, 256, 4, true }, { 512, 64, 256, 1, true },
 };
 
 static const char *const names[] = { "norm", "swiglu", "gate", "gated norm" };
@@ -40,9 +40,7 @@ static void expect_row(const struct shape *s, qn_vk_prepare_op op, const float *
         switch (op) {
         case QN_VK_PREPARE_NORM: y[i] = (double)x[i] * scale_of(x, s->width, eps) * (double)weight[i]; break;
         case QN_VK_PREPARE_SWIGLU: y[i] = (double)x[i] * sigmoid((double)x[i]) * (double)x2[i]; break;
-        case QN_VK_PREPARE_GATE:
-            y[i] = (double)x[i] * (x2 ? sigmoid((double)x2[(2 * h + 1) * s->dim + d]) : 1);
-            break;
+        case QN_VK_PREPARE_GATE: y[i] = (double)x[i] * (x2 ? sigmoid((double)x2[(2 * h + 1) * s->dim + d]) : 1); break;
         case QN_VK_PREPARE_GATED_NORM:
             y[i] = (double)x[from] * scale_of(x + from - d, s->dim, eps) * (double)weight[d] * (double)x2[from] *
                    sigmoid((double)x2[from]);
@@ -78,14 +76,14 @@ static void check(const struct shape *s, qn_vk_prepare_op op, size_t n_rows, boo
     for (size_t row = 0; row < n_rows; row++) {
         const size_t from = rows[row] = (uint32_t)(is_listed ? n_rows - 1 - row : row);
         double *y = expected + row * s->width, squares = 0;
-        expect_row(s, op, x + from * s->width, has_gates ? x2 + row * s->width * (op == QN_VK_PREPARE_GATE ? 2 : 1) : NULL,
-                   weight, (double)eps, y);
+        expect_row(s, op, x + from * s->width,
+                   has_gates ? x2 + row * s->width * (op == QN_VK_PREPARE_GATE ? 2 : 1) : NULL, weight, (double)eps, y);
         for (size_t i = 0; i < s->width; i++)
             squares += y[i] * y[i];
         if (s->block)
             rotate(s, signs, y);
-        /* A sum of squares by 128 lanes, some 30 more roundings of a value, and one a stage of the transform, each of at
-         * most 2^-24 of a value's size: of the row's root mean square, where values were mixed. */
+        /* A sum of squares by 128 lanes, some 30 more roundings of a value, and one a stage of the transform, each of
+         * at most 2^-24 of a value's size: of the row's root mean square, where values were mixed. */
         for (size_t i = 0; i < s->width; i++)
             bound[row * s->width + i] = (fabs(y[i]) + (s->block ? 8 * sqrt(squares / (double)s->width) : 1e-6)) *
                                         ((double)s->width / 128 + 48) * 0x1p-24;

@@ -56,7 +56,8 @@ static uint64_t floats_of(const qn_vk_recording *r, const qn_op *op, int acts)
     return qn_vk_is_computed(r->common->plan, op, acts) ? r->workspace->acts[acts] : 0;
 }
 
-static qn_status record_prepare(const qn_vk_recording *r, const qn_op *op, int acts, uint64_t x, uint64_t rows, size_t n)
+static qn_status record_prepare(const qn_vk_recording *r, const qn_op *op, int acts, uint64_t x, uint64_t rows,
+                                size_t n)
 {
     const qn_plan_acts *a = &r->common->plan->acts[acts];
     qn_vk_prepare_args args = { .x = x,

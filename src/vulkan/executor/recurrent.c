@@ -1,5 +1,5 @@
-/* The arguments of the kernels of recurrent layers. Each sequence has items in the pool, whose addresses the host writes
- * for each step: recorded commands hold for any sequences. */
+/* The arguments of the kernels of recurrent layers. Each sequence has items in the pool, whose addresses the host
+ * writes for each step: recorded commands hold for any sequences. */
 #include "vulkan/executor/recurrent.h"
 
 #include <math.h>
@@ -18,8 +18,9 @@ qn_status qn_vk_check_recurrent(const qn_plan *plan)
                        s->head_k, s->head_v, QN_VK_HEAD_UNIT, QN_VK_MAX_RECURRENT_HEAD);
     const qn_gpu_recurrent_layout l = qn_gpu_recurrent_layout_of(s);
     if (l.state_layer_bytes > UINT32_MAX / n || l.open.bytes > UINT32_MAX / n)
-        return qn_fail(QN_ERR_UNSUPPORTED, "Vulkan: states of %zu layers of %zu bytes are not supported, only up to 4 GiB",
-                       n, l.state_layer_bytes);
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "Vulkan: states of %zu layers of %zu bytes are not supported, only up to 4 GiB", n,
+                       l.state_layer_bytes);
     return QN_OK;
 }
 

@@ -49,8 +49,7 @@ static void fill_inputs(const struct batch *b)
     qn_gpu_fill_inputs(in, model->pieces, b->n_pieces, w->inputs.host);
     qn_gpu_embed_rows(plan, &model->common.hadamard, model->common.team, (const int32_t *)words_at(w, in->tokens),
                       b->recording.n, floats_at(w, w->embeddings_at));
-    qn_vk_fill_sequences(model->pieces, b->n_pieces,
-                         (qn_vk_sequence *)(void *)(w->inputs.host + w->sequences_at));
+    qn_vk_fill_sequences(model->pieces, b->n_pieces, (qn_vk_sequence *)(void *)(w->inputs.host + w->sequences_at));
     for (size_t i = 0; i < b->recording.n; i++) {
         float *cosines = floats_at(w, w->angles_at) + 2 * half * i;
         qn_rope_angles(words_at(w, in->positions)[i], plan->frequencies, plan->attn_factor, plan->heads.n_rot, cosines,

@@ -53,11 +53,7 @@ static float *logits_of(qn_model *model, size_t piece)
 static const struct golden {
     const char *name;
 } models[] = {
-    { "llama.f16" },
-    { "qwen2.q1_0" },
-    { "qwen3.iq4_nl" },
-    { "qwen35.f16" },
-    { "qwen35-rotated.q1_0" },
+    { "llama.f16" }, { "qwen2.q1_0" }, { "qwen3.iq4_nl" }, { "qwen35.f16" }, { "qwen35-rotated.q1_0" },
 };
 
 TEST_EACH(test_model, struct golden, golden, models)
