@@ -133,7 +133,7 @@ static qn_status clear_cache(char **folder, size_t *n_files, uint64_t *bytes)
     *n_files = 0;
     *bytes = 0;
     QN_TRY(qn_code_folder(folder));
-    return *folder ? qn_code_file_clear(&qn_cubin_files, *folder, n_files, bytes) : QN_OK;
+    return *folder ? qn_code_file_clear(*folder, n_files, bytes) : QN_OK;
 }
 
 /* ---- The backend ---- */

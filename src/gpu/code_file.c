@@ -22,6 +22,8 @@
 /* Far above the size of any code of quern; a file with a larger payload is rejected. */
 #define MAX_BYTES ((uint64_t)1 << 28)
 
+const qn_code_kind qn_cubin_files = { "QNCUBIN1", ".cubin" }, qn_pipeline_files = { "QNVKPIP1", ".pipelines" };
+
 struct header {
     char magic[8];
     uint64_t header_bytes, payload_bytes, checksum;
@@ -290,7 +292,7 @@ static bool is_ours(const qn_code_kind *kind, const char *name)
            !memcmp(name + 1 + HEX, suffix, strlen(suffix)) && !strcmp(name + length - (sizeof part - 1), part);
 }
 
-static qn_status clear_open(const qn_code_kind *kind, DIR *dir, const char *folder, size_t *n_files, uint64_t *bytes)
+static qn_status clear_open(DIR *dir, const char *folder, size_t *n_files, uint64_t *bytes)
 {
     for (;;) {
         errno = 0;
@@ -298,7 +300,7 @@ static qn_status clear_open(const qn_code_kind *kind, DIR *dir, const char *fold
         if (!entry)
             return errno ? qn_fail(QN_ERR_IO, "%s: cannot list: %m", folder) : QN_OK;
         struct stat st;
-        if (!is_ours(kind, entry->d_name) || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        if ((!is_ours(&qn_cubin_files, entry->d_name) && !is_ours(&qn_pipeline_files, entry->d_name)) || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
         if (unlinkat(dirfd(dir), entry->d_name, 0) == 0) {
             ++*n_files;
@@ -309,14 +311,14 @@ static qn_status clear_open(const qn_code_kind *kind, DIR *dir, const char *fold
     }
 }
 
-qn_status qn_code_file_clear(const qn_code_kind *kind, const char *folder, size_t *n_files, uint64_t *bytes)
+qn_status qn_code_file_clear(const char *folder, size_t *n_files, uint64_t *bytes)
 {
     *n_files = 0;
     *bytes = 0;
     DIR *dir = opendir(folder);
     if (!dir)
         return errno == ENOENT || errno == ENOTDIR ? QN_OK : qn_fail(QN_ERR_IO, "%s: cannot list: %m", folder);
-    const qn_status status = clear_open(kind, dir, folder, n_files, bytes);
+    const qn_status status = clear_open(dir, folder, n_files, bytes);
     closedir(dir);
     return status;
 }

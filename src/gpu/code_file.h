@@ -16,11 +16,14 @@ typedef struct qn_code_key {
     uint8_t bytes[16];
 } qn_code_key;
 
-/* The files of a backend. Static. */
+/* The files of a backend. */
 typedef struct qn_code_kind {
     char magic[8];
     const char *suffix; /* of a file's name: ".cubin" */
 } qn_code_kind;
+
+/* Kernels of CUDA; pipelines of a Vulkan driver, in a form of its own. */
+extern const qn_code_kind qn_cubin_files, qn_pipeline_files;
 
 /* qn_code_file_name - Writes the file name of a key: "0123456789abcdef0123456789abcdef.cubin". */
 void qn_code_file_name(const qn_code_kind *kind, const qn_code_key *key, char name[QN_CODE_NAME_MAX]);
@@ -45,8 +48,8 @@ qn_status qn_code_file_read(const qn_code_kind *kind, const char *folder, const 
 qn_status qn_code_file_write(const qn_code_kind *kind, const char *folder, const qn_code_key *key,
                              const char *compiler, const void *data, size_t bytes);
 
-/* qn_code_file_clear - Removes all cache files of a kind and the temporary files of killed writers. *n_files and *bytes are the
+/* qn_code_file_clear - Removes all cache files, and the temporary files of killed writers. *n_files and *bytes are the
  * number and size of the removed files. Other files stay. A directory that does not exist counts as empty. */
-qn_status qn_code_file_clear(const qn_code_kind *kind, const char *folder, size_t *n_files, uint64_t *bytes);
+qn_status qn_code_file_clear(const char *folder, size_t *n_files, uint64_t *bytes);
 
 #endif

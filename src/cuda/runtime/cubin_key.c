@@ -4,8 +4,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-const qn_code_kind qn_cubin_files = { "QNCUBIN1", ".cubin" };
-
 static XXH128_canonical_t hash_of(const char *text, size_t bytes)
 {
     XXH128_canonical_t hash;

@@ -2,6 +2,7 @@
 #include "vulkan/runtime/context.h"
 
 #include "base/memory.h"
+#include "vulkan/runtime/pipeline_cache.h"
 
 #include <string.h>
 
@@ -57,6 +58,7 @@ static qn_status open_device(qn_vk *vk, int ordinal)
     vk->instance.call.vkGetPhysicalDeviceMemoryProperties(vk->info.physical, &vk->memory);
     QN_TRY(create_device(vk));
     QN_TRY(create_layout(vk));
+    qn_vk_open_cache(vk);
     return qn_vk_commands_create(vk, &vk->copies);
 }
 
@@ -103,6 +105,7 @@ void qn_vk_close(qn_vk *vk)
     if (vk->device && vk->call.vkDestroyDevice) {
         if (vk->call.vkResetFences) { /* the last function of the table: all others are there */
             (void)vk->call.vkDeviceWaitIdle(vk->device);
+            qn_vk_close_cache(vk);
             qn_vk_free_pipelines(vk);
             qn_vk_free(vk, &vk->staging);
             qn_vk_commands_free(vk, &vk->copies);

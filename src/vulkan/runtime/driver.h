@@ -35,6 +35,9 @@
     F(vkDestroyShaderModule)                                                                                           \
     F(vkCreatePipelineLayout)                                                                                          \
     F(vkDestroyPipelineLayout)                                                                                         \
+    F(vkCreatePipelineCache)                                                                                           \
+    F(vkDestroyPipelineCache)                                                                                          \
+    F(vkGetPipelineCacheData)                                                                                          \
     F(vkCreateComputePipelines)                                                                                        \
     F(vkDestroyPipeline)                                                                                               \
     F(vkCreateCommandPool)                                                                                             \

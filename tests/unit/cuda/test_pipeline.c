@@ -589,7 +589,7 @@ TEST(test_threads)
     char path[512];
     size_t n_files;
     uint64_t bytes;
-    assert_ok(qn_code_file_clear(&qn_cubin_files, cache, &n_files, &bytes));
+    assert_ok(qn_code_file_clear(cache, &n_files, &bytes));
     assert_int_equal(n_files, 3);
     set_mood("fine");
     (void)lookup(&t, NULL, &launch_defines);
@@ -638,7 +638,7 @@ TEST(test_clear)
     char path[512];
     size_t n_files;
     uint64_t bytes;
-    assert_ok(qn_code_file_clear(&qn_cubin_files, cache, &n_files, &bytes)); /* the directory does not exist */
+    assert_ok(qn_code_file_clear(cache, &n_files, &bytes)); /* the directory does not exist */
     assert_int_equal(n_files, 0);
     (void)lookup(&t, NULL, &launch_a);
     (void)lookup(&t, NULL, &launch_defines);
@@ -650,7 +650,7 @@ TEST(test_clear)
         snprintf(path, sizeof path, "%s/%s", cache, kept[i]);
         write_text(path, "mine");
     }
-    assert_ok(qn_code_file_clear(&qn_cubin_files, cache, &n_files, &bytes));
+    assert_ok(qn_code_file_clear(cache, &n_files, &bytes));
     assert_int_equal(n_files, 3);
     assert_true(bytes > 100);
     assert_int_equal(n_entries(cache), 4);
