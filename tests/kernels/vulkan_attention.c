@@ -7,7 +7,7 @@
 #include "kernels/aura/aura.h"
 #include "plan/page.h"
 
-enum { SHIFT = 14, GRANULE = 1 << SHIFT, N_GRANULES = 256, N_SEQUENCES = 3, NO_SEQUENCE = -1, F16 = QN_VK_F16_BITS };
+enum { SHIFT = 16 /* a head's rows fit in a granule */, GRANULE = 1 << SHIFT, N_GRANULES = 64, N_SEQUENCES = 3, NO_SEQUENCE = -1, F16 = QN_VK_F16_BITS };
 
 /* bits: F16 or of codes. max_length: of the lengths below. */
 static const struct shape {
@@ -15,9 +15,8 @@ static const struct shape {
     uint32_t key_bits, value_bits;
     size_t max_length;
 } shapes[] = {
-    { 1, 1, 16, F16, F16, 4200 }, { 4, 2, 64, F16, F16, 150 }, { 9, 1, 80, F16, F16, 150 }, { 6, 1, 256, F16, F16, 150 },
-    { 2, 1, 512, F16, F16, 150 }, { 4, 2, 64, 4, 4, 330 },     { 3, 1, 80, 3, 3, 150 },     { 6, 1, 256, 4, 4, 330 },
-    { 2, 2, 128, 8, 8, 150 },     { 2, 1, 96, 6, 2, 200 },     { 4, 1, 128, 3, 3, 330 },
+    { 1, 1, 16, F16, F16, 4200 }, { 9, 1, 80, F16, F16, 150 }, { 6, 1, 256, F16, F16, 150 }, { 2, 1, 512, F16, F16, 65 },
+    { 4, 2, 64, 4, 4, 330 },      { 3, 1, 80, 3, 3, 330 },     { 6, 1, 256, 8, 8, 200 },     { 2, 1, 96, 6, 2, 200 },
 };
 
 static const size_t lengths[] = { 1, 2, 63, 64, 65, 150, 200, 330, 4200 };
@@ -151,21 +150,24 @@ static void store_rows(struct cache *c, const float *keys, const float *values, 
         sequences[i] = (int32_t)(i / c->length);
     }
     sequences[n_rows] = NO_SEQUENCE;
-    const qn_vk_store_args args = { .keys = qn_vk_array_of(keys)->at,
-                                    .values = qn_vk_array_of(values)->at,
-                                    .value_bias = qn_vk_array_of(bias)->at,
-                                    .tables = c->f16_tables->at,
-                                    .positions = qn_vk_array_of(positions)->at,
-                                    .sequences = qn_vk_array_of(sequences)->at,
-                                    .signs = c->rotation.signs,
-                                    .matrix = c->rotation.forward,
-                                    .granules = c->granules->at,
-                                    .shift = SHIFT,
-                                    .dim = (uint32_t)s->dim,
-                                    .key_at = c->f16.key_at,
-                                    .value_at = c->f16.value_at,
-                                    .factor = c->rotation.factor };
-    qn_vk_launch_now(qn_vk_store(n_rows + 1, s->n_kv_heads), &args);
+    qn_vk_rope_args args = { .x = qn_vk_array_of(keys)->at,
+                             .tables = c->f16_tables->at,
+                             .positions = qn_vk_array_of(positions)->at,
+                             .sequences = qn_vk_array_of(sequences)->at,
+                             .granules = c->granules->at,
+                             .shift = SHIFT,
+                             .at = c->f16.key_at,
+                             .stride = (uint32_t)s->dim,
+                             .dim = (uint32_t)s->dim,
+                             .scale = 1 };
+    qn_vk_launch_now(qn_vk_rope(n_rows + 1, s->n_kv_heads), &args);
+    args.x = qn_vk_array_of(values)->at;
+    args.bias = qn_vk_array_of(bias)->at;
+    args.signs = c->rotation.signs;
+    args.matrix = c->rotation.forward;
+    args.at = c->f16.value_at;
+    args.factor = c->rotation.factor;
+    qn_vk_launch_now(qn_vk_rope(n_rows + 1, s->n_kv_heads), &args);
 }
 
 /* What is stored of rows: of fp16 caches bit for bit what the host would store; rotated values within the rounding of

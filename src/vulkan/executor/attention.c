@@ -37,10 +37,13 @@ static fp16_rows fp16_rows_of(const qn_vk_recording *r, const qn_gpu_layer_cache
 
 /* ---- Rope and storing ---- */
 
-static qn_status record_ropes(const qn_vk_recording *r, const qn_op *op, const fp16_rows *rows)
+/* Records the kernels of queries, keys and values, none of which reads what another writes. */
+static qn_status record_heads(const qn_vk_recording *r, const qn_op *op)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const qn_op_addresses *vectors = &r->weights->ops[op - r->common->plan->ops].vectors;
+    const qn_gpu_layer_cache cache = qn_gpu_layer_cache_of(&r->format->base, (size_t)op->layer);
+    const fp16_rows rows = fp16_rows_of(r, &cache);
     const qn_vk_rotation *rotation = &r->format->key_rotation;
     qn_vk_rope_args args = { .x = buffer(r, op->qk_norm_rope_store.queries),
                              .y = buffer(r, op->qk_norm_rope_store.out),
@@ -49,12 +52,12 @@ static qn_status record_ropes(const qn_vk_recording *r, const qn_op *op, const f
                              .angles = input(r, r->workspace->angles_at),
                              .signs = rotation->signs,
                              .matrix = rotation->forward,
-                             .tables = rows->tables,
+                             .tables = rows.tables,
                              .positions = input(r, r->inputs.positions),
                              .sequences = input(r, r->inputs.sequences),
                              .granules = r->caches->memory.table.address,
                              .shift = r->caches->memory.shift,
-                             .at = rows->key_at,
+                             .at = rows.key_at,
                              .stride = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
                              .dim = (uint32_t)h->head_dim,
                              .n_rot = (uint32_t)h->n_rot,
@@ -69,6 +72,16 @@ static qn_status record_ropes(const qn_vk_recording *r, const qn_op *op, const f
     args.weight = vectors->qk_norm_rope_store.k_norm;
     args.stride = args.dim;
     args.scale = 1;
+    QN_TRY(dispatch(r, qn_vk_rope(r->n, h->n_kv_heads), &args));
+    rotation = &r->format->value_rotation;
+    args.x = buffer(r, op->qk_norm_rope_store.values);
+    args.bias = vectors->qk_norm_rope_store.v_bias;
+    args.weight = 0;
+    args.signs = rotation->signs;
+    args.matrix = rotation->forward;
+    args.at = rows.value_at;
+    args.n_rot = 0;
+    args.factor = rotation->factor;
     return dispatch(r, qn_vk_rope(r->n, h->n_kv_heads), &args);
 }
 
@@ -120,27 +133,7 @@ static size_t completed_pages(const qn_vk_recording *r)
 
 qn_status qn_vk_record_store(const qn_vk_recording *r, const qn_op *op)
 {
-    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
-    const qn_gpu_layer_cache cache = qn_gpu_layer_cache_of(&r->format->base, (size_t)op->layer);
-    const fp16_rows rows = fp16_rows_of(r, &cache);
-    const qn_vk_rotation *rotation = &r->format->value_rotation;
-    const qn_vk_store_args store = {
-        .values = buffer(r, op->qk_norm_rope_store.values),
-        .value_bias = r->weights->ops[op - r->common->plan->ops].vectors.qk_norm_rope_store.v_bias,
-        .tables = rows.tables,
-        .positions = input(r, r->inputs.positions),
-        .sequences = input(r, r->inputs.sequences),
-        .signs = rotation->signs,
-        .matrix = rotation->forward,
-        .granules = r->caches->memory.table.address,
-        .shift = r->caches->memory.shift,
-        .dim = (uint32_t)h->head_dim,
-        .key_at = rows.key_at,
-        .value_at = rows.value_at,
-        .factor = rotation->factor,
-    };
-    QN_TRY(record_ropes(r, op, &rows));
-    QN_TRY(dispatch(r, qn_vk_store(r->n, h->n_kv_heads), &store));
+    QN_TRY(record_heads(r, op));
     const size_t n_pages = r->is_decode || !qn_gpu_has_codes(&r->format->base) ? 0 : completed_pages(r);
     if (!n_pages)
         return QN_OK;

@@ -235,8 +235,8 @@ Page f16_page(uint index)
     const uint bytes = PAGE * DIM * 2;
     const uvec2 at = page_entry(f16_tables, index);
     Page page;
-    page.keys = place_of(granules, shift, advance(at, 1, f16_key_at + kv_head * bytes), bytes);
-    page.values = place_of(granules, shift, advance(at, 1, f16_value_at + kv_head * bytes), bytes);
+    page.keys = place_of(granules, shift, add_bytes(at, f16_key_at + kv_head * bytes), bytes);
+    page.values = place_of(granules, shift, add_bytes(at, f16_value_at + kv_head * bytes), bytes);
     page.key_scales = page.value_scales = uvec2(0);
     page.n = index == own_page ? tile_positions : PAGE;
     return page;
@@ -248,10 +248,10 @@ Page page_of_codes(uint index)
                scale = (kv_head * PAGE + gl_LocalInvocationIndex) * 4;
     const uvec2 at = page_entry(tables, index);
     Page page;
-    page.keys = place_of(granules, shift, advance(at, 1, key_at + kv_head * key_bytes), key_bytes);
-    page.values = place_of(granules, shift, advance(at, 1, value_at + kv_head * value_bytes), value_bytes);
-    page.key_scales = address_in_pool(granules, shift, advance(at, 1, key_scales_at + scale));
-    page.value_scales = address_in_pool(granules, shift, advance(at, 1, value_scales_at + scale));
+    page.keys = place_of(granules, shift, add_bytes(at, key_at + kv_head * key_bytes), key_bytes);
+    page.values = place_of(granules, shift, add_bytes(at, value_at + kv_head * value_bytes), value_bytes);
+    page.key_scales = address_in_pool(granules, shift, add_bytes(at, key_scales_at + scale));
+    page.value_scales = address_in_pool(granules, shift, add_bytes(at, value_scales_at + scale));
     page.n = PAGE;
     return page;
 }
@@ -305,7 +305,7 @@ void begin_tile(uint first, uint n, uint first_row, uint first_visible)
 void begin_codes()
 {
     const uint lane = gl_LocalInvocationIndex, q = lane / TEAM, of_team = lane % TEAM;
-    const uvec2 at = advance(page_entry(f16_tables, 0), 1, means_at + kv_head * DIM * 4);
+    const uvec2 at = add_bytes(page_entry(f16_tables, 0), means_at + kv_head * DIM * 4);
     precise float sum = 0;
     for (uint i = of_team; i < DIM / 4 && q < QUERIES; i += TEAM) {
         const vec4 mean = Vec4s(address_in_pool(granules, shift, advance(at, i, 16))).at[0], x = tile[q * (DIM / 4) + i];

@@ -14,9 +14,6 @@
 static const uint32_t rope_code[] = {
 #include "vulkan/kernels/spirv/rope.inc"
 };
-static const uint32_t store_code[] = {
-#include "vulkan/kernels/spirv/store.inc"
-};
 static const uint32_t attention_code[] = {
 #include "vulkan/kernels/spirv/attention.inc"
 };
@@ -50,7 +47,6 @@ static const uint32_t append_code[] = {
 
 enum kernel {
     ROPE,
-    STORE,
     QUANTIZE,
     ATTENTION,
     COMBINE,
@@ -71,7 +67,6 @@ enum kernel {
 
 static const qn_vk_shader shaders[] = {
     [ROPE] = SHADER(rope, rope),
-    [STORE] = SHADER(store, store),
     [QUANTIZE] = SHADER(quantize, quantize),
     [COMBINE] = SHADER(combine, combine),
     [ATTENTION] = SHADER(attention, attention),
@@ -86,7 +81,6 @@ static const qn_vk_shader shaders[] = {
 
 #define FITS(name) _Static_assert(sizeof(qn_vk_##name##_args) <= QN_VK_MAX_ARGS, "arguments are push constants")
 FITS(rope);
-FITS(store);
 FITS(quantize);
 FITS(attention);
 FITS(combine);
@@ -120,11 +114,6 @@ static qn_vk_launch launch(enum kernel kernel, size_t x, size_t y)
 qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads)
 {
     return launch(ROPE, n_heads, n_rows);
-}
-
-qn_vk_launch qn_vk_store(size_t n_rows, size_t n_heads)
-{
-    return launch(STORE, n_heads, n_rows);
 }
 
 /* Keys and values for each layer. */

@@ -40,28 +40,19 @@ typedef struct qn_vk_levels {
 
 /* Rows of heads: x [rows][heads][stride] to y [rows][heads][dim], with bias [heads][dim] (0: none), RMS norm of weight
  * [dim] (0: none), rope by angles [rows]: cosines [n_rot/2], sines [n_rot/2]; then times scale, then rotated. y may be
- * x; y 0: to fp16 pages, as qn_vk_store_args. */
+ * x.
+ *
+ * y 0: the result is stored as fp16, in the page of the row's position: page tables of the step's sequences, the
+ * granules of the pool (vulkan/runtime/pool_memory.h), the offset of the layer's rows in a page. Values of the cache
+ * have n_rot 0. */
 typedef struct qn_vk_rope_args {
     uint64_t x, y, bias, weight, angles;
     uint64_t signs, matrix; /* matrix: forward */
     uint64_t tables, positions, sequences, granules;
-    uint32_t shift, at; /* at: of the layer's keys in a page */
+    uint32_t shift, at;
     uint32_t stride, dim, n_rot, is_interleaved;
     float eps, scale, factor;
 } qn_vk_rope_args;
-
-/* Where rows are stored: page tables of the step's sequences, the granules of the pool (vulkan/runtime/pool_memory.h),
- * a layer's rows of fp16 in a page. */
-typedef struct qn_vk_store_args {
-    uint64_t keys, values, value_bias;     /* [rows][heads][dim]; keys 0: none; bias [heads][dim], 0: none */
-    uint64_t tables, positions, sequences; /* gpu/inputs.h */
-    uint64_t signs, matrix;                /* of values; matrix: forward */
-    uint64_t granules;
-    uint32_t shift;
-    uint32_t dim;
-    uint32_t key_at, value_at;
-    float factor;
-} qn_vk_store_args;
 
 /* Quantises the pages that a step has completed, after their rows were stored (qn_vk_quantize). */
 typedef struct qn_vk_quantize_args {
@@ -224,7 +215,6 @@ void qn_vk_pack_row(const qn_type_info *type, const uint8_t *row, size_t n_cols,
 
 /* The launches. n_rows > 0, and n_tiles of qn_vk_matmul > 0. has_single_rows: no sequence has more than one row. */
 qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads);
-qn_vk_launch qn_vk_store(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_quantize(const qn_vk_codes *codes, size_t n_pages, size_t n_kv_heads, size_t n_layers);
 qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
                                     size_t n_kv_heads, size_t n_splits);

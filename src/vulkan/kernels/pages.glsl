@@ -12,21 +12,33 @@ uvec2 address_in_pool(uvec2 granules, uint shift, uvec2 at)
     return advance(Addresses(granules).at[granule_of(shift, at)], 1, at.x & (1u << shift) - 1);
 }
 
-/* An array in an item, and its address if it lies in one granule, as nearly all do. */
+uvec2 add_bytes(uvec2 address, uint bytes)
+{
+    uint carry;
+    const uint low = uaddCarry(address.x, bytes, carry);
+    return uvec2(low, address.y + carry);
+}
+
+/* An array in an item, which lies in one granule or two: bytes from `limit` on are at `second` plus their offset. */
 struct Place {
-    uvec2 at, start, granules;
-    uint shift;
-    bool is_whole;
+    uvec2 first, second;
+    uint limit;
 };
 
+/* bytes: at most those of a granule. */
 Place place_of(uvec2 granules, uint shift, uvec2 at, uint bytes)
 {
-    const uvec2 last = advance(at, 1, bytes - 1);
-    return Place(at, address_in_pool(granules, shift, at), granules, shift,
-                 granule_of(shift, at) == granule_of(shift, last));
+    const uint granule = granule_of(shift, at), before = at.x & (1u << shift) - 1, limit = (1u << shift) - before;
+    const uvec2 first = add_bytes(Addresses(granules).at[granule], before);
+    if (bytes <= limit)
+        return Place(first, first, bytes);
+    const uvec2 next = Addresses(granules).at[granule + 1];
+    uint borrow;
+    const uint low = usubBorrow(next.x, limit, borrow);
+    return Place(first, uvec2(low, next.y - borrow), limit);
 }
 
 uvec2 address_at(Place p, uint offset)
 {
-    return p.is_whole ? advance(p.start, 1, offset) : address_in_pool(p.granules, p.shift, advance(p.at, 1, offset));
+    return add_bytes(offset < p.limit ? p.first : p.second, offset);
 }

@@ -110,10 +110,10 @@ void main()
     Addresses f16_pages = Addresses(Addresses(f16_tables).at[piece]);
     const uint f16_at = layer * f16_layer_bytes, at = layer * layer_bytes;
     if (is_key)
-        find_mean(place_of(granules, shift, advance(f16_pages.at[0], 1, f16_at + f16_key_at + kv_head * f16_bytes),
+        find_mean(place_of(granules, shift, add_bytes(f16_pages.at[0], f16_at + f16_key_at + kv_head * f16_bytes),
                            f16_bytes));
     if (page == 0) {
-        const uvec2 to = advance(f16_pages.at[0], 1, f16_at + means_at + kv_head * dim * 4);
+        const uvec2 to = add_bytes(f16_pages.at[0], f16_at + means_at + kv_head * dim * 4);
         for (uint i = lane; i < dim && is_key; i += LANES)
             Floats(address_in_pool(granules, shift, advance(to, i, 4))).at[0] = mean[i];
         return;
@@ -126,11 +126,11 @@ void main()
     const uvec2 of_page = advance(Addresses(Addresses(tables).at[piece]).at[page], 1, at);
     const Place rows = place_of(
         granules, shift,
-        advance(f16_pages.at[page], 1, f16_at + (is_key ? f16_key_at : f16_value_at) + kv_head * f16_bytes), f16_bytes);
+        add_bytes(f16_pages.at[page], f16_at + (is_key ? f16_key_at : f16_value_at) + kv_head * f16_bytes), f16_bytes);
     const Place codes =
-        place_of(granules, shift, advance(of_page, 1, (is_key ? key_at : value_at) + kv_head * bytes), bytes);
+        place_of(granules, shift, add_bytes(of_page, (is_key ? key_at : value_at) + kv_head * bytes), bytes);
     const float scale = encode(rows, codes, is_key, bits);
     const uvec2 scale_at =
-        advance(of_page, 1, (is_key ? key_scales_at : value_scales_at) + (kv_head * PAGE + lane) * 4);
+        add_bytes(of_page, (is_key ? key_scales_at : value_scales_at) + (kv_head * PAGE + lane) * 4);
     Floats(address_in_pool(granules, shift, scale_at)).at[0] = scale;
 }

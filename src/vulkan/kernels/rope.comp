@@ -1,6 +1,6 @@
 #version 450
-/* Bias, RMS norm, rope, scale and rotation of a head of a row for each workgroup: of queries, or of keys, which are
- * stored in their fp16 page. */
+/* Bias, RMS norm, rope, scale and rotation of a head of a row for each workgroup: of queries, or of keys and values, which
+ * are stored in their fp16 page. */
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 #include "pages.glsl"
@@ -12,7 +12,7 @@ layout(push_constant) uniform Args {
     uvec2 angles;        /* [rows]: cosines [n_rot / 2], sines [n_rot / 2] */
     uvec2 signs, matrix; /* rotation.glsl */
     uvec2 tables, positions, sequences, granules; /* of the page */
-    uint shift, at;                               /* at: of the layer's keys in it */
+    uint shift, at;                               /* at: of the layer's rows in it */
     uint stride, dim, n_rot;
     uint is_interleaved; /* values 2i and 2i+1 are a pair; else i and i + n_rot/2 */
     float eps, scale, factor; /* factor: of the rotation */
@@ -25,10 +25,9 @@ void store(uint h, uint row)
     if (sequence == 0xffffffff)
         return;
     const uvec2 page = Addresses(Addresses(tables).at[sequence]).at[position / PAGE];
-    const Place key =
-        place_of(granules, shift, advance(page, 1, at + (h * PAGE + position % PAGE) * bytes), bytes);
+    const Place to = place_of(granules, shift, add_bytes(page, at + (h * PAGE + position % PAGE) * bytes), bytes);
     for (uint i = gl_LocalInvocationIndex; i < dim / 2; i += LANES)
-        Words(address_at(key, 4 * i)).at[0] = floats_to_halves(vec2(head[2 * i], head[2 * i + 1]));
+        Words(address_at(to, 4 * i)).at[0] = floats_to_halves(vec2(head[2 * i], head[2 * i + 1]));
 }
 
 void main()
