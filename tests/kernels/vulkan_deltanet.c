@@ -460,7 +460,7 @@ static void bench_shape(const struct timed *t)
 void qn_check_vulkan_deltanet(bool bench)
 {
     static const size_t sizes[][5] = {
-        { 1, 2, 128, 128, 4 }, { 2, 6, 32, 48, 4 }, { 2, 2, 16, 16, 2 }, { 1, 1, 256, 144, 8 }, { 1, 3, 48, 80, 3 }
+        { 1, 1, 128, 128, 4 }, { 2, 6, 32, 48, 4 }, { 2, 2, 16, 16, 2 }, { 1, 1, 208, 80, 8 }, { 1, 3, 48, 80, 3 }
     };
     static const struct timed timed[] = { { 1, 1, 32 }, { 1, 5, 32 }, { 32, 1, 32 }, { 1, 256, 0 }, { 1, 4096, 0 } };
     for (size_t i = 0; i < QN_LENGTH(sizes); i++) {

@@ -16,6 +16,7 @@ enum {
     QN_VK_PARTIAL_EXTRA = 4, /* floats of a partial after its sums */
     QN_VK_HEAD_UNIT = 16,  /* heads have a multiple of it: they are read as 16 bytes of fp16 */
     QN_VK_MAX_RECURRENT_HEAD = 256, /* values of a head of a recurrent layer, or keys */
+    QN_VK_DELTA_SHARED = 32 << 10,  /* bytes of shared memory that a workgroup of delta may have */
     QN_VK_MAX_PIECE = 4096          /* values of a workgroup of prepare: the largest block of a Hadamard transform */
 };
 

@@ -27,6 +27,7 @@ typedef struct qn_vk_info {
     uint64_t memory_bytes;    /* of the heaps on the device */
     uint64_t largest_bytes;   /* of one allocation */
     qn_vk_features features;
+    uint32_t shared_bytes;    /* shared memory of a workgroup */
     char unfit[QN_VK_REASON]; /* why quern cannot use it: "no compute queue"; "" if it can */
 } qn_vk_info;
 
