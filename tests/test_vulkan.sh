@@ -24,13 +24,14 @@ use() {
     export VK_ICD_FILENAMES=$found VK_DRIVER_FILES=$found QN_VULKAN_CPU=1
 }
 
-# logits MODEL OUT ARGS... - of 40 tokens; with recurrent layers of 70, among which a chunk is folded.
+# logits MODEL OUT ARGS... - of 40 tokens; with recurrent layers of 70, among which a chunk is folded. MODEL may be NAME@CACHE: of 150,
+# so that codes are attended to.
 ids_of() { seq 1 "$1" | awk '{ print ($1 * $1 * 7 + $1) % 71 }' | paste -s -d,; }
 logits() {
-    local model=$1 out=$2 ids
+    local model=$1 out=$2 ids kv=f16
     shift 2
-    case $model in qwen35*) ids=$(ids_of 70) ;; *) ids=$(ids_of 40) ;; esac
-    quern logits -m "$golden/$model.gguf" --ids "$ids" -o "$work/$out" "$@"
+    case $model in *@*) ids=$(ids_of 150) kv=${model#*@} ;; qwen35*) ids=$(ids_of 70) ;; *) ids=$(ids_of 40) ;; esac
+    quern logits -m "$golden/${model%@*}.gguf" --ids "$ids" --kv "$kv" -o "$work/$out" "$@"
     [ $status -eq 0 ] || fail "logits of $model $*"
 }
 
@@ -44,9 +45,10 @@ lavapipe | swiftshader)
         unset QN_VULKAN_VALIDATE
     fi
     nice timeout -s KILL 300 "$QN_BIN/quern-check" --device vulkan --every 3 || fail 'quern-check --device vulkan'
-    models='llama.q1_0 qwen2.f16 qwen3.q2_0 qwen35.pq2_0'
+    models='llama.q1_0 qwen2.f16 qwen3.q2_0 qwen35.pq2_0 qwen3.f16@aura4'
     [ "$1" = swiftshader ] || models='llama.f16 llama.q1_0 llama.ptq1_0 llama.q2_k qwen2.q1_0 qwen3.f16 qwen3.pq2_0 qwen3-untied.f32
-        qwen35.f16 qwen35.q1_0 qwen35-yarn.f16 qwen35-rotated.ptq1_0 qwen35-rotated.pq2_0'
+        qwen35.f16 qwen35.q1_0 qwen35-yarn.f16 qwen35-rotated.ptq1_0 qwen35-rotated.pq2_0
+        qwen3.q2_0@aura8 qwen3.f16@aura4 qwen3.f16@aura3 qwen35-rotated.q2_0@aura4'
     for model in $models; do
         logits $model cpu --device cpu
         logits $model all --device vulkan
@@ -56,7 +58,7 @@ lavapipe | swiftshader)
     done
     quern bench -m "$golden/qwen2.q1_0.gguf" --device vulkan -p 4 -n 4 -r 1
     [ $status -eq 0 ] && grep -q '^tg4 ' "$work/out" || fail 'bench'
-    for model in qwen2.f16 qwen2.q1_0 qwen35-rotated.f16; do
+    for model in qwen2.f16 qwen2.q1_0 qwen35-rotated.f16 qwen3.f16@aura4; do
         logits $model all --device vulkan
         logits $model one --device vulkan --batch 1
         QN_VULKAN_STAGING=1 logits $model staged --device vulkan
@@ -70,7 +72,7 @@ lavapipe | swiftshader)
     ;;
 spirv)
     use lavapipe || missing 'no lavapipe'
-    for model in llama.f16 qwen2.q1_0 qwen3.iq4_nl qwen35-rotated.q1_0; do
+    for model in llama.f16 qwen2.q1_0 qwen3.iq4_nl qwen35-rotated.q1_0 qwen3.f16@aura3; do
         use lavapipe
         logits $model first --device vulkan
         use swiftshader || missing 'no swiftshader'

@@ -140,7 +140,8 @@ static ssize_t read_fully(int fd, void *to, size_t bytes)
     return (ssize_t)done;
 }
 
-static qn_status check_header(const qn_code_kind *kind, const char *path, const struct header *h, const qn_code_key *key, uint64_t file_bytes)
+static qn_status check_header(const qn_code_kind *kind, const char *path, const struct header *h,
+                              const qn_code_key *key, uint64_t file_bytes)
 {
     if (memcmp(h->magic, kind->magic, sizeof h->magic) != 0 || h->header_bytes != sizeof *h)
         return qn_fail(QN_ERR_FORMAT, "%s: is not a file of quern's kernel cache", path);
@@ -152,8 +153,8 @@ static qn_status check_header(const qn_code_kind *kind, const char *path, const 
     return QN_OK;
 }
 
-static qn_status read_open(const qn_code_kind *kind, int fd, const char *path, const qn_code_key *key, void **data, size_t *bytes,
-                           char compiler[QN_COMPILER_MAX])
+static qn_status read_open(const qn_code_kind *kind, int fd, const char *path, const qn_code_key *key, void **data,
+                           size_t *bytes, char compiler[QN_COMPILER_MAX])
 {
     struct stat st;
     struct header h;
@@ -181,8 +182,8 @@ static qn_status read_open(const qn_code_kind *kind, int fd, const char *path, c
     return QN_OK;
 }
 
-qn_status qn_code_file_read(const qn_code_kind *kind, const char *folder, const qn_code_key *key, void **data, size_t *bytes,
-                        char compiler[QN_COMPILER_MAX])
+qn_status qn_code_file_read(const qn_code_kind *kind, const char *folder, const qn_code_key *key, void **data,
+                            size_t *bytes, char compiler[QN_COMPILER_MAX])
 {
     char *path;
     int directory;
@@ -244,8 +245,8 @@ static qn_status write_parts(qn_atomic_file *file, const struct header *h, const
     return qn_atomic_file_commit(file);
 }
 
-qn_status qn_code_file_write(const qn_code_kind *kind, const char *folder, const qn_code_key *key, const char *compiler, const void *data,
-                         size_t bytes)
+qn_status qn_code_file_write(const qn_code_kind *kind, const char *folder, const qn_code_key *key, const char *compiler,
+                             const void *data, size_t bytes)
 {
     struct header h;
     memset(&h, 0, sizeof h);
@@ -300,7 +301,8 @@ static qn_status clear_open(DIR *dir, const char *folder, size_t *n_files, uint6
         if (!entry)
             return errno ? qn_fail(QN_ERR_IO, "%s: cannot list: %m", folder) : QN_OK;
         struct stat st;
-        if ((!is_ours(&qn_cubin_files, entry->d_name) && !is_ours(&qn_pipeline_files, entry->d_name)) || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        if ((!is_ours(&qn_cubin_files, entry->d_name) && !is_ours(&qn_pipeline_files, entry->d_name)) ||
+            fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
         if (unlinkat(dirfd(dir), entry->d_name, 0) == 0) {
             ++*n_files;

@@ -1,5 +1,5 @@
-/* The files of the cache of compiled kernels. A file's name is a hash of everything that its code was compiled from; its
- * header repeats the hash and has a checksum. Files are validated when read. cuda/runtime/pipeline.h and
+/* The files of the cache of compiled kernels. A file's name is a hash of everything that its code was compiled from;
+ * its header repeats the hash and has a checksum. Files are validated when read. cuda/runtime/pipeline.h and
  * vulkan/runtime/pipeline_cache.h describe how the cache is used. */
 #ifndef QN_GPU_CODE_FILE_H
 #define QN_GPU_CODE_FILE_H
@@ -37,16 +37,16 @@ qn_status qn_code_folder(char **folder);
  * than this one or root owns it or may write to it. */
 qn_status qn_code_check_folder(const char *folder);
 
-/* qn_code_file_read - Reads the code of a key; the caller free()s *data. *data is NULL, and the status QN_OK, if there is
- * no such file. QN_ERR_FORMAT if the file is damaged, truncated, a link or has another key; QN_ERR_INVALID as for
+/* qn_code_file_read - Reads the code of a key; the caller free()s *data. *data is NULL, and the status QN_OK, if there
+ * is no such file. QN_ERR_FORMAT if the file is damaged, truncated, a link or has another key; QN_ERR_INVALID as for
  * qn_code_check_folder, for the directory and the file; QN_ERR_IO if the file cannot be read. */
 qn_status qn_code_file_read(const qn_code_kind *kind, const char *folder, const qn_code_key *key, void **data,
                             size_t *bytes, char compiler[QN_COMPILER_MAX]);
 
-/* qn_code_file_write - Creates the directory if necessary, with mode 0700, and writes the file, with mode 0600, atomically
- * (temporary file and rename). QN_ERR_INVALID as for qn_code_check_folder. */
-qn_status qn_code_file_write(const qn_code_kind *kind, const char *folder, const qn_code_key *key,
-                             const char *compiler, const void *data, size_t bytes);
+/* qn_code_file_write - Creates the directory if necessary, with mode 0700, and writes the file, with mode 0600,
+ * atomically (temporary file and rename). QN_ERR_INVALID as for qn_code_check_folder. */
+qn_status qn_code_file_write(const qn_code_kind *kind, const char *folder, const qn_code_key *key, const char *compiler,
+                             const void *data, size_t bytes);
 
 /* qn_code_file_clear - Removes all cache files, and the temporary files of killed writers. *n_files and *bytes are the
  * number and size of the removed files. Other files stay. A directory that does not exist counts as empty. */

@@ -131,8 +131,8 @@ static void expect_rows(const struct matrices *m, size_t matrix, const uint8_t *
 }
 
 /* Runs the matmul for the first n_tokens tokens; ys [m->n] are their results. */
-static void run(const struct matrices *m, const struct packed *p, const qn_vk_format *format,
-                const qn_vk_array *acts, float *const *before, size_t n_tokens, float **ys)
+static void run(const struct matrices *m, const struct packed *p, const qn_vk_format *format, const qn_vk_array *acts,
+                float *const *before, size_t n_tokens, float **ys)
 {
     const qn_vk_array *outs[MAX_MATRICES];
     qn_vk_matmul_args args = { .codes = qn_vk_array_of(p->codes)->at,
@@ -164,9 +164,8 @@ static void check(const struct matrices *m)
     const float *x = qn_floats_of(m->n_tokens * m->n_cols, 1);
     uint8_t *data[MAX_MATRICES];
     float *before[MAX_MATRICES], *all[MAX_MATRICES], *one[MAX_MATRICES];
-    qn_case_begin("matmul", "vulkan", "%s %zu x %zu, %zu tokens, %zu matrices%s%s", m->type->name,
-                  m->n_cols, m->n_rows[0], m->n_tokens, m->n, m->accumulates ? ", added" : "",
-                  m->planes == 2 ? ", hi/lo" : "");
+    qn_case_begin("matmul", "vulkan", "%s %zu x %zu, %zu tokens, %zu matrices%s%s", m->type->name, m->n_cols,
+                  m->n_rows[0], m->n_tokens, m->n, m->accumulates ? ", added" : "", m->planes == 2 ? ", hi/lo" : "");
     for (size_t i = 0; i < m->n; i++) {
         data[i] = qn_new(m->n_rows[i] * row_bytes, 1);
         before[i] = qn_floats_of(m->n_tokens * m->n_rows[i], 1);
@@ -196,8 +195,8 @@ struct fused {
     qn_vk_matmul_kind kind;
 };
 
-static const qn_vk_array *prepare(qn_vk_prepare_op op, const qn_vk_array *x, const qn_vk_array *x2, const qn_vk_array *weight,
-                                  size_t width, size_t n_tokens, uint32_t planes)
+static const qn_vk_array *prepare(qn_vk_prepare_op op, const qn_vk_array *x, const qn_vk_array *x2,
+                                  const qn_vk_array *weight, size_t width, size_t n_tokens, uint32_t planes)
 {
     const size_t bytes = n_tokens * qn_vk_act_row_bytes(width, planes);
     const qn_vk_array *codes = qn_vk_array_of(qn_new(bytes, 1)); /* zeros: sums of squares may be absent */
@@ -216,8 +215,8 @@ static const qn_vk_array *prepare(qn_vk_prepare_op op, const qn_vk_array *x, con
 
 static void compare(const qn_vk_array *found, const qn_vk_array *expected, const char *what)
 {
-    qn_expect(!memcmp(qn_vk_contents(found), qn_vk_contents(expected), found->bytes), "%s: other bits than without epilogue",
-              what);
+    qn_expect(!memcmp(qn_vk_contents(found), qn_vk_contents(expected), found->bytes),
+              "%s: other bits than without epilogue", what);
 }
 
 /* The same bits as the matmul, and then the kernel that computes the activations. */
@@ -228,8 +227,7 @@ static void check_epilogue(const struct fused *f)
         .type = f->type, .n = is_norm ? 1 : 2, .n_rows = { f->n_rows, f->n_rows }, .n_cols = f->n_cols
     };
     const qn_vk_format format = qn_vk_format_of(f->type);
-    const size_t row_bytes = f->n_cols / f->type->block_weights * f->type->block_bytes,
-                 n = f->n_tokens * f->n_rows;
+    const size_t row_bytes = f->n_cols / f->type->block_weights * f->type->block_bytes, n = f->n_tokens * f->n_rows;
     const qn_vk_array *x = qn_vk_array_of(qn_floats_of(f->n_tokens * f->n_cols, 2)), *outs[2][2],
                       *weight = qn_vk_array_of(qn_floats_of(f->n_cols + f->n_rows, 1));
     const float *before = qn_floats_of(n, 1);
@@ -243,7 +241,8 @@ static void check_epilogue(const struct fused *f)
     const struct packed p = pack(&m, data, row_bytes, &format);
     const qn_vk_array *acts = prepare(f->kind.is_normed ? QN_VK_PREPARE_NORM : QN_VK_PREPARE_GATE, x, NULL, weight,
                                       f->n_cols, f->n_tokens, f->kind.planes),
-                      *next = qn_vk_array_of(qn_new(f->n_tokens * qn_vk_act_row_bytes(f->n_rows, f->kind.next_planes), 1));
+                      *next =
+                          qn_vk_array_of(qn_new(f->n_tokens * qn_vk_act_row_bytes(f->n_rows, f->kind.next_planes), 1));
     qn_vk_matmul_args args = { .codes = qn_vk_array_of(p.codes)->at,
                                .scales = qn_vk_array_of(p.scales)->at,
                                .acts = acts->at,
@@ -268,8 +267,8 @@ static void check_epilogue(const struct fused *f)
         qn_vk_launch_now(qn_vk_matmul(&format, &qn_vk_device_info()->features, &kind, &args), &args);
     }
     const qn_vk_array *expected =
-        prepare(is_norm ? QN_VK_PREPARE_NORM : QN_VK_PREPARE_SWIGLU, outs[0][0], is_norm ? NULL : outs[0][1], weight, f->n_rows,
-                f->n_tokens, f->kind.next_planes);
+        prepare(is_norm ? QN_VK_PREPARE_NORM : QN_VK_PREPARE_SWIGLU, outs[0][0], is_norm ? NULL : outs[0][1], weight,
+                f->n_rows, f->n_tokens, f->kind.next_planes);
     compare(next, expected, "activations");
     if (is_norm)
         compare(outs[1][0], outs[0][0], "results");
@@ -325,16 +324,17 @@ static void bench_matrix(const qn_type_info *type, size_t n_cols, size_t n_rows,
                                        .n_tiles = (uint32_t)tiles };
     }
     qn_vk_bench_launches("matmul", qn_text("%s %zu x %zu, %zu tokens", type->name, n_cols, n_rows, n_tokens),
-                       n_tokens > 8 ? 2.0 * (double)(n_rows * n_cols * n_tokens) : (double)(codes + scales),
-                       n_tokens > 8 ? "FLOP" : "B",
-                       qn_vk_matmul(&format, &qn_vk_device_info()->features, &kind, args), args, copies);
+                         n_tokens > 8 ? 2.0 * (double)(n_rows * n_cols * n_tokens) : (double)(codes + scales),
+                         n_tokens > 8 ? "FLOP" : "B",
+                         qn_vk_matmul(&format, &qn_vk_device_info()->features, &kind, args), args, copies);
     qn_release();
 }
 
 static void bench_all(void)
 {
-    static const size_t shapes[][2] = { { 4096, 4096 },  { 4096, 24576 },  { 12288, 4096 },
-                                        { 5120, 34816 }, { 17408, 5120 } };
+    static const size_t shapes[][2] = {
+        { 4096, 4096 }, { 4096, 24576 }, { 12288, 4096 }, { 5120, 34816 }, { 17408, 5120 }
+    };
     static const size_t tokens[] = { 1, 8, 32, 512 };
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0 };
     for (size_t t = 0; t < QN_LENGTH(types); t++)
@@ -366,8 +366,12 @@ void qn_check_vulkan_matmul(bool bench)
             }
     }
     /* More tiles than a dimension of the grid has groups. */
-    check(&(struct matrices){
-        .type = qn_type_find(QN_TYPE_Q1_0), .n = 1, .n_rows = { 4 * 32768 + 5 }, .n_cols = 128, .n_tokens = 1, .planes = 1 });
+    check(&(struct matrices){ .type = qn_type_find(QN_TYPE_Q1_0),
+                              .n = 1,
+                              .n_rows = { 4 * 32768 + 5 },
+                              .n_cols = 128,
+                              .n_tokens = 1,
+                              .planes = 1 });
     check_epilogues();
     if (bench)
         bench_all();

@@ -55,11 +55,9 @@ static void check_swiglu(size_t n_rows, size_t n)
         bound[i] = fabs(y) * 24 * 0x1p-24 + 1e-34;
     }
     const qn_vk_array *y = qn_vk_new_array(n_rows * n * sizeof(float));
-    const qn_vk_prepare_args args = { .x = qn_vk_array_of(gate)->at,
-                                      .x2 = qn_vk_array_of(up)->at,
-                                      .y = y->at,
-                                      .width = (uint32_t)n,
-                                      .piece = PIECE };
+    const qn_vk_prepare_args args = {
+        .x = qn_vk_array_of(gate)->at, .x2 = qn_vk_array_of(up)->at, .y = y->at, .width = (uint32_t)n, .piece = PIECE
+    };
     qn_vk_launch_now(qn_vk_prepare(QN_VK_PREPARE_SWIGLU, false, n_rows, n, PIECE), &args);
     qn_expect_near(qn_vk_contents(y), expected, bound, n_rows * n, "value");
     qn_release();

@@ -95,7 +95,8 @@ static bool from_cache(struct search *s)
     void *data;
     size_t bytes;
     char compiler[QN_COMPILER_MAX];
-    const qn_status status = qn_code_file_read(&qn_cubin_files, s->device->cache_folder, &s->key, &data, &bytes, compiler);
+    const qn_status status =
+        qn_code_file_read(&qn_cubin_files, s->device->cache_folder, &s->key, &data, &bytes, compiler);
     if (status) {
         qn_cuda_log(s->device, "%s; it is compiled again", qn_error_text());
         add_reason(s, "");
@@ -118,7 +119,8 @@ static bool from_cache(struct search *s)
 /* Writes a compiled cubin to the cache. A failure is only logged: the kernel is loaded already. */
 static void write_cache(struct search *s, const void *data, size_t bytes, const char *compiler)
 {
-    if (s->cached && qn_code_file_write(&qn_cubin_files, s->device->cache_folder, &s->key, compiler, data, bytes) != QN_OK)
+    if (s->cached &&
+        qn_code_file_write(&qn_cubin_files, s->device->cache_folder, &s->key, compiler, data, bytes) != QN_OK)
         qn_cuda_log(s->device, "%s; the kernel is not cached", qn_error_text());
 }
 

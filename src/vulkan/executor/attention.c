@@ -182,10 +182,10 @@ static qn_status record_pieces(const qn_vk_recording *r, const qn_op *op)
         args.n_rows = piece->n;
         args.position = piece->position;
         args.sequence = (uint32_t)i;
-        QN_TRY(dispatch(r,
-                        qn_vk_attention_rows(&r->format->codes, h->head_dim, piece->position, piece->n, h->n_heads,
-                                             h->n_kv_heads),
-                        &args));
+        QN_TRY(dispatch(
+            r,
+            qn_vk_attention_rows(&r->format->codes, h->head_dim, piece->position, piece->n, h->n_heads, h->n_kv_heads),
+            &args));
     }
     return QN_OK;
 }
@@ -197,9 +197,8 @@ static qn_status record_splits(const qn_vk_recording *r, const qn_op *op, size_t
     qn_vk_attention_args args = attention_args(r, op);
     args.y = r->workspace->partials.address;
     args.row = (uint32_t)row;
-    return dispatch(r,
-                    qn_vk_attention_splits(&r->format->codes, h->head_dim, n, h->n_heads, h->n_kv_heads, args.n_splits),
-                    &args);
+    return dispatch(
+        r, qn_vk_attention_splits(&r->format->codes, h->head_dim, n, h->n_heads, h->n_kv_heads, args.n_splits), &args);
 }
 
 /* The activations of the ATTENTION_COMBINE that follows, which the kernel that combines writes; -1: none. */

@@ -13,8 +13,8 @@
 typedef struct qn_vk_cache_format {
     qn_gpu_format base;
     qn_vk_codes codes;
-    qn_vk_buffer tables;                        /* of the codecs; none of fp16 */
-    uint64_t levels;                            /* qn_vk_levels */
+    qn_vk_buffer tables;                         /* of the codecs; none of fp16 */
+    uint64_t levels;                             /* qn_vk_levels */
     qn_vk_rotation key_rotation, value_rotation; /* without codes, zeros */
     struct qn_vk_cache_format *next;
 } qn_vk_cache_format;

@@ -55,8 +55,7 @@ static uint64_t acts_of(const qn_vk_recording *r, const qn_op *op, const qn_vk_g
     const int acts = gemm->group.acts;
     if (!is_f16(op, gemm))
         return at >= 2 && qn_vk_epilogue_of(r, at - 2) != QN_VK_EPILOGUE_NONE ? w->next[acts] : w->codes[acts];
-    return qn_vk_is_computed(r->common->plan, writer, acts) ? w->acts[acts]
-                                                            : w->buffers[writer->attention_combine.in];
+    return qn_vk_is_computed(r->common->plan, writer, acts) ? w->acts[acts] : w->buffers[writer->attention_combine.in];
 }
 
 /* ---- Recording ---- */
@@ -102,8 +101,7 @@ static qn_status record_gemm(const qn_vk_recording *r, const qn_op *op, const qn
         args.outs[QN_VK_OUT_WEIGHT] =
             kind.epilogue == QN_VK_EPILOGUE_NORM ? r->weights->ops[index_of(r, op) + 1].vectors.norm.weight : 0;
     }
-    const qn_vk_launch launch =
-        qn_vk_matmul(&gemm->format, &qn_vk_get_info(r->common->vk)->features, &kind, &args);
+    const qn_vk_launch launch = qn_vk_matmul(&gemm->format, &qn_vk_get_info(r->common->vk)->features, &kind, &args);
     return qn_vk_dispatch(r->common->vk, r->commands, &launch, &args);
 }
 

@@ -9,6 +9,7 @@
  * In a cache of codes page 0 and the page of the query's position are fp16; all is in the rotated basis, and codes of
  * keys lack the mean of page 0's keys (docs/internals/caches.md). */
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "common.glsl"
 #include "pages.glsl"
 #include "splits.glsl"
@@ -129,7 +130,7 @@ void write_scores(Page page, uint bits, bool is_own)
     for (uint q = 0; q < QUERIES; q++)
         dots[q] = 0;
     const uint step = unit_words(bits), quads = step * 32 / bits / 4;
-    for (uint word = 0, first = 0; word < row_words(bits); word += step, first += quads) {
+    [[dont_unroll]] for (uint word = 0, first = 0; word < row_words(bits); word += step, first += quads) {
         const uvec4 unit = load_unit(page.keys, lane, word, bits);
         for (uint i = 0; i < quads; i++) {
             if (4 * (first + i) >= DIM)

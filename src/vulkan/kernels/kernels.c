@@ -126,22 +126,20 @@ qn_vk_launch qn_vk_quantize(const qn_vk_codes *codes, size_t n_pages, size_t n_k
     return l;
 }
 
-/* A launch of tiles of 4 or 8 of n queries. *n_tiles is their number. */
-static qn_vk_launch launch_tiles(const qn_vk_codes *codes, size_t dim, size_t n, bool has_splits, size_t *n_tiles)
+enum { SMALL_TILE = 4, LARGE_TILE = 8 }; /* queries */
+
+static qn_vk_launch launch_attention(const qn_vk_codes *codes, size_t dim, uint32_t tile, bool has_splits)
 {
-    enum { SMALL_TILE = 4, LARGE_TILE = 8 };
-    const uint32_t queries = n <= SMALL_TILE ? SMALL_TILE : LARGE_TILE;
-    *n_tiles = (n + queries - 1) / queries;
     return (qn_vk_launch){ .shader = &shaders[ATTENTION],
-                           .constants = { (uint32_t)dim, queries, codes->key_bits, codes->value_bits, has_splits } };
+                           .constants = { (uint32_t)dim, tile, codes->key_bits, codes->value_bits, has_splits } };
 }
 
 qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
                                     size_t n_kv_heads, size_t n_splits)
 {
-    size_t n_tiles;
-    qn_vk_launch l = launch_tiles(codes, dim, n_heads / n_kv_heads, true, &n_tiles);
-    l.groups[0] = (uint32_t)(n_tiles * n_kv_heads);
+    const size_t group = n_heads / n_kv_heads, tile = group <= SMALL_TILE ? SMALL_TILE : LARGE_TILE;
+    qn_vk_launch l = launch_attention(codes, dim, (uint32_t)tile, true);
+    l.groups[0] = (uint32_t)(n_kv_heads * ((group + tile - 1) / tile));
     l.groups[1] = (uint32_t)n_rows;
     l.groups[2] = (uint32_t)n_splits;
     return l;
@@ -150,10 +148,9 @@ qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t
 qn_vk_launch qn_vk_attention_rows(const qn_vk_codes *codes, size_t dim, size_t position, size_t n_rows, size_t n_heads,
                                   size_t n_kv_heads)
 {
-    size_t n_tiles;
-    const size_t rows = n_rows < QN_PAGE ? n_rows : QN_PAGE; /* of a page */
-    qn_vk_launch l = launch_tiles(codes, dim, rows * (n_heads / n_kv_heads), false, &n_tiles);
-    l.groups[0] = (uint32_t)n_tiles;
+    const size_t of_page = (n_rows < QN_PAGE ? n_rows : QN_PAGE) * (n_heads / n_kv_heads);
+    qn_vk_launch l = launch_attention(codes, dim, LARGE_TILE, false);
+    l.groups[0] = (uint32_t)((of_page + LARGE_TILE - 1) / LARGE_TILE);
     l.groups[1] = (uint32_t)n_kv_heads;
     l.groups[2] = (uint32_t)((position + n_rows - 1) / QN_PAGE - position / QN_PAGE + 1);
     return l;
@@ -208,9 +205,9 @@ qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *feat
         return l;
     }
     l = matmul_launch(features->dot ? MATMUL_DOT : MATMUL, (tiles + teams - 1) / teams, args->n_tokens, tokens);
-    const uint32_t constants[] = { format->bits, (uint32_t)tokens, format->group_shift,
-                                   kind->planes, (uint32_t)team,   (uint32_t)lanes,
-                                   kind->is_normed, kind->epilogue, kind->next_planes };
+    const uint32_t constants[] = { format->bits,    (uint32_t)tokens, format->group_shift,
+                                   kind->planes,    (uint32_t)team,   (uint32_t)lanes,
+                                   kind->is_normed, kind->epilogue,   kind->next_planes };
     memcpy(l.constants, constants, sizeof constants);
     return l;
 }

@@ -12,9 +12,9 @@ enum {
     QN_VK_BLOCK = 128,     /* columns of a block of weights and activations */
     QN_VK_MAX_HEAD = 512,  /* values of a head */
     QN_VK_F16_BITS = 16,
-    QN_VK_MAX_SPLITS = 64, /* of the pages of a row, for attention */
-    QN_VK_PARTIAL_EXTRA = 4, /* floats of a partial after its sums */
-    QN_VK_HEAD_UNIT = 16,  /* heads have a multiple of it: they are read as 16 bytes of fp16 */
+    QN_VK_MAX_SPLITS = 64,          /* of the pages of a row, for attention */
+    QN_VK_PARTIAL_EXTRA = 4,        /* floats of a partial after its sums */
+    QN_VK_HEAD_UNIT = 16,           /* heads have a multiple of it: they are read as 16 bytes of fp16 */
     QN_VK_MAX_RECURRENT_HEAD = 256, /* values of a head of a recurrent layer, or keys */
     QN_VK_DELTA_SHARED = 32 << 10,  /* bytes of shared memory that a workgroup of delta may have */
     QN_VK_MAX_PIECE = 4096          /* values of a workgroup of prepare: the largest block of a Hadamard transform */
@@ -120,7 +120,7 @@ typedef struct qn_vk_matmul_args {
 /* Which matmul it is, apart from its sizes: constants of the kernel. */
 typedef struct qn_vk_matmul_kind {
     qn_vk_epilogue epilogue;
-    bool is_normed;              /* the activations are those of an RMS norm, in integers */
+    bool is_normed;               /* the activations are those of an RMS norm, in integers */
     uint32_t planes, next_planes; /* of the activations, and of those that the epilogue writes */
 } qn_vk_matmul_kind;
 
@@ -145,9 +145,9 @@ typedef struct qn_vk_prepare_args {
     uint64_t y, codes;      /* rows of floats, 0: none; of integers, 0: none */
     uint64_t rows;          /* u32 indices of the rows of x to read, 0: all */
     uint32_t width, piece;  /* piece: a multiple of 32 */
-    uint32_t dim, repeats; /* of a head; GATED_NORM: value heads of a key head if these are consecutive in y, else 1 */
-    float eps, factor;     /* factor: 1/sqrt(piece), of the transform */
-    uint32_t planes;       /* of the integers */
+    uint32_t dim, repeats;  /* of a head; GATED_NORM: value heads of a key head if these are consecutive in y, else 1 */
+    float eps, factor;      /* factor: 1/sqrt(piece), of the transform */
+    uint32_t planes;        /* of the integers */
 } qn_vk_prepare_args;
 
 /* ---- Recurrent layers (gpu/recurrent_layout.h) ---- */

@@ -83,8 +83,8 @@ qn_status qn_vk_begin(qn_vk *vk, const qn_vk_commands *commands)
     return QN_VK(&vk->call, vkBeginCommandBuffer, commands->handle, &info);
 }
 
-static void record_barrier(qn_vk *vk, const qn_vk_commands *commands, VkPipelineStageFlags from,
-                           VkAccessFlags writes, VkPipelineStageFlags to, VkAccessFlags reads)
+static void record_barrier(qn_vk *vk, const qn_vk_commands *commands, VkPipelineStageFlags from, VkAccessFlags writes,
+                           VkPipelineStageFlags to, VkAccessFlags reads)
 {
     const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
                                       .srcAccessMask = writes,

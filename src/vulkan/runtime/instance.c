@@ -176,8 +176,8 @@ static bool find_dot(const qn_vk_instance *instance, const qn_vk_info *info)
                                                .pNext = &limits };
     instance->call.vkGetPhysicalDeviceFeatures2(info->physical, &features);
     instance->call.vkGetPhysicalDeviceProperties2(info->physical, &properties);
-    return dot.shaderIntegerDotProduct && (limits.integerDotProduct4x8BitPackedSignedAccelerated ||
-                                           info->type == VK_PHYSICAL_DEVICE_TYPE_CPU);
+    return dot.shaderIntegerDotProduct &&
+           (limits.integerDotProduct4x8BitPackedSignedAccelerated || info->type == VK_PHYSICAL_DEVICE_TYPE_CPU);
 }
 
 static qn_status find_features(const qn_vk_instance *instance, qn_vk_info *info)
@@ -186,8 +186,7 @@ static qn_status find_features(const qn_vk_instance *instance, qn_vk_info *info)
     uint32_t n = 0;
     QN_TRY(QN_VK(&instance->call, vkEnumerateDeviceExtensionProperties, info->physical, NULL, &n, NULL));
     QN_TRY(qn_alloc(&extensions, n ? n : 1, sizeof *extensions, "device"));
-    const VkResult result =
-        instance->call.vkEnumerateDeviceExtensionProperties(info->physical, NULL, &n, extensions);
+    const VkResult result = instance->call.vkEnumerateDeviceExtensionProperties(info->physical, NULL, &n, extensions);
     if (result == VK_SUCCESS)
         info->features.dot = !is_off("dot") &&
                              has_extension(extensions, n, VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME) &&
@@ -208,16 +207,17 @@ static void describe(const qn_vk_instance *instance, VkPhysicalDevice physical, 
     VkPhysicalDeviceFeatures2 features = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &addresses };
     instance->call.vkGetPhysicalDeviceProperties2(physical, &properties);
     const VkPhysicalDeviceProperties *p = &properties.properties;
-    *info = (qn_vk_info){ .physical = physical,
-                          .type = p->deviceType,
-                          .api = p->apiVersion,
-                          .driver = p->driverVersion,
-                          .features.lanes = p->limits.maxComputeWorkGroupSize[0] < p->limits.maxComputeWorkGroupInvocations
-                                                ? p->limits.maxComputeWorkGroupSize[0]
-                                                : p->limits.maxComputeWorkGroupInvocations,
-                          .memory_bytes = device_memory(instance, physical),
-                          .largest_bytes = limits.maxMemoryAllocationSize,
-                          .shared_bytes = p->limits.maxComputeSharedMemorySize };
+    *info =
+        (qn_vk_info){ .physical = physical,
+                      .type = p->deviceType,
+                      .api = p->apiVersion,
+                      .driver = p->driverVersion,
+                      .features.lanes = p->limits.maxComputeWorkGroupSize[0] < p->limits.maxComputeWorkGroupInvocations
+                                            ? p->limits.maxComputeWorkGroupSize[0]
+                                            : p->limits.maxComputeWorkGroupInvocations,
+                      .memory_bytes = device_memory(instance, physical),
+                      .largest_bytes = limits.maxMemoryAllocationSize,
+                      .shared_bytes = p->limits.maxComputeSharedMemorySize };
     snprintf(info->name, sizeof info->name, "%s", p->deviceName);
     if (p->apiVersion < VK_API_VERSION_1_2) {
         snprintf(info->unfit, sizeof info->unfit, "has Vulkan %u.%u, 1.2 is needed",

@@ -22,10 +22,10 @@ typedef struct qn_vk_info {
     VkPhysicalDevice physical;
     char name[VK_MAX_PHYSICAL_DEVICE_NAME_SIZE];
     VkPhysicalDeviceType type;
-    uint32_t api, driver;     /* versions */
-    uint32_t queue_family;    /* with compute, if possible without graphics */
-    uint64_t memory_bytes;    /* of the heaps on the device */
-    uint64_t largest_bytes;   /* of one allocation */
+    uint32_t api, driver;   /* versions */
+    uint32_t queue_family;  /* with compute, if possible without graphics */
+    uint64_t memory_bytes;  /* of the heaps on the device */
+    uint64_t largest_bytes; /* of one allocation */
     qn_vk_features features;
     uint32_t shared_bytes;    /* shared memory of a workgroup */
     char unfit[QN_VK_REASON]; /* why quern cannot use it: "no compute queue"; "" if it can */

@@ -27,7 +27,8 @@ static qn_code_key key_of(const qn_vk *vk)
     parts.driver = p->driverVersion;
     parts.api = p->apiVersion;
     memcpy(parts.cache, p->pipelineCacheUUID, sizeof parts.cache);
-    memcpy(parts.version, QN_VERSION, sizeof QN_VERSION < sizeof parts.version ? sizeof QN_VERSION : sizeof parts.version);
+    memcpy(parts.version, QN_VERSION,
+           sizeof QN_VERSION < sizeof parts.version ? sizeof QN_VERSION : sizeof parts.version);
     XXH128_canonicalFromHash(&hash, XXH3_128bits(&parts, sizeof parts));
     memcpy(key.bytes, hash.digest, sizeof key.bytes);
     return key;
@@ -75,8 +76,8 @@ static void write_file(qn_vk *vk)
     const qn_code_key key = key_of(vk);
     char *folder;
     size_t bytes = 0;
-    if (vk->call.vkGetPipelineCacheData(vk->device, vk->cache, &bytes, NULL) != VK_SUCCESS || bytes == vk->cache_bytes ||
-        bytes > QN_VK_MAX_CACHE_BYTES)
+    if (vk->call.vkGetPipelineCacheData(vk->device, vk->cache, &bytes, NULL) != VK_SUCCESS ||
+        bytes == vk->cache_bytes || bytes > QN_VK_MAX_CACHE_BYTES)
         return;
     void *data = malloc(bytes);
     if (data && vk->call.vkGetPipelineCacheData(vk->device, vk->cache, &bytes, data) == VK_SUCCESS &&

@@ -1,6 +1,6 @@
-/* The driver's pipeline cache on disk (gpu/code_file.h): one file for each device and driver. It is read when the device is
- * opened, and written when it is closed, if its size has changed since. A file that is damaged, foreign or writable by
- * others is not passed to the driver. Without a cache everything works, but for the time of compiling. */
+/* The driver's pipeline cache on disk (gpu/code_file.h): one file for each device and driver. It is read when the
+ * device is opened, and written when it is closed, if its size has changed since. A file that is damaged, foreign or
+ * writable by others is not passed to the driver. Without a cache everything works, but for the time of compiling. */
 #ifndef QN_VULKAN_RUNTIME_PIPELINE_CACHE_H
 #define QN_VULKAN_RUNTIME_PIPELINE_CACHE_H
 

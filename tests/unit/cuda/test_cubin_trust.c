@@ -80,7 +80,8 @@ TEST(test_modes)
         assert_int_equal(chmod(path, modes[i]), 0);
         expect_refused(QN_ERR_INVALID, "other users can write");
     }
-    assert_ok(qn_code_file_write(&qn_cubin_files, folder, &key, "test", "code", 4)); /* compiled again: the file is replaced */
+    assert_ok(qn_code_file_write(&qn_cubin_files, folder, &key, "test", "code", 4)); /* compiled again: the file is
+                                                                                        replaced */
     expect_trusted();
     assert_int_equal(chmod(folder, 01777), 0);
     expect_refused(QN_ERR_INVALID, folder);

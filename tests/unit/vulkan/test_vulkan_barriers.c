@@ -10,12 +10,11 @@
 
 static const struct golden {
     const char *name;
-    size_t per_layer; /* the most: what reads q, k, v; rope; splits of attention; their combination; the output; gate and
-                         up; down */
+    size_t per_layer; /* the most: what reads q, k, v; rope; splits of attention; their combination; the output; gate
+                         and up; down */
 } models[] = {
-    { "llama.q1_0", 7 },
-    { "qwen3.pq2_0", 7 },
-    { "qwen35.q1_0", 8 }, /* its gates are fp16, which reads floats of the norm: no epilogue has them */
+    { "llama.q1_0", 7 }, { "qwen3.pq2_0", 7 }, { "qwen35.q1_0", 8 }, /* its gates are fp16, which reads floats of the
+                                                                        norm: no epilogue has them */
 };
 
 TEST_EACH(test_barriers, struct golden, golden, models)
@@ -30,8 +29,8 @@ TEST_EACH(test_barriers, struct golden, golden, models)
     const size_t before = qn_vk_count_barriers(device->common.vk), outside = 4; /* of the embedding, the logits */
     assert_non_null(logits);
     assert_ok(qn_session_eval(session, &token, 1, QN_LOGITS_LAST, logits));
-    const size_t n = qn_vk_count_barriers(device->common.vk) - before, most =
-        outside + device->common.plan->n_layers * golden->per_layer;
+    const size_t n = qn_vk_count_barriers(device->common.vk) - before,
+                 most = outside + device->common.plan->n_layers * golden->per_layer;
     print_message("%s: %zu barriers, %zu layers\n", golden->name, n, device->common.plan->n_layers);
     assert_in_range(n, 1, most);
     free(logits);
