@@ -63,7 +63,9 @@ lavapipe | swiftshader)
         logits $model one --device vulkan --batch 1
         QN_VULKAN_STAGING=1 logits $model staged --device vulkan
         QN_VULKAN_REVERSE=1 logits $model reversed --device vulkan
-        for other in one staged reversed; do
+        QN_VULKAN_REVERSE=1 logits $model one-reversed --device vulkan --batch 1
+        QN_VULKAN_OFF=dot logits $model no-dot --device vulkan
+        for other in one staged reversed one-reversed no-dot; do
             cmp -s "$work/all" "$work/$other" || fail "$model: $other has other bits"
         done
     done

@@ -13,3 +13,5 @@ glslc --version | head -n 1 >"$to/compiler"
 for shader in "$source"/*.comp; do
     glslc --target-env=vulkan1.2 -O -mfmt=num "$shader" -o "$to/$(basename "$shader" .comp).inc"
 done
+# The same kernel with integer dot products, which are a feature.
+glslc --target-env=vulkan1.2 -O -mfmt=num -DDOT "$source/matmul.comp" -o "$to/matmul.dot.inc"

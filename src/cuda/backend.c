@@ -132,8 +132,8 @@ static qn_status clear_cache(char **folder, size_t *n_files, uint64_t *bytes)
 {
     *n_files = 0;
     *bytes = 0;
-    QN_TRY(qn_cubin_folder(folder));
-    return *folder ? qn_cubin_clear(*folder, n_files, bytes) : QN_OK;
+    QN_TRY(qn_code_folder(folder));
+    return *folder ? qn_code_file_clear(*folder, n_files, bytes) : QN_OK;
 }
 
 /* ---- The backend ---- */

@@ -6,16 +6,16 @@
  * a zero byte, the file. */
 #include "fuzz.h"
 
-#include "cuda/runtime/cubin_file.h"
+#include "cuda/runtime/cubin_key.h"
 
 #include <fcntl.h>
 #include <xxhash.h>
 
 enum { RIGHT_MAGIC = 1, RIGHT_HEADER_BYTES = 2, RIGHT_PAYLOAD_BYTES = 4, RIGHT_KEY = 8, RIGHT_CHECKSUM = 16 };
-enum { HEADER_BYTES = 128, PAYLOAD_BYTES_AT = 16, CHECKSUM_AT = 24, KEY_AT = 32 }; /* as cubin_file.c lays them out */
+enum { HEADER_BYTES = 128, PAYLOAD_BYTES_AT = 16, CHECKSUM_AT = 24, KEY_AT = 32 }; /* as code_file.c lays them out */
 
 static char *folder, *path;
-static const qn_cubin_key key = { "0123456789abcde" };
+static const qn_code_key key = { "0123456789abcde" };
 
 static void remove_all(void)
 {
@@ -27,9 +27,9 @@ static void remove_all(void)
 
 static void set_up(void)
 {
-    char name[QN_CUBIN_NAME_MAX];
+    char name[QN_CODE_NAME_MAX];
     folder = memory_folder("cubin");
-    qn_cubin_name(&key, name);
+    qn_code_file_name(&qn_cubin_files, &key, name);
     require(asprintf(&path, "%s/%s", folder, name) > 0 && !atexit(remove_all), "memory");
 }
 
@@ -46,7 +46,7 @@ static bool read_back(const uint8_t *payload, size_t size, const char *expected)
     void *data;
     size_t bytes;
     char compiler[QN_COMPILER_MAX];
-    if (qn_cubin_read(folder, &key, &data, &bytes, compiler) != QN_OK) {
+    if (qn_code_file_read(&qn_cubin_files, folder, &key, &data, &bytes, compiler) != QN_OK) {
         require(!data && *qn_error_text(), "a refusal has a text and no data");
         return false;
     }
@@ -95,7 +95,7 @@ static void write_and_change(uint8_t how, size_t place, const char *compiler, co
     static uint8_t file[HEADER_BYTES + 4096 + 1];
     if (size > 4096)
         return;
-    require(qn_cubin_write(folder, &key, compiler, payload, size) == QN_OK, "it is written");
+    require(qn_code_file_write(&qn_cubin_files, folder, &key, compiler, payload, size) == QN_OK, "it is written");
     require(read_back(payload, size, compiler), "it is read");
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     const size_t n = HEADER_BYTES + size;

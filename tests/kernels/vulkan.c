@@ -92,6 +92,11 @@ void *qn_vk_contents(const qn_vk_array *array)
     return copy;
 }
 
+const qn_vk_info *qn_vk_device_info(void)
+{
+    return qn_vk_get_info(device.vk);
+}
+
 void qn_vk_poison(const qn_vk_array *array, size_t at, size_t bytes)
 {
     uint8_t *poison = malloc(bytes);
@@ -122,16 +127,17 @@ static double run_seconds(void)
     return (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9;
 }
 
-void qn_vk_bench_launch(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
-                        const void *args)
+void qn_vk_bench_launches(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
+                          const void *args, size_t n_args)
 {
-    enum { LAUNCHES = 20, RUNS = 5 };
+    enum { LAUNCHES = 100, RUNS = 5 };
+    const size_t stride = launch.shader->args_bytes;
     double seconds[RUNS];
     if (!qn_bench_selected(shape))
         return;
     qn_assert_ok(qn_vk_begin(device.vk, &device.commands));
-    for (int i = 0; i < LAUNCHES; i++) {
-        qn_assert_ok(qn_vk_dispatch(device.vk, &device.commands, &launch, args));
+    for (size_t i = 0; i < LAUNCHES; i++) {
+        qn_assert_ok(qn_vk_dispatch(device.vk, &device.commands, &launch, (const char *)args + i % n_args * stride));
         qn_vk_barrier(device.vk, &device.commands);
     }
     qn_assert_ok(qn_vk_end(device.vk, &device.commands));
@@ -140,4 +146,10 @@ void qn_vk_bench_launch(const char *op, const char *shape, double units, const c
         seconds[i] = run_seconds() / LAUNCHES;
     const double median = qn_median(seconds, RUNS);
     qn_report_rate(op, "vulkan", shape, median, units / median, unit, 0);
+}
+
+void qn_vk_bench_launch(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
+                        const void *args)
+{
+    qn_vk_bench_launches(op, shape, units, unit, launch, args, 1);
 }

@@ -21,13 +21,18 @@ qn_vk_array *qn_vk_array_of(const void *memory);
 /* qn_vk_contents - returns a copy of an array. */
 void *qn_vk_contents(const qn_vk_array *array);
 
+/* qn_vk_device_info - returns the properties of the device. */
+const qn_vk_info *qn_vk_device_info(void);
+
 /* qn_vk_poison - fills bytes [at, at + bytes) of an array with poison. */
 void qn_vk_poison(const qn_vk_array *array, size_t at, size_t bytes);
 
 /* qn_vk_bench_launch - times a launch, which processes `units` of `unit`: many in a run of commands, each after the one
- * before. */
+ * before. qn_vk_bench_launches - with n_args arguments in turn. */
 void qn_vk_bench_launch(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
                         const void *args);
+void qn_vk_bench_launches(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
+                          const void *args, size_t n_args);
 
 /* qn_vk_launch_now - runs a launch and waits for it. */
 void qn_vk_launch_now(qn_vk_launch launch, const void *args);

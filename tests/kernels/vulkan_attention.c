@@ -157,21 +157,24 @@ static void store_rows(struct cache *c, const float *keys, const float *values, 
         sequences[i] = (int32_t)(i / c->length);
     }
     sequences[n_rows] = NO_SEQUENCE;
-    const qn_vk_store_args args = { .keys = qn_vk_array_of(keys)->at,
-                                    .values = qn_vk_array_of(values)->at,
-                                    .value_bias = qn_vk_array_of(bias)->at,
-                                    .tables = c->f16_tables->at,
-                                    .positions = qn_vk_array_of(positions)->at,
-                                    .sequences = qn_vk_array_of(sequences)->at,
-                                    .signs = c->rotation.signs,
-                                    .matrix = c->rotation.forward,
-                                    .granules = c->granules->at,
-                                    .shift = SHIFT,
-                                    .dim = (uint32_t)s->dim,
-                                    .key_at = c->f16.key_at,
-                                    .value_at = c->f16.value_at,
-                                    .factor = c->rotation.factor };
-    qn_vk_launch_now(qn_vk_store(n_rows + 1, s->n_kv_heads), &args);
+    qn_vk_rope_args args = { .x = qn_vk_array_of(keys)->at,
+                             .tables = c->f16_tables->at,
+                             .positions = qn_vk_array_of(positions)->at,
+                             .sequences = qn_vk_array_of(sequences)->at,
+                             .granules = c->granules->at,
+                             .shift = SHIFT,
+                             .at = c->f16.key_at,
+                             .stride = (uint32_t)s->dim,
+                             .dim = (uint32_t)s->dim,
+                             .scale = 1 };
+    qn_vk_launch_now(qn_vk_rope(n_rows + 1, s->n_kv_heads), &args);
+    args.x = qn_vk_array_of(values)->at;
+    args.bias = qn_vk_array_of(bias)->at;
+    args.signs = c->rotation.signs;
+    args.matrix = c->rotation.forward;
+    args.at = c->f16.value_at;
+    args.factor = c->rotation.factor;
+    qn_vk_launch_now(qn_vk_rope(n_rows + 1, s->n_kv_heads), &args);
 }
 
 /* What is stored of rows: of fp16 caches bit for bit what the host would store; rotated values within the rounding of

@@ -1,15 +1,17 @@
-/* Matmuls of all weight formats on a Vulkan device, against float64, and the same bits for a row among any others. */
+/* Matmuls of all weight formats on a Vulkan device, against float64, and the same bits for a row among any others. The
+ * activations are those that `prepare` has quantised, whose values are read from the device. */
 #include "vulkan.h"
 
 #include "problem.h"
 
-enum { MAX_MATRICES = QN_VK_MATMUL_OUTS, MAX_TOKENS = 19 };
+enum { MAX_MATRICES = QN_VK_MATMUL_OUTS, MAX_TOKENS = 19, BLOCK = 128 /* columns */ };
 
 /* Matrices of one type and one input. */
 struct matrices {
     const qn_type_info *type;
     size_t n, n_rows[MAX_MATRICES], n_cols, n_tokens;
     bool accumulates;
+    size_t planes; /* of the activations' integers */
 };
 
 /* The device's copy: words of codes, then of scales, of tiles. */
@@ -39,8 +41,76 @@ static struct packed pack(const struct matrices *m, uint8_t *const *data, size_t
     return p;
 }
 
+/* ---- Activations ---- */
+
+/* Quantises rows. */
+static const qn_vk_array *quantize(const struct matrices *m, const float *x)
+{
+    const qn_vk_array *codes = qn_vk_new_array(m->n_tokens * qn_vk_act_row_bytes(m->n_cols, m->planes));
+    const qn_vk_prepare_args args = { .x = qn_vk_array_of(x)->at,
+                                      .codes = codes->at,
+                                      .width = (uint32_t)m->n_cols,
+                                      .piece = 256,
+                                      .dim = 32,
+                                      .planes = (uint32_t)m->planes };
+    qn_vk_launch_now(qn_vk_prepare(QN_VK_PREPARE_GATE, false, m->n_tokens, m->n_cols, args.piece), &args);
+    return codes;
+}
+
+/* The integer of a column of a row (acts.glsl). */
+static int integer_at(const int8_t *row, size_t n_blocks, size_t planes, size_t column)
+{
+    const size_t block = column / BLOCK, in = column % BLOCK;
+    const int8_t *plane = row + (in / 16 * n_blocks + block) * 16 + in % 16;
+    return planes == 2 ? 256 * plane[0] + plane[n_blocks * BLOCK] : plane[0];
+}
+
+/* Returns the values of integers, having checked them, their sums, and the zeros after the last column. */
+static double *values_of(const struct matrices *m, const qn_vk_array *codes, const float *x)
+{
+    const size_t n_blocks = (m->n_cols + BLOCK - 1) / BLOCK, bytes = qn_vk_act_row_bytes(m->n_cols, m->planes),
+                 n = m->n_tokens * m->n_cols;
+    const int8_t *rows = qn_vk_contents(codes);
+    double *values = qn_doubles(n), *expected = qn_doubles(n), *bound = qn_doubles(n);
+    float *found = qn_floats(n);
+    for (size_t t = 0; t < m->n_tokens; t++)
+        for (size_t group = 0; group < n_blocks * 4; group++) {
+            struct {
+                float scale;
+                int32_t sum;
+            } info;
+            memcpy(&info, rows + t * bytes + n_blocks * m->planes * BLOCK + 8 * (group % 4 * n_blocks + group / 4),
+                   sizeof info);
+            for (size_t column = 32 * group; column < 32 * group + 32; column++) {
+                const int q = integer_at(rows + t * bytes, n_blocks, m->planes, column);
+                const size_t at = t * m->n_cols + column;
+                info.sum -= q;
+                qn_expect(column < m->n_cols || !q, "a value after the last column is %d", q);
+                if (column >= m->n_cols)
+                    continue;
+                values[at] = (double)q * (double)info.scale;
+                found[at] = (float)values[at];
+                expected[at] = (double)x[at];
+                bound[at] = (double)info.scale * (0.5 + 0x1p-6);
+            }
+            qn_expect(!info.sum, "the sum of group %zu is %d too large", group, info.sum);
+        }
+    qn_expect_near(found, expected, bound, n, "integer");
+    return values;
+}
+
+static double *doubles_of(const float *x, size_t n)
+{
+    double *values = qn_doubles(n);
+    for (size_t i = 0; i < n; i++)
+        values[i] = (double)x[i];
+    return values;
+}
+
+/* ---- Results ---- */
+
 /* Results in float64 and their bounds, from weights as the type's to_float gives them; in fp16 they have 2^-11 more. */
-static void expect_rows(const struct matrices *m, size_t matrix, const uint8_t *data, size_t row_bytes, const float *x,
+static void expect_rows(const struct matrices *m, size_t matrix, const uint8_t *data, size_t row_bytes, const double *x,
                         const float *before, bool is_f16, double *expected, double *bound)
 {
     float *weights = qn_floats(m->n_cols);
@@ -50,7 +120,7 @@ static void expect_rows(const struct matrices *m, size_t matrix, const uint8_t *
             const size_t at = t * m->n_rows[matrix] + row;
             double sum = m->accumulates ? (double)before[at] : 0, size = fabs(sum);
             for (size_t i = 0; i < m->n_cols; i++) {
-                const double term = (double)weights[i] * (double)x[t * m->n_cols + i];
+                const double term = (double)weights[i] * x[t * m->n_cols + i];
                 sum += term;
                 size += fabs(term);
             }
@@ -61,16 +131,16 @@ static void expect_rows(const struct matrices *m, size_t matrix, const uint8_t *
 }
 
 /* Runs the matmul for the first n_tokens tokens; ys [m->n] are their results. */
-static void run(const struct matrices *m, const struct packed *p, const qn_vk_format *format, const float *x,
+static void run(const struct matrices *m, const struct packed *p, const qn_vk_format *format, const qn_vk_array *acts,
                 float *const *before, size_t n_tokens, float **ys)
 {
     const qn_vk_array *outs[MAX_MATRICES];
     qn_vk_matmul_args args = { .codes = qn_vk_array_of(p->codes)->at,
                                .scales = qn_vk_array_of(p->scales)->at,
-                               .acts = qn_vk_array_of(x)->at,
+                               .acts = acts->at,
                                .n_cols = (uint32_t)m->n_cols,
                                .n_tokens = (uint32_t)n_tokens,
-                               .group_shift = format->group_shift,
+                               .n_tiles = (uint32_t)p->n_tiles,
                                .accumulate = m->accumulates ? (1u << m->n) - 1 : 0 };
     for (size_t i = 0; i < MAX_MATRICES; i++) {
         args.first_tiles[i] = p->first_tiles[i];
@@ -81,7 +151,8 @@ static void run(const struct matrices *m, const struct packed *p, const qn_vk_fo
         args.outs[i] = outs[i]->at;
         args.n_rows[i] = args.strides[i] = (uint32_t)m->n_rows[i];
     }
-    qn_vk_launch_now(qn_vk_matmul(format, p->n_tiles, n_tokens), &args);
+    const qn_vk_matmul_kind kind = { .planes = (uint32_t)m->planes };
+    qn_vk_launch_now(qn_vk_matmul(format, &qn_vk_device_info()->features, &kind, &args), &args);
     for (size_t i = 0; i < m->n; i++)
         ys[i] = qn_vk_contents(outs[i]);
 }
@@ -93,24 +164,183 @@ static void check(const struct matrices *m)
     const float *x = qn_floats_of(m->n_tokens * m->n_cols, 1);
     uint8_t *data[MAX_MATRICES];
     float *before[MAX_MATRICES], *all[MAX_MATRICES], *one[MAX_MATRICES];
-    qn_case_begin("matmul", "vulkan", "%s %zu x %zu, %zu tokens, %zu matrices%s", m->type->name, m->n_cols,
-                  m->n_rows[0], m->n_tokens, m->n, m->accumulates ? ", added" : "");
+    qn_case_begin("matmul", "vulkan", "%s %zu x %zu, %zu tokens, %zu matrices%s%s", m->type->name, m->n_cols,
+                  m->n_rows[0], m->n_tokens, m->n, m->accumulates ? ", added" : "", m->planes == 2 ? ", hi/lo" : "");
     for (size_t i = 0; i < m->n; i++) {
         data[i] = qn_new(m->n_rows[i] * row_bytes, 1);
         before[i] = qn_floats_of(m->n_tokens * m->n_rows[i], 1);
         qn_random_blocks(m->type, data[i], m->n_rows[i] * row_bytes / m->type->block_bytes, 4);
     }
     const struct packed p = pack(m, data, row_bytes, &format);
-    run(m, &p, &format, x, before, m->n_tokens, all);
-    run(m, &p, &format, x, before, 1, one);
+    const bool is_f16 = qn_vk_is_f16(m->type);
+    const qn_vk_array *acts = is_f16 ? qn_vk_array_of(x) : quantize(m, x);
+    const double *values = is_f16 ? doubles_of(x, m->n_tokens * m->n_cols) : values_of(m, acts, x);
+    run(m, &p, &format, acts, before, m->n_tokens, all);
+    run(m, &p, &format, acts, before, 1, one);
     for (size_t i = 0; i < m->n; i++) {
         const size_t n = m->n_tokens * m->n_rows[i];
         double *expected = qn_doubles(n), *bound = qn_doubles(n);
-        expect_rows(m, i, data[i], row_bytes, x, before[i], format.bits == 16, expected, bound);
+        expect_rows(m, i, data[i], row_bytes, values, before[i], is_f16, expected, bound);
         qn_expect_near(all[i], expected, bound, n, "result");
         qn_expect_same(one[i], all[i], m->n_rows[i], "result of one token");
     }
     qn_release();
+}
+
+/* ---- Epilogues ---- */
+
+struct fused {
+    const qn_type_info *type;
+    size_t n_cols, n_rows, n_tokens;
+    qn_vk_matmul_kind kind;
+};
+
+static const qn_vk_array *prepare(qn_vk_prepare_op op, const qn_vk_array *x, const qn_vk_array *x2,
+                                  const qn_vk_array *weight, size_t width, size_t n_tokens, uint32_t planes)
+{
+    const size_t bytes = n_tokens * qn_vk_act_row_bytes(width, planes);
+    const qn_vk_array *codes = qn_vk_array_of(qn_new(bytes, 1)); /* zeros: sums of squares may be absent */
+    const qn_vk_prepare_args args = { .x = x->at,
+                                      .x2 = x2 ? x2->at : 0,
+                                      .weight = weight->at,
+                                      .codes = codes->at,
+                                      .width = (uint32_t)width,
+                                      .piece = 256,
+                                      .dim = 32,
+                                      .eps = 1e-5f,
+                                      .planes = planes };
+    qn_vk_launch_now(qn_vk_prepare(op, false, n_tokens, width, args.piece), &args);
+    return codes;
+}
+
+static void compare(const qn_vk_array *found, const qn_vk_array *expected, const char *what)
+{
+    qn_expect(!memcmp(qn_vk_contents(found), qn_vk_contents(expected), found->bytes),
+              "%s: other bits than without epilogue", what);
+}
+
+/* The same bits as the matmul, and then the kernel that computes the activations. */
+static void check_epilogue(const struct fused *f)
+{
+    const bool is_norm = f->kind.epilogue == QN_VK_EPILOGUE_NORM;
+    const struct matrices m = {
+        .type = f->type, .n = is_norm ? 1 : 2, .n_rows = { f->n_rows, f->n_rows }, .n_cols = f->n_cols
+    };
+    const qn_vk_format format = qn_vk_format_of(f->type);
+    const size_t row_bytes = f->n_cols / f->type->block_weights * f->type->block_bytes, n = f->n_tokens * f->n_rows;
+    const qn_vk_array *x = qn_vk_array_of(qn_floats_of(f->n_tokens * f->n_cols, 2)), *outs[2][2],
+                      *weight = qn_vk_array_of(qn_floats_of(f->n_cols + f->n_rows, 1));
+    const float *before = qn_floats_of(n, 1);
+    uint8_t *data[MAX_MATRICES] = { 0 };
+    qn_case_begin("matmul", "vulkan", "%s %zu x %zu, %zu tokens, epilogue %d to %u planes%s", f->type->name, f->n_cols,
+                  f->n_rows, f->n_tokens, f->kind.epilogue, f->kind.next_planes, f->kind.is_normed ? ", normed" : "");
+    for (size_t i = 0; i < m.n; i++) {
+        data[i] = qn_new(f->n_rows * row_bytes, 1);
+        qn_random_blocks(f->type, data[i], f->n_rows * row_bytes / f->type->block_bytes, 4);
+    }
+    const struct packed p = pack(&m, data, row_bytes, &format);
+    const qn_vk_array *acts = prepare(f->kind.is_normed ? QN_VK_PREPARE_NORM : QN_VK_PREPARE_GATE, x, NULL, weight,
+                                      f->n_cols, f->n_tokens, f->kind.planes),
+                      *next =
+                          qn_vk_array_of(qn_new(f->n_tokens * qn_vk_act_row_bytes(f->n_rows, f->kind.next_planes), 1));
+    qn_vk_matmul_args args = { .codes = qn_vk_array_of(p.codes)->at,
+                               .scales = qn_vk_array_of(p.scales)->at,
+                               .acts = acts->at,
+                               .n_cols = (uint32_t)f->n_cols,
+                               .n_tokens = (uint32_t)f->n_tokens,
+                               .n_tiles = (uint32_t)p.n_tiles,
+                               .accumulate = is_norm,
+                               .eps = 1e-5f };
+    for (int with = 0; with < 2; with++) {
+        qn_vk_matmul_kind kind = f->kind;
+        kind.epilogue = with ? f->kind.epilogue : QN_VK_EPILOGUE_NONE;
+        for (size_t i = 0; i < MAX_MATRICES; i++) {
+            args.first_tiles[i] = p.first_tiles[i];
+            if (i < m.n) {
+                outs[with][i] = qn_vk_array_of(before);
+                args.outs[i] = outs[with][i]->at;
+                args.n_rows[i] = args.strides[i] = (uint32_t)f->n_rows;
+            }
+        }
+        args.outs[QN_VK_OUT_ACTS] = next->at;
+        args.outs[QN_VK_OUT_WEIGHT] = weight->at;
+        qn_vk_launch_now(qn_vk_matmul(&format, &qn_vk_device_info()->features, &kind, &args), &args);
+    }
+    const qn_vk_array *expected =
+        prepare(is_norm ? QN_VK_PREPARE_NORM : QN_VK_PREPARE_SWIGLU, outs[0][0], is_norm ? NULL : outs[0][1], weight,
+                f->n_rows, f->n_tokens, f->kind.next_planes);
+    compare(next, expected, "activations");
+    if (is_norm)
+        compare(outs[1][0], outs[0][0], "results");
+    qn_release();
+}
+
+static void check_epilogues(void)
+{
+    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PTQ1_0, QN_TYPE_Q8_0 };
+    static const size_t tokens[] = { 1, 3, QN_VK_FEW_ROWS };
+    for (size_t i = 0; i < QN_LENGTH(types); i++)
+        for (size_t t = 0; t < QN_LENGTH(tokens); t++) {
+            const bool is_norm = (i + t) % 2;
+            check_epilogue(&(struct fused){
+                .type = qn_type_find(types[i]),
+                .n_cols = i % 2 ? 2560 : 4096,
+                .n_rows = t ? 128 : 384,
+                .n_tokens = tokens[t],
+                .kind = { .epilogue = is_norm ? QN_VK_EPILOGUE_NORM : QN_VK_EPILOGUE_SWIGLU,
+                          .is_normed = t != 1,
+                          .planes = 1 + (uint32_t)(i == 3),
+                          .next_planes = 1 + (uint32_t)(t == 2) },
+            });
+        }
+}
+
+/* ---- Speed ---- */
+
+/* A matrix in many copies, so that none is found in a cache. */
+static void bench_matrix(const qn_type_info *type, size_t n_cols, size_t n_rows, size_t n_tokens)
+{
+    enum { MAX_COPIES = 16, CACHE_BYTES = 200 << 20 };
+    const qn_vk_format format = qn_vk_format_of(type);
+    const size_t tiles = (n_rows + QN_VK_TILE_ROWS - 1) / QN_VK_TILE_ROWS,
+                 codes = tiles * QN_VK_TILE_ROWS * qn_vk_code_words(&format, n_cols) * sizeof(uint32_t),
+                 scales = tiles * QN_VK_TILE_ROWS * qn_vk_scale_words(&format, n_cols) * sizeof(uint32_t),
+                 fitting = CACHE_BYTES / (codes + scales), copies = fitting < MAX_COPIES ? fitting + 1 : MAX_COPIES;
+    const qn_vk_matmul_kind kind = { .planes = 1 };
+    qn_vk_matmul_args args[MAX_COPIES];
+    const qn_vk_array *acts = qn_vk_new_array(n_tokens * qn_vk_act_row_bytes(n_cols, 1)),
+                      *out = qn_vk_new_array(n_tokens * n_rows * sizeof(float));
+    for (size_t i = 0; i < copies; i++) {
+        const uint64_t at = qn_vk_new_array(codes + scales)->at;
+        args[i] = (qn_vk_matmul_args){ .codes = at,
+                                       .scales = at + codes,
+                                       .acts = acts->at,
+                                       .outs = { out->at },
+                                       .first_tiles = { 0, UINT32_MAX, UINT32_MAX, UINT32_MAX },
+                                       .n_rows = { (uint32_t)n_rows },
+                                       .strides = { (uint32_t)n_rows },
+                                       .n_cols = (uint32_t)n_cols,
+                                       .n_tokens = (uint32_t)n_tokens,
+                                       .n_tiles = (uint32_t)tiles };
+    }
+    qn_vk_bench_launches("matmul", qn_text("%s %zu x %zu, %zu tokens", type->name, n_cols, n_rows, n_tokens),
+                         n_tokens > 8 ? 2.0 * (double)(n_rows * n_cols * n_tokens) : (double)(codes + scales),
+                         n_tokens > 8 ? "FLOP" : "B",
+                         qn_vk_matmul(&format, &qn_vk_device_info()->features, &kind, args), args, copies);
+    qn_release();
+}
+
+static void bench_all(void)
+{
+    static const size_t shapes[][2] = {
+        { 4096, 4096 }, { 4096, 24576 }, { 12288, 4096 }, { 5120, 34816 }, { 17408, 5120 }
+    };
+    static const size_t tokens[] = { 1, 8, 32, 512 };
+    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0 };
+    for (size_t t = 0; t < QN_LENGTH(types); t++)
+        for (size_t s = 0; s < QN_LENGTH(shapes); s++)
+            for (size_t n = 0; n < QN_LENGTH(tokens); n++)
+                bench_matrix(qn_type_find(types[t]), shapes[s][0], shapes[s][1], tokens[n]);
 }
 
 void qn_check_vulkan_matmul(bool bench)
@@ -118,7 +348,6 @@ void qn_check_vulkan_matmul(bool bench)
     static const size_t tokens[] = { 1, 2, 8, MAX_TOKENS };
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
-    (void)bench;
     qn_random_seed(2);
     for (size_t i = 0; i < n_types; i++) {
         const size_t unit = types[i].block_weights;
@@ -132,10 +361,18 @@ void qn_check_vulkan_matmul(bool bench)
                                           .n_rows = { 9, 1, 4, 7 },
                                           .n_cols = columns[c],
                                           .n_tokens = tokens[t],
-                                          .accumulates = (c + t) % 2 });
+                                          .accumulates = (c + t) % 2,
+                                          .planes = 1 + (t + c / 2) % 2 });
             }
     }
     /* More tiles than a dimension of the grid has groups. */
-    check(&(struct matrices){
-        .type = qn_type_find(QN_TYPE_Q1_0), .n = 1, .n_rows = { 4 * 32768 + 5 }, .n_cols = 128, .n_tokens = 1 });
+    check(&(struct matrices){ .type = qn_type_find(QN_TYPE_Q1_0),
+                              .n = 1,
+                              .n_rows = { 4 * 32768 + 5 },
+                              .n_cols = 128,
+                              .n_tokens = 1,
+                              .planes = 1 });
+    check_epilogues();
+    if (bench)
+        bench_all();
 }

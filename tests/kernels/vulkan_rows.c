@@ -1,10 +1,10 @@
-/* Norm, SwiGLU, and bias, norm and rope of heads on a Vulkan device, against float64. */
+/* Norm and SwiGLU as `prepare` computes them, and bias, norm and rope of heads on a Vulkan device, against float64. */
 #include "vulkan.h"
 
 static const size_t widths[] = { 1, 31, 64, 65, 576, 5121 };
-enum { MAX_ROWS = 5 };
+enum { MAX_ROWS = 5, PIECE = 256 };
 
-/* A sum of n squares by 64 lanes, and a few more roundings. The division and the square root of Vulkan are within 2.5
+/* A sum of n squares by 128 lanes, and a few more roundings. The division and the square root of Vulkan are within 2.5
  * ulp and 3 ulp. */
 static double norm_bound(size_t n)
 {
@@ -29,13 +29,14 @@ static void check_norm(size_t n_rows, size_t n, bool is_listed)
         }
     }
     const qn_vk_array *y = qn_vk_new_array(n_rows * n * sizeof(float));
-    const qn_vk_norm_args args = { .x = qn_vk_array_of(x)->at,
-                                   .weight = qn_vk_array_of(weight)->at,
-                                   .y = y->at,
-                                   .rows = is_listed ? qn_vk_array_of(rows)->at : 0,
-                                   .n = (uint32_t)n,
-                                   .eps = eps };
-    qn_vk_launch_now(qn_vk_norm(n_rows), &args);
+    const qn_vk_prepare_args args = { .x = qn_vk_array_of(x)->at,
+                                      .weight = qn_vk_array_of(weight)->at,
+                                      .y = y->at,
+                                      .rows = is_listed ? qn_vk_array_of(rows)->at : 0,
+                                      .width = (uint32_t)n,
+                                      .piece = PIECE,
+                                      .eps = eps };
+    qn_vk_launch_now(qn_vk_prepare(QN_VK_PREPARE_NORM, false, n_rows, n, PIECE), &args);
     qn_expect_near(qn_vk_contents(y), expected, bound, n_rows * n, "value");
     qn_release();
 }
@@ -54,12 +55,10 @@ static void check_swiglu(size_t n_rows, size_t n)
         bound[i] = fabs(y) * 24 * 0x1p-24 + 1e-34;
     }
     const qn_vk_array *y = qn_vk_new_array(n_rows * n * sizeof(float));
-    const qn_vk_swiglu_args args = { .gate = qn_vk_array_of(gate)->at,
-                                     .up = qn_vk_array_of(up)->at,
-                                     .y = y->at,
-                                     .n = (uint32_t)n_rows,
-                                     .width = (uint32_t)n };
-    qn_vk_launch_now(qn_vk_swiglu(n_rows, n), &args);
+    const qn_vk_prepare_args args = {
+        .x = qn_vk_array_of(gate)->at, .x2 = qn_vk_array_of(up)->at, .y = y->at, .width = (uint32_t)n, .piece = PIECE
+    };
+    qn_vk_launch_now(qn_vk_prepare(QN_VK_PREPARE_SWIGLU, false, n_rows, n, PIECE), &args);
     qn_expect_near(qn_vk_contents(y), expected, bound, n_rows * n, "value");
     qn_release();
 }

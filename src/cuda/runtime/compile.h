@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 #include "cuda/runtime/code.h"
-#include "cuda/runtime/cubin_file.h"
+#include "cuda/runtime/cubin_key.h"
 
 /* A compilation: files[0] is the source, the others are the files that it includes. */
 typedef struct qn_gpu_unit {

@@ -79,10 +79,10 @@ static qn_status copy_text(const char *text, char **copy)
 /* The cache directory, or the reason why there is no cache. */
 static qn_status find_cache(qn_cuda *device, const char *folder)
 {
-    QN_TRY(folder ? copy_text(folder, &device->cache_folder) : qn_cubin_folder(&device->cache_folder));
+    QN_TRY(folder ? copy_text(folder, &device->cache_folder) : qn_code_folder(&device->cache_folder));
     if (!device->cache_folder)
         return copy_text("neither XDG_CACHE_HOME nor HOME is an absolute path", &device->no_cache);
-    if (!*device->cache_folder || qn_cubin_check_folder(device->cache_folder) == QN_OK)
+    if (!*device->cache_folder || qn_code_check_folder(device->cache_folder) == QN_OK)
         return QN_OK;
     QN_TRY(copy_text(qn_error_text(), &device->no_cache));
     qn_cuda_log(device, "%s; compiled kernels are not cached", device->no_cache);

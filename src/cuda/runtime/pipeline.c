@@ -49,7 +49,7 @@ struct search {
     qn_cuda *device;
     qn_pipeline *pipeline;
     qn_gpu_unit unit;
-    qn_cubin_key key;
+    qn_code_key key;
     bool cached; /* whether there is a cache directory */
     char reasons[QN_ERROR_TEXT_MAX];
 };
@@ -95,7 +95,8 @@ static bool from_cache(struct search *s)
     void *data;
     size_t bytes;
     char compiler[QN_COMPILER_MAX];
-    const qn_status status = qn_cubin_read(s->device->cache_folder, &s->key, &data, &bytes, compiler);
+    const qn_status status =
+        qn_code_file_read(&qn_cubin_files, s->device->cache_folder, &s->key, &data, &bytes, compiler);
     if (status) {
         qn_cuda_log(s->device, "%s; it is compiled again", qn_error_text());
         add_reason(s, "");
@@ -105,8 +106,8 @@ static bool from_cache(struct search *s)
         return false;
     const bool loaded = load_image(s, data, bytes, QN_ORIGIN_CACHE, compiler);
     if (!loaded) {
-        char name[QN_CUBIN_NAME_MAX];
-        qn_cubin_name(&s->key, name);
+        char name[QN_CODE_NAME_MAX];
+        qn_code_file_name(&qn_cubin_files, &s->key, name);
         qn_cuda_log(s->device, "%s/%s: the driver rejects it (%s); it is compiled again", s->device->cache_folder, name,
                     qn_error_text());
         add_reason(s, "cache: ");
@@ -118,7 +119,8 @@ static bool from_cache(struct search *s)
 /* Writes a compiled cubin to the cache. A failure is only logged: the kernel is loaded already. */
 static void write_cache(struct search *s, const void *data, size_t bytes, const char *compiler)
 {
-    if (s->cached && qn_cubin_write(s->device->cache_folder, &s->key, compiler, data, bytes) != QN_OK)
+    if (s->cached &&
+        qn_code_file_write(&qn_cubin_files, s->device->cache_folder, &s->key, compiler, data, bytes) != QN_OK)
         qn_cuda_log(s->device, "%s; the kernel is not cached", qn_error_text());
 }
 

@@ -13,12 +13,12 @@
 #define QN_CUDA_RUNTIME_PIPELINE_H
 
 #include "cuda/runtime/code.h"
-#include "cuda/runtime/cubin_file.h"
+#include "cuda/runtime/cubin_key.h"
 #include "cuda/runtime/runtime.h"
 
 /* Sources of kernel code for a device. Zero fields select the defaults; strings are copied. */
 typedef struct qn_cuda_tools {
-    const char *cache_folder; /* cache directory; NULL: the user's (qn_cubin_folder); "": none */
+    const char *cache_folder; /* cache directory; NULL: the user's (qn_code_folder); "": none */
     const char *nvcc;         /* path; NULL: qn_nvcc_find finds it; "": none */
     const char *nvrtc;        /* library; NULL: the usual names; "": none */
     unsigned nvcc_seconds;    /* time limit of nvcc; 0: ten minutes */

@@ -6,11 +6,10 @@ enum { PIECE = 256 /* values of a workgroup, of activations that are not rotated
 qn_status qn_vk_check_rotations(const qn_plan *plan)
 {
     for (size_t i = 0; i < plan->n_acts; i++)
-        if (plan->acts[i].rotation.block > QN_VK_MAX_PIECE)
+        if (plan->acts[i].rotation.block > QN_VK_MAX_PIECE || plan->acts[i].rotation.block % QN_QUANT_GROUP)
             return qn_fail(QN_ERR_UNSUPPORTED,
-                           "Vulkan: Hadamard transforms of blocks of %zu are not supported, only up "
-                           "to %d",
-                           plan->acts[i].rotation.block, QN_VK_MAX_PIECE);
+                           "Vulkan: Hadamard transforms of blocks of %zu are not supported, only of %d to %d",
+                           plan->acts[i].rotation.block, QN_QUANT_GROUP, QN_VK_MAX_PIECE);
     return QN_OK;
 }
 
@@ -51,58 +50,34 @@ static qn_vk_prepare_op fill_args(const qn_vk_recording *r, const qn_op *op, qn_
     }
 }
 
+/* The floats that a kernel writes; 0: none. */
+static uint64_t floats_of(const qn_vk_recording *r, const qn_op *op, int acts)
+{
+    return qn_vk_is_computed(r->common->plan, op, acts) ? r->workspace->acts[acts] : 0;
+}
+
 static qn_status record_prepare(const qn_vk_recording *r, const qn_op *op, int acts, uint64_t x, uint64_t rows,
                                 size_t n)
 {
     const qn_plan_acts *a = &r->common->plan->acts[acts];
     qn_vk_prepare_args args = { .x = x,
-                                .y = r->workspace->acts[acts],
+                                .y = floats_of(r, op, acts),
+                                .codes = r->workspace->codes[acts],
                                 .rows = rows,
                                 .width = (uint32_t)a->width,
                                 .piece = a->rotation.block ? (uint32_t)a->rotation.block : PIECE,
-                                .signs = r->weights->signs[acts] };
+                                .signs = r->weights->signs[acts],
+                                .planes = (uint32_t)qn_vk_act_planes(a) };
     const qn_vk_prepare_op kind = fill_args(r, op, &args);
     args.factor = qn_hadamard_scale(args.piece);
     return dispatch(r, qn_vk_prepare(kind, a->rotation.block != 0, n, args.width, args.piece), &args);
 }
 
-static qn_status record_norm(const qn_vk_recording *r, const qn_op *op, int acts, uint64_t x, uint64_t rows, size_t n)
-{
-    const qn_vk_norm_args args = { .x = x,
-                                   .weight = r->weights->ops[op - r->common->plan->ops].vectors.norm.weight,
-                                   .y = r->workspace->acts[acts],
-                                   .rows = rows,
-                                   .n = (uint32_t)r->common->plan->acts[acts].width,
-                                   .eps = op->norm.eps };
-    return dispatch(r, qn_vk_norm(n), &args);
-}
-
-static qn_status record_swiglu(const qn_vk_recording *r, const qn_op *op, int acts, uint64_t x, size_t n)
-{
-    const size_t width = r->common->plan->acts[acts].width;
-    const qn_vk_swiglu_args args = { .gate = x,
-                                     .up = r->workspace->buffers[op->swiglu.up],
-                                     .y = r->workspace->acts[acts],
-                                     .n = (uint32_t)n,
-                                     .width = (uint32_t)width };
-    return dispatch(r, qn_vk_swiglu(n, width), &args);
-}
-
 qn_status qn_vk_record_acts(const qn_vk_recording *r, const qn_op *op, uint64_t x, uint64_t rows, size_t n)
 {
-    const qn_plan *plan = r->common->plan;
     const qn_op_acts *acts = qn_op_acts_of(op);
-    for (size_t i = 0; i < acts->n; i++) {
-        const int id = acts->at[i];
-        const bool is_rotated = plan->acts[id].rotation.block != 0;
-        if (!qn_vk_is_computed(plan, op, id))
-            continue;
-        if (!is_rotated && (op->kind == QN_OP_NORM || op->kind == QN_OP_LOGIT_NORM))
-            QN_TRY(record_norm(r, op, id, x, rows, n));
-        else if (!is_rotated && op->kind == QN_OP_SWIGLU)
-            QN_TRY(record_swiglu(r, op, id, x, n));
-        else
-            QN_TRY(record_prepare(r, op, id, x, rows, n));
-    }
+    for (size_t i = 0; i < acts->n; i++)
+        if (floats_of(r, op, acts->at[i]) || r->workspace->codes[acts->at[i]])
+            QN_TRY(record_prepare(r, op, acts->at[i], x, rows, n));
     return QN_OK;
 }

@@ -7,8 +7,8 @@
 /* qn_vk_check_rotations - QN_ERR_UNSUPPORTED if a block of a Hadamard transform is larger than the kernel's. */
 qn_status qn_vk_check_rotations(const qn_plan *plan);
 
-/* qn_vk_is_computed - returns whether a kernel computes the activations that an operation writes: an ATTENTION_COMBINE
- * without output gates and rotation has none, and its activations are the buffer that it reads. */
+/* qn_vk_is_computed - returns whether a kernel computes the floats of the activations that an operation writes: for an
+ * ATTENTION_COMBINE without output gates and rotation they are the buffer that it reads. */
 bool qn_vk_is_computed(const qn_plan *plan, const qn_op *op, int acts);
 
 /* qn_vk_record_acts - records the kernels that compute an operation's activations, of n rows. x: its first buffer;

@@ -3,6 +3,7 @@
 #include "vulkan/executor/attention.h"
 
 #include "plan/page.h"
+#include "vulkan/executor/activations.h"
 
 static qn_status dispatch(const qn_vk_recording *r, qn_vk_launch launch, const void *args)
 {
@@ -36,10 +37,13 @@ static fp16_rows fp16_rows_of(const qn_vk_recording *r, const qn_gpu_layer_cache
 
 /* ---- Rope and storing ---- */
 
-static qn_status record_ropes(const qn_vk_recording *r, const qn_op *op)
+/* Records the kernels of queries, keys and values, none of which reads what another writes. */
+static qn_status record_heads(const qn_vk_recording *r, const qn_op *op)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const qn_op_addresses *vectors = &r->weights->ops[op - r->common->plan->ops].vectors;
+    const qn_gpu_layer_cache cache = qn_gpu_layer_cache_of(&r->format->base, (size_t)op->layer);
+    const fp16_rows rows = fp16_rows_of(r, &cache);
     const qn_vk_rotation *rotation = &r->format->key_rotation;
     qn_vk_rope_args args = { .x = buffer(r, op->qk_norm_rope_store.queries),
                              .y = buffer(r, op->qk_norm_rope_store.out),
@@ -48,6 +52,12 @@ static qn_status record_ropes(const qn_vk_recording *r, const qn_op *op)
                              .angles = input(r, r->workspace->angles_at),
                              .signs = rotation->signs,
                              .matrix = rotation->forward,
+                             .tables = rows.tables,
+                             .positions = input(r, r->inputs.positions),
+                             .sequences = input(r, r->inputs.sequences),
+                             .granules = r->caches->memory.table.address,
+                             .shift = r->caches->memory.shift,
+                             .at = rows.key_at,
                              .stride = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
                              .dim = (uint32_t)h->head_dim,
                              .n_rot = (uint32_t)h->n_rot,
@@ -56,11 +66,22 @@ static qn_status record_ropes(const qn_vk_recording *r, const qn_op *op)
                              .scale = h->scale,
                              .factor = rotation->factor };
     QN_TRY(dispatch(r, qn_vk_rope(r->n, h->n_heads), &args));
-    args.x = args.y = buffer(r, op->qk_norm_rope_store.keys);
+    args.x = buffer(r, op->qk_norm_rope_store.keys);
+    args.y = 0;
     args.bias = vectors->qk_norm_rope_store.k_bias;
     args.weight = vectors->qk_norm_rope_store.k_norm;
     args.stride = args.dim;
     args.scale = 1;
+    QN_TRY(dispatch(r, qn_vk_rope(r->n, h->n_kv_heads), &args));
+    rotation = &r->format->value_rotation;
+    args.x = buffer(r, op->qk_norm_rope_store.values);
+    args.bias = vectors->qk_norm_rope_store.v_bias;
+    args.weight = 0;
+    args.signs = rotation->signs;
+    args.matrix = rotation->forward;
+    args.at = rows.value_at;
+    args.n_rot = 0;
+    args.factor = rotation->factor;
     return dispatch(r, qn_vk_rope(r->n, h->n_kv_heads), &args);
 }
 
@@ -112,29 +133,7 @@ static size_t completed_pages(const qn_vk_recording *r)
 
 qn_status qn_vk_record_store(const qn_vk_recording *r, const qn_op *op)
 {
-    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
-    const qn_gpu_layer_cache cache = qn_gpu_layer_cache_of(&r->format->base, (size_t)op->layer);
-    const fp16_rows rows = fp16_rows_of(r, &cache);
-    const qn_vk_rotation *rotation = &r->format->value_rotation;
-    const qn_vk_store_args store = {
-        .keys = buffer(r, op->qk_norm_rope_store.keys),
-        .values = buffer(r, op->qk_norm_rope_store.values),
-        .value_bias = r->weights->ops[op - r->common->plan->ops].vectors.qk_norm_rope_store.v_bias,
-        .tables = rows.tables,
-        .positions = input(r, r->inputs.positions),
-        .sequences = input(r, r->inputs.sequences),
-        .signs = rotation->signs,
-        .matrix = rotation->forward,
-        .granules = r->caches->memory.table.address,
-        .shift = r->caches->memory.shift,
-        .dim = (uint32_t)h->head_dim,
-        .key_at = rows.key_at,
-        .value_at = rows.value_at,
-        .factor = rotation->factor,
-    };
-    QN_TRY(record_ropes(r, op));
-    qn_vk_barrier(r->common->vk, r->commands);
-    QN_TRY(dispatch(r, qn_vk_store(r->n, h->n_kv_heads), &store));
+    QN_TRY(record_heads(r, op));
     const size_t n_pages = r->is_decode || !qn_gpu_has_codes(&r->format->base) ? 0 : completed_pages(r);
     if (!n_pages)
         return QN_OK;
@@ -202,16 +201,39 @@ static qn_status record_splits(const qn_vk_recording *r, const qn_op *op, size_t
         r, qn_vk_attention_splits(&r->format->codes, h->head_dim, n, h->n_heads, h->n_kv_heads, args.n_splits), &args);
 }
 
+/* The activations of the ATTENTION_COMBINE that follows, which the kernel that combines writes; -1: none. */
+static int combined_acts(const qn_vk_recording *r, const qn_op *op)
+{
+    const qn_plan *plan = r->common->plan;
+    if (op->kind != QN_OP_ATTENTION || r->n_few != r->n || op[1].kind != QN_OP_ATTENTION_COMBINE ||
+        op->attention.shape.head_dim % QN_QUANT_GROUP)
+        return -1;
+    const qn_op_acts *acts = qn_op_acts_of(&op[1]);
+    const int id = acts->at[0];
+    const bool has_floats = r->workspace->acts[id] && qn_vk_is_computed(plan, &op[1], id);
+    return acts->n == 1 && r->workspace->codes[id] && !has_floats && !plan->acts[id].rotation.block ? id : -1;
+}
+
+bool qn_vk_is_combined(const qn_vk_recording *r, size_t at)
+{
+    return combined_acts(r, &r->common->plan->ops[at]) >= 0;
+}
+
 static qn_status record_combine(const qn_vk_recording *r, const qn_op *op, bool has_partials, size_t row, size_t n)
 {
     const qn_attention_shape *h = &op->attention.shape;
     const qn_vk_rotation *rotation = &r->format->value_rotation;
+    const int acts = combined_acts(r, op);
+    const bool is_gated = acts >= 0 && op[1].attention_combine.shape.gated;
     const qn_vk_combine_args args = { .partials = has_partials ? r->workspace->partials.address : 0,
                                       .y = buffer(r, op->attention.out),
                                       .positions = input(r, r->inputs.positions),
                                       .sequences = input(r, r->inputs.sequences),
                                       .signs = rotation->signs,
                                       .matrix = rotation->inverse,
+                                      .codes = acts >= 0 ? r->workspace->codes[acts] : 0,
+                                      .gates = is_gated ? buffer(r, op[1].attention_combine.queries) : 0,
+                                      .planes = acts >= 0 ? qn_vk_act_planes(&r->common->plan->acts[acts]) : 0,
                                       .row = (uint32_t)row,
                                       .dim = (uint32_t)h->head_dim,
                                       .n_splits = (uint32_t)r->workspace->n_splits,

@@ -9,6 +9,10 @@
 qn_status qn_vk_record_store(const qn_vk_recording *r, const qn_op *op);
 qn_status qn_vk_record_attention(const qn_vk_recording *r, const qn_op *op);
 
+/* qn_vk_is_combined - returns whether operation `at` is an ATTENTION whose kernels also compute the ATTENTION_COMBINE
+ * after it: all rows are in pieces of few rows. */
+bool qn_vk_is_combined(const qn_vk_recording *r, size_t at);
+
 /* qn_vk_record_quantize - records the quantisation of the pages that a decode step completes, in all layers, after
  * their rows: no row attends to codes of its own page. Other steps have quantised theirs. */
 qn_status qn_vk_record_quantize(const qn_vk_recording *r);

@@ -21,6 +21,21 @@ static bool place(size_t *used, size_t rows, size_t width, size_t *at)
            qn_add_size(bytes, ALIGN - 1, &bytes) && qn_add_size(*used, bytes / ALIGN * ALIGN, used);
 }
 
+enum { FLOATS = 1, CODES = 2 };
+
+/* Returns which rows of activations the plan's matmuls read. */
+static unsigned readers_of(const qn_plan *plan, size_t acts)
+{
+    unsigned readers = 0;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const qn_op_matrices *matrices = qn_op_matrices_of(&plan->ops[i]);
+        for (size_t m = 0; matrices && m < matrices->n; m++)
+            if ((size_t)matrices->at[m].acts == acts)
+                readers |= qn_vk_is_f16(matrices->at[m].weights.type) ? FLOATS : CODES;
+    }
+    return readers;
+}
+
 /* Sets addresses from a base, and *bytes. */
 static bool place_rows(qn_vk_workspace *w, size_t max_rows, uint64_t base, size_t *bytes)
 {
@@ -33,8 +48,14 @@ static bool place_rows(qn_vk_workspace *w, size_t max_rows, uint64_t base, size_
         w->buffers[i] = base + at;
     }
     for (size_t i = 0; i < plan->n_acts; i++) {
-        fits = fits && place(bytes, max_rows, plan->acts[i].width, &at);
-        w->acts[i] = base + at;
+        const unsigned readers = readers_of(plan, i);
+        const size_t words = qn_vk_act_row_bytes(plan->acts[i].width, qn_vk_act_planes(&plan->acts[i])) / sizeof(float);
+        fits = fits && place(bytes, readers & FLOATS ? max_rows : 0, plan->acts[i].width, &at);
+        w->acts[i] = readers & FLOATS ? base + at : 0;
+        fits = fits && place(bytes, readers & CODES ? max_rows : 0, words, &at);
+        w->codes[i] = readers & CODES ? base + at : 0;
+        fits = fits && place(bytes, readers & CODES ? QN_VK_FEW_ROWS : 0, words, &at);
+        w->next[i] = base + at;
     }
     return fits;
 }
@@ -102,7 +123,9 @@ qn_status qn_vk_workspace_init(const qn_vk_common *common, qn_vk_workspace *w)
 {
     w->common = common;
     QN_TRY(qn_alloc(&w->buffers, common->plan->n_buffers, sizeof *w->buffers, "plan"));
-    return qn_alloc(&w->acts, common->plan->n_acts, sizeof *w->acts, "plan");
+    QN_TRY(qn_alloc(&w->acts, common->plan->n_acts, sizeof *w->acts, "plan"));
+    QN_TRY(qn_alloc(&w->next, common->plan->n_acts, sizeof *w->next, "plan"));
+    return qn_alloc(&w->codes, common->plan->n_acts, sizeof *w->codes, "plan");
 }
 
 void qn_vk_workspace_free(qn_vk_workspace *w)
@@ -112,4 +135,6 @@ void qn_vk_workspace_free(qn_vk_workspace *w)
     release(w);
     qn_free(w->buffers);
     qn_free(w->acts);
+    qn_free(w->codes);
+    qn_free(w->next);
 }

@@ -11,9 +11,11 @@ enum { QN_VK_LOGIT_ROWS = 64 /* the most rows of one pass of the logits */, QN_V
 typedef struct qn_vk_workspace {
     const qn_vk_common *common;
     size_t max_rows;
-    qn_vk_buffer rows; /* backs `buffers` and `acts` */
+    qn_vk_buffer rows; /* backs `buffers`, `acts`, `codes` and `next` */
     uint64_t *buffers; /* [plan->n_buffers] addresses of rows of floats */
-    uint64_t *acts;    /* [plan->n_acts] likewise */
+    uint64_t *acts;    /* [plan->n_acts] rows of floats, for fp16 weights; 0: none */
+    uint64_t *codes;   /* [plan->n_acts] rows of integers, for other weights; 0: none */
+    uint64_t *next;    /* [plan->n_acts] likewise, of few rows: written by a matmul that may read `codes` */
     /* Mapped: the inputs of a step (gpu/inputs.h), then angles [max_rows][n_rot], embeddings [max_rows][width], and
      * qn_vk_sequence of each piece. */
     qn_vk_buffer inputs;
@@ -24,6 +26,12 @@ typedef struct qn_vk_workspace {
     qn_vk_buffer logits; /* mapped: [logit_rows][n_vocab] */
     size_t logit_rows;
 } qn_vk_workspace;
+
+/* qn_vk_act_planes - returns the planes of the integers of activations (kernels/acts.glsl). */
+static inline uint32_t qn_vk_act_planes(const qn_plan_acts *acts)
+{
+    return acts->hilo ? 2 : 1;
+}
 
 /* qn_vk_workspace_init - initialises *workspace, which is zeroed, without memory on the device. Free with
  * qn_vk_workspace_free, also after an error. */

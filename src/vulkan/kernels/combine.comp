@@ -1,11 +1,16 @@
 #version 450
 /* Merges the partials of a head of a row in the order of its splits, and rotates the result back: a workgroup for each.
- * Without partials, only rotates results. */
+ * Without partials, only rotates results. They may also be written as the activations of a matmul, with output gates. */
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 #include "pages.glsl"
 #include "rotation.glsl"
 #include "splits.glsl"
+#include "gates.glsl"
+
+#define values head
+#define MAX_VALUES MAX_HEAD
+#include "quantize.glsl"
 
 #define MAX_PAIRS (MAX_HEAD / 2 / LANES)
 
@@ -13,6 +18,8 @@ layout(push_constant) uniform Args {
     uvec2 partials, y;          /* partials of the rows from `row` on, 0: none; [rows][heads][dim] */
     uvec2 positions, sequences; /* of the step's inputs */
     uvec2 signs, matrix;        /* rotation.glsl */
+    uvec2 codes, gates;         /* rows of integers, 0: none; [rows][heads]: [dim] queries, [dim] gates, 0: none */
+    uint planes;
     uint row;                   /* the first */
     uint dim, n_splits;         /* n_splits: of the partials of a head */
     float factor;
@@ -70,4 +77,14 @@ void main()
     rotate_head_back(signs, matrix, dim, factor);
     for (uint i = lane; i < dim; i += LANES)
         to.at[i] = head[i];
+    if (is_null(codes))
+        return;
+    Floats gate = Floats(advance(gates, (own_row * n_heads + h) * 2 + 1, 4 * dim));
+    for (uint i = lane; i < dim && !is_null(gates); i += LANES) {
+        precise const float value = head[i] * sigmoid(gate.at[i]);
+        head[i] = value;
+    }
+    barrier();
+    const uint width = n_heads * dim;
+    quantize(advance(codes, own_row, act_row_bytes(width, planes)), 1, 0, width, planes, h * dim, dim);
 }

@@ -10,7 +10,9 @@
 #define LANES 64
 #endif
 
+#ifndef HAS_LAYOUT
 layout(local_size_x = LANES) in;
+#endif
 
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Words { uint at[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Addresses { uvec2 at[]; };

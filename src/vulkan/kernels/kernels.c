@@ -2,6 +2,7 @@
 #include "vulkan/kernels/kernels.h"
 
 #include "base/f16.h"
+#include "base/memory.h"
 #include "gpu/f16_rows.h"
 #include "gpu/recurrent_layout.h"
 #include "plan/page.h"
@@ -10,17 +11,8 @@
 
 /* ---- Code, as glslc has compiled it ---- */
 
-static const uint32_t norm_code[] = {
-#include "vulkan/kernels/spirv/norm.inc"
-};
-static const uint32_t swiglu_code[] = {
-#include "vulkan/kernels/spirv/swiglu.inc"
-};
 static const uint32_t rope_code[] = {
 #include "vulkan/kernels/spirv/rope.inc"
-};
-static const uint32_t store_code[] = {
-#include "vulkan/kernels/spirv/store.inc"
 };
 static const uint32_t attention_code[] = {
 #include "vulkan/kernels/spirv/attention.inc"
@@ -33,6 +25,12 @@ static const uint32_t quantize_code[] = {
 };
 static const uint32_t matmul_code[] = {
 #include "vulkan/kernels/spirv/matmul.inc"
+};
+static const uint32_t matmul_dot_code[] = {
+#include "vulkan/kernels/spirv/matmul.dot.inc"
+};
+static const uint32_t matmul_f16_code[] = {
+#include "vulkan/kernels/spirv/matmul_f16.inc"
 };
 static const uint32_t prepare_code[] = {
 #include "vulkan/kernels/spirv/prepare.inc"
@@ -48,14 +46,13 @@ static const uint32_t append_code[] = {
 };
 
 enum kernel {
-    NORM,
-    SWIGLU,
     ROPE,
-    STORE,
     QUANTIZE,
     ATTENTION,
     COMBINE,
     MATMUL,
+    MATMUL_DOT,
+    MATMUL_F16,
     PREPARE,
     CONV,
     DELTA,
@@ -63,23 +60,27 @@ enum kernel {
     N_KERNELS
 };
 
-#define SHADER(name)                                                                                                   \
+#define SHADER(name, args)                                                                                             \
     {                                                                                                                  \
-#name, name##_code, sizeof name##_code, sizeof(qn_vk_##name##_args)                                            \
+#name, name##_code, sizeof name##_code, sizeof(qn_vk_##args##_args)                                            \
     }
 
 static const qn_vk_shader shaders[] = {
-    [NORM] = SHADER(norm),           [SWIGLU] = SHADER(swiglu),     [ROPE] = SHADER(rope),
-    [STORE] = SHADER(store),         [QUANTIZE] = SHADER(quantize), [COMBINE] = SHADER(combine),
-    [ATTENTION] = SHADER(attention), [MATMUL] = SHADER(matmul),     [PREPARE] = SHADER(prepare),
-    [CONV] = SHADER(conv),           [DELTA] = SHADER(delta),       [APPEND] = SHADER(append),
+    [ROPE] = SHADER(rope, rope),
+    [QUANTIZE] = SHADER(quantize, quantize),
+    [COMBINE] = SHADER(combine, combine),
+    [ATTENTION] = SHADER(attention, attention),
+    [MATMUL] = SHADER(matmul, matmul),
+    [MATMUL_DOT] = SHADER(matmul_dot, matmul),
+    [MATMUL_F16] = SHADER(matmul_f16, matmul),
+    [PREPARE] = SHADER(prepare, prepare),
+    [CONV] = SHADER(conv, conv),
+    [DELTA] = SHADER(delta, delta),
+    [APPEND] = SHADER(append, append),
 };
 
 #define FITS(name) _Static_assert(sizeof(qn_vk_##name##_args) <= QN_VK_MAX_ARGS, "arguments are push constants")
-FITS(norm);
-FITS(swiglu);
 FITS(rope);
-FITS(store);
 FITS(quantize);
 FITS(attention);
 FITS(combine);
@@ -97,31 +98,22 @@ const qn_vk_shader *qn_vk_kernel(size_t i)
 /* ---- Launches ---- */
 
 /* Every device has 65535 groups in each dimension of a grid. */
-enum { LANES = 64, MAX_GROUPS = 32768, MATMUL_TOKENS = 8 };
+enum { LANES = 64, MAX_GROUPS = 32768, MATMUL_TOKENS = QN_VK_FEW_ROWS, BLOCK = QN_VK_BLOCK };
+enum { F16_BITS = 16, WORD_BITS = 32, MAX_BLOCK = 256, SIGN = 0x80 };
+
+static size_t blocks_of(size_t n_cols)
+{
+    return (n_cols + BLOCK - 1) / BLOCK;
+}
 
 static qn_vk_launch launch(enum kernel kernel, size_t x, size_t y)
 {
     return (qn_vk_launch){ .shader = &shaders[kernel], .groups = { (uint32_t)x, (uint32_t)y, 1 } };
 }
 
-qn_vk_launch qn_vk_norm(size_t n_rows)
-{
-    return launch(NORM, n_rows, 1);
-}
-
-qn_vk_launch qn_vk_swiglu(size_t n_rows, size_t width)
-{
-    return launch(SWIGLU, (width + LANES - 1) / LANES, n_rows < MAX_GROUPS ? n_rows : MAX_GROUPS);
-}
-
 qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads)
 {
     return launch(ROPE, n_heads, n_rows);
-}
-
-qn_vk_launch qn_vk_store(size_t n_rows, size_t n_heads)
-{
-    return launch(STORE, n_heads, n_rows);
 }
 
 /* Keys and values for each layer. */
@@ -169,13 +161,55 @@ qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads)
     return launch(COMBINE, n_heads, n_rows);
 }
 
-qn_vk_launch qn_vk_matmul(const qn_vk_format *format, size_t n_tiles, size_t n_tokens)
+/* Returns the lanes of a team of matmul: the most that blocks keep busy. */
+static size_t team_of(size_t n_cols, size_t most)
 {
-    const size_t tokens = n_tokens == 1 ? 1 : MATMUL_TOKENS, x = n_tiles < MAX_GROUPS ? n_tiles : MAX_GROUPS;
-    return (qn_vk_launch){ .shader = &shaders[MATMUL],
-                           .constants = { format->bits, (uint32_t)tokens },
-                           .groups = { (uint32_t)x, (uint32_t)((n_tiles + x - 1) / x),
+    enum { LEAST = 8 };
+    const size_t blocks = blocks_of(n_cols);
+    size_t team = most;
+    while (team > LEAST && 5 * blocks < 4 * qn_round_up(blocks, team))
+        team /= 2;
+    return team;
+}
+
+/* Returns the rows of activations of a workgroup of matmul. */
+static size_t tokens_of(size_t n_tokens)
+{
+    size_t tokens = 1;
+    while (tokens < n_tokens && tokens < MATMUL_TOKENS)
+        tokens *= 2;
+    return tokens;
+}
+
+static qn_vk_launch matmul_launch(enum kernel kernel, size_t n_groups, size_t n_tokens, size_t tokens)
+{
+    const size_t x = n_groups < MAX_GROUPS ? n_groups : MAX_GROUPS;
+    return (qn_vk_launch){ .shader = &shaders[kernel],
+                           .groups = { (uint32_t)x, (uint32_t)((n_groups + x - 1) / x),
                                        (uint32_t)((n_tokens + tokens - 1) / tokens) } };
+}
+
+qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *features, const qn_vk_matmul_kind *kind,
+                          const qn_vk_matmul_args *args)
+{
+    enum { EPILOGUE_TILES = QN_QUANT_GROUP / QN_VK_TILE_ROWS /* of a workgroup */, MOST = 256 /* lanes */ };
+    const size_t tokens = tokens_of(args->n_tokens), most = features->lanes < MOST ? features->lanes : MOST;
+    const bool has_epilogue = kind->epilogue != QN_VK_EPILOGUE_NONE;
+    const size_t team = team_of(args->n_cols, has_epilogue ? most / EPILOGUE_TILES : LANES),
+                 lanes = has_epilogue ? team * EPILOGUE_TILES : LANES, teams = lanes / team;
+    const size_t tiles = kind->epilogue == QN_VK_EPILOGUE_SWIGLU ? args->first_tiles[1] : args->n_tiles;
+    qn_vk_launch l;
+    if (format->bits == F16_BITS) {
+        l = matmul_launch(MATMUL_F16, args->n_tiles, args->n_tokens, tokens);
+        l.constants[0] = (uint32_t)tokens;
+        return l;
+    }
+    l = matmul_launch(features->dot ? MATMUL_DOT : MATMUL, (tiles + teams - 1) / teams, args->n_tokens, tokens);
+    const uint32_t constants[] = { format->bits,    (uint32_t)tokens, format->group_shift,
+                                   kind->planes,    (uint32_t)team,   (uint32_t)lanes,
+                                   kind->is_normed, kind->epilogue,   kind->next_planes };
+    memcpy(l.constants, constants, sizeof constants);
+    return l;
 }
 
 qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece)
@@ -206,8 +240,6 @@ qn_vk_launch qn_vk_append(size_t n_sequences, size_t width, size_t n_k_heads, si
 
 /* ---- Formats of weights ---- */
 
-enum { F16_BITS = 16, WORD_BITS = 32, MAX_BLOCK = 256 };
-
 static uint32_t log2_of(size_t power)
 {
     uint32_t n = 0;
@@ -233,21 +265,38 @@ qn_vk_format qn_vk_format_of(const qn_type_info *type)
     }
 }
 
+bool qn_vk_is_f16(const qn_type_info *type)
+{
+    return qn_vk_format_of(type).bits == F16_BITS;
+}
+
+size_t qn_vk_act_row_bytes(size_t width, size_t planes)
+{
+    enum { GROUPS = 48 /* bytes of the scales, sums and sums of squares of a block */ };
+    return blocks_of(width) * (planes * BLOCK + GROUPS);
+}
+
 size_t qn_vk_code_words(const qn_vk_format *format, size_t n_cols)
 {
-    const size_t per_word = WORD_BITS / format->bits;
-    return n_cols / per_word + (n_cols % per_word != 0);
+    return format->bits == F16_BITS ? (n_cols + 1) / 2 : blocks_of(n_cols) * BLOCK * format->bits / WORD_BITS;
 }
 
 size_t qn_vk_scale_words(const qn_vk_format *format, size_t n_cols)
 {
-    return format->bits == F16_BITS ? 0 : ((n_cols >> format->group_shift) + 1) / 2;
+    return format->bits == F16_BITS ? 0 : ((blocks_of(n_cols) * BLOCK >> format->group_shift) + 1) / 2;
+}
+
+/* Adds the code of a column to a row of codes. */
+static void put_code(uint32_t *codes, size_t n_cols, uint32_t bits, size_t column, uint32_t code)
+{
+    const size_t per_word = WORD_BITS / bits, block = column / BLOCK, word = column % BLOCK / per_word,
+                 in_word = column % per_word;
+    codes[(word / 4 * blocks_of(n_cols) + block) * 4 + word % 4] |= code << (in_word % 4 * 8 + in_word / 4 * bits);
 }
 
 static void pack_blocks(const qn_type_info *type, const uint8_t *row, size_t n_cols, const qn_vk_format *format,
                         uint32_t *codes, uint32_t *scales)
 {
-    const size_t per_word = WORD_BITS / format->bits;
     for (size_t b = 0; b < n_cols / type->block_weights; b++, row += type->block_bytes) {
         uint8_t block[MAX_BLOCK];
         float unused[MAX_BLOCK / QN_QUANT_GROUP];
@@ -256,9 +305,10 @@ static void pack_blocks(const qn_type_info *type, const uint8_t *row, size_t n_c
         memcpy(&scale, row + type->scale_at, sizeof scale);
         scales[b / 2] |= (uint32_t)scale << 16 * (b % 2);
         for (size_t i = 0; i < type->block_weights; i++) {
-            const size_t at = b * type->block_weights + i;
-            const uint32_t code = format->bits == 1 ? block[i] / 2u : block[i]; /* of Q1_0: 0 or 2 */
-            codes[at / per_word] |= code << at % per_word * format->bits;
+            const uint32_t code = format->bits == 1   ? block[i] / 2u /* of Q1_0: 0 or 2 */
+                                  : format->bits == 8 ? block[i] ^ SIGN
+                                                      : block[i];
+            put_code(codes, n_cols, format->bits, b * type->block_weights + i, code);
         }
     }
 }

@@ -9,6 +9,7 @@
 enum {
     QN_VK_TILE_ROWS = 4,   /* weight rows of a workgroup of matmul */
     QN_VK_MATMUL_OUTS = 4, /* matrices of a launch */
+    QN_VK_BLOCK = 128,     /* columns of a block of weights and activations */
     QN_VK_MAX_HEAD = 512,  /* values of a head */
     QN_VK_F16_BITS = 16,
     QN_VK_MAX_SPLITS = 64,          /* of the pages of a row, for attention */
@@ -18,19 +19,6 @@ enum {
     QN_VK_DELTA_SHARED = 32 << 10,  /* bytes of shared memory that a workgroup of delta may have */
     QN_VK_MAX_PIECE = 4096          /* values of a workgroup of prepare: the largest block of a Hadamard transform */
 };
-
-/* y = RMS norm of rows of x; rows: u32 indices of the rows to read, 0: all. */
-typedef struct qn_vk_norm_args {
-    uint64_t x, weight, y, rows;
-    uint32_t n;
-    float eps;
-} qn_vk_norm_args;
-
-/* y = silu(gate) * up, of n rows of width. */
-typedef struct qn_vk_swiglu_args {
-    uint64_t gate, up, y;
-    uint32_t n, width;
-} qn_vk_swiglu_args;
 
 /* The rotation of heads for caches of codes (kernels/aura/aura.h). Without one, all is 0. */
 typedef struct qn_vk_rotation {
@@ -53,26 +41,19 @@ typedef struct qn_vk_levels {
 
 /* Rows of heads: x [rows][heads][stride] to y [rows][heads][dim], with bias [heads][dim] (0: none), RMS norm of weight
  * [dim] (0: none), rope by angles [rows]: cosines [n_rot/2], sines [n_rot/2]; then times scale, then rotated. y may be
- * x. */
+ * x.
+ *
+ * y 0: the result is stored as fp16, in the page of the row's position: page tables of the step's sequences, the
+ * granules of the pool (vulkan/runtime/pool_memory.h), the offset of the layer's rows in a page. Values of the cache
+ * have n_rot 0. */
 typedef struct qn_vk_rope_args {
     uint64_t x, y, bias, weight, angles;
     uint64_t signs, matrix; /* matrix: forward */
+    uint64_t tables, positions, sequences, granules;
+    uint32_t shift, at;
     uint32_t stride, dim, n_rot, is_interleaved;
     float eps, scale, factor;
 } qn_vk_rope_args;
-
-/* Where rows are stored: page tables of the step's sequences, the granules of the pool (vulkan/runtime/pool_memory.h),
- * a layer's rows of fp16 in a page. */
-typedef struct qn_vk_store_args {
-    uint64_t keys, values, value_bias;     /* [rows][heads][dim]; bias [heads][dim], 0: none */
-    uint64_t tables, positions, sequences; /* gpu/inputs.h */
-    uint64_t signs, matrix;                /* of values; matrix: forward */
-    uint64_t granules;
-    uint32_t shift;
-    uint32_t dim;
-    uint32_t key_at, value_at;
-    float factor;
-} qn_vk_store_args;
 
 /* Quantises the pages that a step has completed, after their rows were stored (qn_vk_quantize). */
 typedef struct qn_vk_quantize_args {
@@ -105,27 +86,48 @@ typedef struct qn_vk_attention_args {
     uint32_t n_splits;
 } qn_vk_attention_args;
 
-/* Merges partials in the order of splits, and rotates results back. partials 0: rotates y. */
+/* Merges partials in the order of splits, and rotates results back. partials 0: rotates y. With codes, these results,
+ * times the sigmoid of their gates, are also written as integers (acts.glsl); dim is a multiple of 32 then. */
 typedef struct qn_vk_combine_args {
     uint64_t partials, y; /* y: [rows][heads][dim] */
     uint64_t positions, sequences;
     uint64_t signs, matrix; /* matrix: inverse */
+    uint64_t codes, gates;  /* codes 0: none; gates [rows][heads]: [dim] queries, [dim] gates; 0: none */
+    uint32_t planes;
     uint32_t row;
     uint32_t dim, n_splits;
     float factor;
 } qn_vk_combine_args;
 
+/* What a matmul computes of its results: activations of the next one (matmul.comp). NORM: of an RMS norm of the only
+ * matrix's results. SWIGLU: of the results of two matrices, which are not stored. */
+typedef enum qn_vk_epilogue { QN_VK_EPILOGUE_NONE, QN_VK_EPILOGUE_NORM, QN_VK_EPILOGUE_SWIGLU } qn_vk_epilogue;
+
+/* Indices in outs: the activations that an epilogue writes, integers; the weight of the norm. */
+enum { QN_VK_OUT_ACTS = 2, QN_VK_OUT_WEIGHT = 3, QN_VK_FEW_ROWS = 8 /* the most, of a matmul with an epilogue */ };
+
 /* Weights of up to four matrices of one format and one input, in tiles of rows. Each matrix begins with a tile. */
 typedef struct qn_vk_matmul_args {
-    uint64_t codes, scales, acts;
+    uint64_t codes, scales, acts; /* acts: rows of integers (acts.glsl), or of floats for fp16 weights */
     uint64_t outs[QN_VK_MATMUL_OUTS];
     uint32_t first_tiles[QN_VK_MATMUL_OUTS]; /* UINT32_MAX after the last matrix */
     uint32_t n_rows[QN_VK_MATMUL_OUTS], strides[QN_VK_MATMUL_OUTS];
-    uint32_t n_cols, n_tokens, group_shift;
+    uint32_t n_cols, n_tokens, n_tiles;
     uint32_t accumulate; /* bit i: adds to out i */
+    float eps;           /* of the RMS norm of the activations */
 } qn_vk_matmul_args;
 
-/* ---- The activations of a matmul ---- */
+/* Which matmul it is, apart from its sizes: constants of the kernel. */
+typedef struct qn_vk_matmul_kind {
+    qn_vk_epilogue epilogue;
+    bool is_normed;               /* the activations are those of an RMS norm, in integers */
+    uint32_t planes, next_planes; /* of the activations, and of those that the epilogue writes */
+} qn_vk_matmul_kind;
+
+/* ---- The activations of a matmul: rows of floats, or of integers of one plane or two (acts.glsl) ---- */
+
+/* qn_vk_act_row_bytes - returns the bytes of a row of integers. */
+size_t qn_vk_act_row_bytes(size_t width, size_t planes);
 
 /* The operation before: RMS norm; silu(x) * x2; x times the sigmoid of the gates that follow each head's queries in x2
  * (0: of nothing); RMS norm of each head, times silu(x2). */
@@ -140,11 +142,12 @@ typedef enum qn_vk_prepare_op {
 typedef struct qn_vk_prepare_args {
     uint64_t x, x2, weight; /* weight: of the norm [width], or [dim] of each head */
     uint64_t signs;         /* [width] of +-1 before the transform; 0: none */
-    uint64_t y;
-    uint64_t rows; /* u32 indices of the rows of x to read, 0: all */
-    uint32_t width, piece;
-    uint32_t dim, repeats; /* of a head; GATED_NORM: value heads of a key head if these are consecutive in y, else 1 */
-    float eps, factor;     /* factor: 1/sqrt(piece), of the transform */
+    uint64_t y, codes;      /* rows of floats, 0: none; of integers, 0: none */
+    uint64_t rows;          /* u32 indices of the rows of x to read, 0: all */
+    uint32_t width, piece;  /* piece: a multiple of 32 */
+    uint32_t dim, repeats;  /* of a head; GATED_NORM: value heads of a key head if these are consecutive in y, else 1 */
+    float eps, factor;      /* factor: 1/sqrt(piece), of the transform */
+    uint32_t planes;        /* of the integers */
 } qn_vk_prepare_args;
 
 /* ---- Recurrent layers (gpu/recurrent_layout.h) ---- */
@@ -186,9 +189,12 @@ typedef struct qn_vk_append_args {
     uint32_t k_heads, v_heads, head_k, head_v, taps;
 } qn_vk_append_args;
 
-/* The format of weights on a device. A row is words of codes, the first in the lowest bits, and fp16 scales, two in a
- * word, each of 2^group_shift weights: weight = scale * (code - zero point). With 16 bits, codes are fp16 weights
- * without scales. */
+/* The format of weights on a device: codes of up to 8 bits, weight = scale * (code - zero point), or fp16.
+ *
+ * A row of codes is [bits][blocks] of 16 bytes: a block is 128 columns, the last one filled with zeros. Each of its
+ * words has 32/bits columns; column 4i + k of a word is in byte k, from bit i * bits on. So a shift and a mask give
+ * four columns as bytes. Codes of 8 bits are signed, without zero point. A row of scales is fp16, two in a word, each
+ * of 2^group_shift weights. A row of fp16 weights is words of two, without scales. */
 typedef struct qn_vk_format {
     uint32_t bits; /* 1, 2, 4, 8, 16 */
     uint32_t group_shift;
@@ -196,6 +202,9 @@ typedef struct qn_vk_format {
 
 /* qn_vk_format_of - returns the format for a type: fp16 for types that have no other. */
 qn_vk_format qn_vk_format_of(const qn_type_info *type);
+
+/* qn_vk_is_f16 - returns whether weights of a type are fp16 on the device: their activations are floats. */
+bool qn_vk_is_f16(const qn_type_info *type);
 
 /* qn_vk_code_words, qn_vk_scale_words - return the words of a row of n_cols weights. */
 size_t qn_vk_code_words(const qn_vk_format *format, size_t n_cols);
@@ -206,17 +215,18 @@ void qn_vk_pack_row(const qn_type_info *type, const uint8_t *row, size_t n_cols,
                     uint32_t *scales);
 
 /* The launches. n_rows > 0, and n_tiles of qn_vk_matmul > 0. has_single_rows: no sequence has more than one row. */
-qn_vk_launch qn_vk_norm(size_t n_rows);
-qn_vk_launch qn_vk_swiglu(size_t n_rows, size_t width);
 qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads);
-qn_vk_launch qn_vk_store(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_quantize(const qn_vk_codes *codes, size_t n_pages, size_t n_kv_heads, size_t n_layers);
 qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
                                     size_t n_kv_heads, size_t n_splits);
 qn_vk_launch qn_vk_attention_rows(const qn_vk_codes *codes, size_t dim, size_t position, size_t n_rows, size_t n_heads,
                                   size_t n_kv_heads);
 qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads);
-qn_vk_launch qn_vk_matmul(const qn_vk_format *format, size_t n_tiles, size_t n_tokens);
+
+/* kind: without meaning for fp16 weights. Results do not depend on the features. With an epilogue the rows of a matrix
+ * are a multiple of 128. */
+qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *features, const qn_vk_matmul_kind *kind,
+                          const qn_vk_matmul_args *args);
 
 qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece);
 qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads);

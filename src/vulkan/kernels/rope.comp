@@ -1,18 +1,34 @@
 #version 450
-/* Bias, RMS norm, rope, scale and rotation of a head of a row for each workgroup: of queries, or of keys. */
+/* Bias, RMS norm, rope, scale and rotation of a head of a row for each workgroup: of queries, or of keys and values, which
+ * are stored in their fp16 page. */
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "pages.glsl"
 #include "rotation.glsl"
 
 layout(push_constant) uniform Args {
-    uvec2 x, y;          /* [rows][heads of `stride`], [rows][heads of dim] */
+    uvec2 x, y;          /* [rows][heads of `stride`], [rows][heads of dim]; y 0: the page */
     uvec2 bias, weight;  /* [heads][dim], [dim]; 0: none */
     uvec2 angles;        /* [rows]: cosines [n_rot / 2], sines [n_rot / 2] */
     uvec2 signs, matrix; /* rotation.glsl */
+    uvec2 tables, positions, sequences, granules; /* of the page */
+    uint shift, at;                               /* at: of the layer's rows in it */
     uint stride, dim, n_rot;
     uint is_interleaved; /* values 2i and 2i+1 are a pair; else i and i + n_rot/2 */
     float eps, scale, factor; /* factor: of the rotation */
 };
+
+/* Stores the head in its page. */
+void store(uint h, uint row)
+{
+    const uint sequence = Words(sequences).at[row], position = Words(positions).at[row], bytes = dim * 2;
+    if (sequence == 0xffffffff)
+        return;
+    const uvec2 page = Addresses(Addresses(tables).at[sequence]).at[position / PAGE];
+    const Place to = place_of(granules, shift, add_bytes(page, at + (h * PAGE + position % PAGE) * bytes), bytes);
+    for (uint i = gl_LocalInvocationIndex; i < dim / 2; i += LANES)
+        Words(address_at(to, 4 * i)).at[0] = floats_to_halves(vec2(head[2 * i], head[2 * i + 1]));
+}
 
 void main()
 {
@@ -50,6 +66,8 @@ void main()
         head[i] = head[i] * scale;
     barrier();
     rotate_head(signs, matrix, dim, factor);
-    for (uint i = lane; i < dim; i += LANES)
+    if (is_null(y))
+        store(h, row);
+    for (uint i = lane; i < dim && !is_null(y); i += LANES)
         to.at[i] = head[i];
 }

@@ -83,11 +83,11 @@ qn_status qn_vk_begin(qn_vk *vk, const qn_vk_commands *commands)
     return QN_VK(&vk->call, vkBeginCommandBuffer, commands->handle, &info);
 }
 
-static void record_barrier(qn_vk *vk, const qn_vk_commands *commands, VkPipelineStageFlags to, VkAccessFlags reads)
+static void record_barrier(qn_vk *vk, const qn_vk_commands *commands, VkPipelineStageFlags from, VkAccessFlags writes,
+                           VkPipelineStageFlags to, VkAccessFlags reads)
 {
-    const VkPipelineStageFlags from = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
     const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-                                      .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+                                      .srcAccessMask = writes,
                                       .dstAccessMask = reads };
     record_held(vk, commands);
     vk->call.vkCmdPipelineBarrier(commands->handle, from, to, 0, 1, &barrier, 0, NULL, 0, NULL);
@@ -95,14 +95,16 @@ static void record_barrier(qn_vk *vk, const qn_vk_commands *commands, VkPipeline
 
 void qn_vk_barrier(qn_vk *vk, const qn_vk_commands *commands)
 {
-    record_barrier(vk, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
-                   VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
-                       VK_ACCESS_TRANSFER_WRITE_BIT);
+    record_barrier(vk, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+                   VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+    atomic_fetch_add(&vk->n_barriers, 1);
 }
 
 qn_status qn_vk_end(qn_vk *vk, const qn_vk_commands *commands)
 {
-    record_barrier(vk, commands, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+    record_barrier(vk, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+                   VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
+                   VK_ACCESS_HOST_READ_BIT);
     return QN_VK(&vk->call, vkEndCommandBuffer, commands->handle);
 }
 
@@ -130,6 +132,8 @@ void qn_vk_copy(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_buffer *t
 {
     const VkBufferCopy region = { .srcOffset = from_at, .dstOffset = to_at, .size = bytes };
     vk->call.vkCmdCopyBuffer(commands->handle, from->handle, to->handle, 1, &region);
+    record_barrier(vk, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                   VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
 }
 
 qn_status qn_vk_run(qn_vk *vk, const qn_vk_commands *commands)

@@ -2,14 +2,22 @@
 #include "vulkan/runtime/context.h"
 
 #include "base/memory.h"
+#include "vulkan/runtime/pipeline_cache.h"
 
 #include <string.h>
 
 static qn_status create_device(qn_vk *vk)
 {
+    static const char *const extensions[] = { VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME };
     const float priority = 1;
+    VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR,
+        .shaderIntegerDotProduct = VK_TRUE
+    };
     VkPhysicalDeviceBufferDeviceAddressFeatures addresses = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES, .bufferDeviceAddress = VK_TRUE
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
+        .pNext = vk->info.features.dot ? &dot : NULL,
+        .bufferDeviceAddress = VK_TRUE
     };
     const VkDeviceQueueCreateInfo queue = { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                             .queueFamilyIndex = vk->info.queue_family,
@@ -18,7 +26,9 @@ static qn_status create_device(qn_vk *vk)
     const VkDeviceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                       .pNext = &addresses,
                                       .queueCreateInfoCount = 1,
-                                      .pQueueCreateInfos = &queue };
+                                      .pQueueCreateInfos = &queue,
+                                      .enabledExtensionCount = vk->info.features.dot,
+                                      .ppEnabledExtensionNames = extensions };
     QN_TRY(QN_VK(&vk->instance.call, vkCreateDevice, vk->info.physical, &info, NULL, &vk->device));
 #define FIND(function)                                                                                                 \
     vk->call.function = (PFN_##function)vk->instance.call.vkGetDeviceProcAddr(vk->device, #function);                  \
@@ -48,6 +58,7 @@ static qn_status open_device(qn_vk *vk, int ordinal)
     vk->instance.call.vkGetPhysicalDeviceMemoryProperties(vk->info.physical, &vk->memory);
     QN_TRY(create_device(vk));
     QN_TRY(create_layout(vk));
+    qn_vk_open_cache(vk);
     return qn_vk_commands_create(vk, &vk->copies);
 }
 
@@ -94,6 +105,7 @@ void qn_vk_close(qn_vk *vk)
     if (vk->device && vk->call.vkDestroyDevice) {
         if (vk->call.vkResetFences) { /* the last function of the table: all others are there */
             (void)vk->call.vkDeviceWaitIdle(vk->device);
+            qn_vk_close_cache(vk);
             qn_vk_free_pipelines(vk);
             qn_vk_free(vk, &vk->staging);
             qn_vk_commands_free(vk, &vk->copies);
@@ -109,6 +121,11 @@ void qn_vk_close(qn_vk *vk)
         pthread_mutex_destroy(&vk->pipeline_lock);
     }
     qn_free(vk);
+}
+
+size_t qn_vk_count_barriers(const qn_vk *vk)
+{
+    return atomic_load(&vk->n_barriers);
 }
 
 const qn_vk_info *qn_vk_get_info(const qn_vk *vk)

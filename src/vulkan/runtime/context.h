@@ -26,8 +26,11 @@ struct qn_vk {
     bool has_locks;
     qn_vk_commands copies;
     qn_vk_buffer staging;
+    atomic_size_t n_barriers;
     pthread_mutex_t pipeline_lock; /* protects `pipelines` */
     qn_vk_pipeline *pipelines;
+    VkPipelineCache cache; /* VK_NULL_HANDLE: none */
+    size_t cache_bytes;    /* of what was read from disk */
 };
 
 /* qn_vk_find_pipeline - finds or compiles the pipeline of a launch. From any thread. */

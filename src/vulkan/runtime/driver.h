@@ -11,6 +11,7 @@
 #define QN_VK_INSTANCE_FUNCTIONS(F)                                                                                    \
     F(vkDestroyInstance)                                                                                               \
     F(vkEnumeratePhysicalDevices)                                                                                      \
+    F(vkEnumerateDeviceExtensionProperties)                                                                            \
     F(vkGetPhysicalDeviceProperties2)                                                                                  \
     F(vkGetPhysicalDeviceFeatures2)                                                                                    \
     F(vkGetPhysicalDeviceMemoryProperties)                                                                             \
@@ -34,6 +35,9 @@
     F(vkDestroyShaderModule)                                                                                           \
     F(vkCreatePipelineLayout)                                                                                          \
     F(vkDestroyPipelineLayout)                                                                                         \
+    F(vkCreatePipelineCache)                                                                                           \
+    F(vkDestroyPipelineCache)                                                                                          \
+    F(vkGetPipelineCacheData)                                                                                          \
     F(vkCreateComputePipelines)                                                                                        \
     F(vkDestroyPipeline)                                                                                               \
     F(vkCreateCommandPool)                                                                                             \

@@ -141,6 +141,60 @@ static uint64_t device_memory(const qn_vk_instance *instance, VkPhysicalDevice p
     return bytes;
 }
 
+/* ---- Features ---- */
+
+/* Returns whether QN_VULKAN_OFF names a feature. */
+static bool is_off(const char *feature)
+{
+    const char *list = getenv("QN_VULKAN_OFF");
+    const size_t n = strlen(feature);
+    for (const char *at = list ? strstr(list, feature) : NULL; at; at = strstr(at + 1, feature))
+        if ((at == list || at[-1] == ',') && (at[n] == ',' || !at[n]))
+            return true;
+    return false;
+}
+
+static bool has_extension(const VkExtensionProperties *extensions, uint32_t n, const char *name)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!strcmp(extensions[i].extensionName, name))
+            return true;
+    return false;
+}
+
+/* Software has no instruction for it, and takes it for tests. */
+static bool find_dot(const qn_vk_instance *instance, const qn_vk_info *info)
+{
+    VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR
+    };
+    VkPhysicalDeviceShaderIntegerDotProductPropertiesKHR limits = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES_KHR
+    };
+    VkPhysicalDeviceFeatures2 features = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &dot };
+    VkPhysicalDeviceProperties2 properties = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                               .pNext = &limits };
+    instance->call.vkGetPhysicalDeviceFeatures2(info->physical, &features);
+    instance->call.vkGetPhysicalDeviceProperties2(info->physical, &properties);
+    return dot.shaderIntegerDotProduct &&
+           (limits.integerDotProduct4x8BitPackedSignedAccelerated || info->type == VK_PHYSICAL_DEVICE_TYPE_CPU);
+}
+
+static qn_status find_features(const qn_vk_instance *instance, qn_vk_info *info)
+{
+    VkExtensionProperties *extensions;
+    uint32_t n = 0;
+    QN_TRY(QN_VK(&instance->call, vkEnumerateDeviceExtensionProperties, info->physical, NULL, &n, NULL));
+    QN_TRY(qn_alloc(&extensions, n ? n : 1, sizeof *extensions, "device"));
+    const VkResult result = instance->call.vkEnumerateDeviceExtensionProperties(info->physical, NULL, &n, extensions);
+    if (result == VK_SUCCESS)
+        info->features.dot = !is_off("dot") &&
+                             has_extension(extensions, n, VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME) &&
+                             find_dot(instance, info);
+    qn_free(extensions);
+    return qn_vk_check(result, "vkEnumerateDeviceExtensionProperties");
+}
+
 static void describe(const qn_vk_instance *instance, VkPhysicalDevice physical, qn_vk_info *info)
 {
     VkPhysicalDeviceMaintenance3Properties limits = { .sType =
@@ -153,13 +207,17 @@ static void describe(const qn_vk_instance *instance, VkPhysicalDevice physical, 
     VkPhysicalDeviceFeatures2 features = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &addresses };
     instance->call.vkGetPhysicalDeviceProperties2(physical, &properties);
     const VkPhysicalDeviceProperties *p = &properties.properties;
-    *info = (qn_vk_info){ .physical = physical,
-                          .type = p->deviceType,
-                          .api = p->apiVersion,
-                          .driver = p->driverVersion,
-                          .memory_bytes = device_memory(instance, physical),
-                          .largest_bytes = limits.maxMemoryAllocationSize,
-                          .shared_bytes = p->limits.maxComputeSharedMemorySize };
+    *info =
+        (qn_vk_info){ .physical = physical,
+                      .type = p->deviceType,
+                      .api = p->apiVersion,
+                      .driver = p->driverVersion,
+                      .features.lanes = p->limits.maxComputeWorkGroupSize[0] < p->limits.maxComputeWorkGroupInvocations
+                                            ? p->limits.maxComputeWorkGroupSize[0]
+                                            : p->limits.maxComputeWorkGroupInvocations,
+                      .memory_bytes = device_memory(instance, physical),
+                      .largest_bytes = limits.maxMemoryAllocationSize,
+                      .shared_bytes = p->limits.maxComputeSharedMemorySize };
     snprintf(info->name, sizeof info->name, "%s", p->deviceName);
     if (p->apiVersion < VK_API_VERSION_1_2) {
         snprintf(info->unfit, sizeof info->unfit, "has Vulkan %u.%u, 1.2 is needed",
@@ -185,6 +243,8 @@ static qn_status list_devices(qn_vk_instance *instance)
     for (uint32_t i = 0; i < n; i++) {
         qn_vk_info info;
         describe(instance, physical[i], &info);
+        if (!*info.unfit)
+            QN_TRY(find_features(instance, &info));
         if (info.type == VK_PHYSICAL_DEVICE_TYPE_CPU && !takes_cpus)
             memcpy(cpu, info.name, sizeof cpu);
         else

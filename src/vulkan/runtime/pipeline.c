@@ -22,7 +22,7 @@ static qn_status compile(qn_vk *vk, const qn_vk_launch *launch, VkPipeline *pipe
                                                     .pSpecializationInfo = &constants },
                                          .layout = vk->layout };
     QN_TRY(QN_VK(&vk->call, vkCreateShaderModule, vk->device, &code, NULL, &info.stage.module));
-    const VkResult result = vk->call.vkCreateComputePipelines(vk->device, VK_NULL_HANDLE, 1, &info, NULL, pipeline);
+    const VkResult result = vk->call.vkCreateComputePipelines(vk->device, vk->cache, 1, &info, NULL, pipeline);
     vk->call.vkDestroyShaderModule(vk->device, info.stage.module, NULL);
     return result == VK_SUCCESS ? QN_OK
                                 : qn_fail(QN_ERR_DEVICE, "%s: the driver does not compile the kernel %s (%d)",

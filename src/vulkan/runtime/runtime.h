@@ -43,7 +43,7 @@ qn_status qn_vk_zero(qn_vk *vk, const qn_vk_buffer *buffer);
 
 /* ---- Pipelines ---- */
 
-enum { QN_VK_MAX_ARGS = 128 /* bytes: every device has as many push constants */, QN_VK_CONSTANTS = 5 };
+enum { QN_VK_MAX_ARGS = 128 /* bytes: every device has as many push constants */, QN_VK_CONSTANTS = 9 };
 
 /* A shader, from which pipelines are made with specialisation constants. Static. */
 typedef struct qn_vk_shader {
@@ -83,11 +83,16 @@ qn_status qn_vk_begin(qn_vk *vk, const qn_vk_commands *commands);
 qn_status qn_vk_end(qn_vk *vk, const qn_vk_commands *commands);
 
 /* qn_vk_dispatch - records a launch; args are those of its shader, and copied. The pipeline is compiled when it is
- * first needed. qn_vk_barrier - what is recorded later begins when all before has ended, and sees what it wrote. */
+ * first needed. qn_vk_barrier - what is recorded later begins when all launches before have ended, and sees what they
+ * wrote. */
 qn_status qn_vk_dispatch(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_launch *launch, const void *args);
 void qn_vk_barrier(qn_vk *vk, const qn_vk_commands *commands);
 
-/* qn_vk_copy - records a copy of `bytes` bytes from the start of buffer `from` plus from_at. */
+/* qn_vk_count_barriers - returns how often qn_vk_barrier was called for a device. */
+size_t qn_vk_count_barriers(const qn_vk *vk);
+
+/* qn_vk_copy - records a copy of `bytes` bytes from the start of buffer `from` plus from_at, before the first launch.
+ * Launches that are recorded later see it. */
 void qn_vk_copy(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_buffer *to, size_t to_at,
                 const qn_vk_buffer *from, size_t from_at, size_t bytes);
 

@@ -3,27 +3,27 @@
 #include "helper_cuda.h"
 #include "helper_files.h"
 
-#include "cuda/runtime/cubin_file.h"
+#include "cuda/runtime/cubin_key.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { NOBODY = 65534 };
 
-static const qn_cubin_key key = { { 1, 2, 3 } };
+static const qn_code_key key = { { 1, 2, 3 } };
 static char work[64], folder[96], path[160];
 
 static int setup(void)
 {
-    char name[QN_CUBIN_NAME_MAX];
+    char name[QN_CODE_NAME_MAX];
     snprintf(work, sizeof work, "/tmp/quern-trust.XXXXXX");
     assert_non_null(mkdtemp(work));
     assert_int_equal(chmod(work, 01777), 0); /* as /tmp */
     snprintf(folder, sizeof folder, "%s/quern", work);
-    qn_cubin_name(&key, name);
+    qn_code_file_name(&qn_cubin_files, &key, name);
     snprintf(path, sizeof path, "%s/%s", folder, name);
     const mode_t mask = umask(0);
-    assert_ok(qn_cubin_write(folder, &key, "test", "code", 4));
+    assert_ok(qn_code_file_write(&qn_cubin_files, folder, &key, "test", "code", 4));
     umask(mask);
     return 0;
 }
@@ -38,7 +38,7 @@ static qn_status read_it(bool *found)
     void *data;
     size_t bytes;
     char compiler[QN_COMPILER_MAX];
-    const qn_status status = qn_cubin_read(folder, &key, &data, &bytes, compiler);
+    const qn_status status = qn_code_file_read(&qn_cubin_files, folder, &key, &data, &bytes, compiler);
     *found = data != NULL;
     free(data);
     return status;
@@ -80,12 +80,13 @@ TEST(test_modes)
         assert_int_equal(chmod(path, modes[i]), 0);
         expect_refused(QN_ERR_INVALID, "other users can write");
     }
-    assert_ok(qn_cubin_write(folder, &key, "test", "code", 4)); /* compiled again: the file is replaced */
+    assert_ok(qn_code_file_write(&qn_cubin_files, folder, &key, "test", "code", 4)); /* compiled again: the file is
+                                                                                        replaced */
     expect_trusted();
     assert_int_equal(chmod(folder, 01777), 0);
     expect_refused(QN_ERR_INVALID, folder);
     assert_text("has mode 777");
-    assert_int_equal(qn_cubin_write(folder, &key, "test", "code", 4), QN_ERR_INVALID);
+    assert_int_equal(qn_code_file_write(&qn_cubin_files, folder, &key, "test", "code", 4), QN_ERR_INVALID);
 }
 
 TEST(test_owners)

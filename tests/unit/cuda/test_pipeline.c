@@ -479,17 +479,17 @@ TEST(test_no_place)
     /* the user's cache directory */
     setenv("HOME", work, 1);
     setenv("XDG_CACHE_HOME", "not/absolute", 1);
-    assert_ok(qn_cubin_folder(&folder));
+    assert_ok(qn_code_folder(&folder));
     snprintf(below, sizeof below, "%s/.cache/quern", work);
     assert_string_equal(folder, below);
     free(folder);
     setenv("XDG_CACHE_HOME", "/elsewhere", 1);
-    assert_ok(qn_cubin_folder(&folder));
+    assert_ok(qn_code_folder(&folder));
     assert_string_equal(folder, "/elsewhere/quern");
     free(folder);
     unsetenv("HOME");
     unsetenv("XDG_CACHE_HOME");
-    assert_ok(qn_cubin_folder(&folder));
+    assert_ok(qn_code_folder(&folder));
     assert_null(folder);
     t.cache_folder = NULL;
     l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_NVCC, "nvcc 98.1.5");
@@ -498,7 +498,7 @@ TEST(test_no_place)
 
 /* ---- Keys ---- */
 
-static qn_cubin_key key(const char *arch, const char *defines, const qn_gpu_file *const *list, size_t n)
+static qn_code_key key(const char *arch, const char *defines, const qn_gpu_file *const *list, size_t n)
 {
     return qn_cubin_key_of(arch, defines, list, n);
 }
@@ -522,7 +522,7 @@ TEST(test_keys)
     const qn_gpu_file *other_header[] = { list[0], &changed_header, list[2] };
     const qn_gpu_file *other_name[] = { &renamed, list[1], list[2] };
     const qn_gpu_file *other_order[] = { list[0], list[2], list[1] };
-    const qn_cubin_key keys[] = {
+    const qn_code_key keys[] = {
         key("sm_90a", "", list, 3),         key("sm_80", "", list, 3),          key("sm_90a", "-DX", list, 3),
         key("sm_90a", "", other_source, 3), key("sm_90a", "", other_header, 3), key("sm_90a", "", other_name, 3),
         key("sm_90a", "", other_order, 3),  key("sm_90a", "", list, 2),
@@ -532,10 +532,10 @@ TEST(test_keys)
             label("keys %zu and %zu", i, j);
             assert_memory_not_equal(&keys[i], &keys[j], sizeof keys[i]);
         }
-    char name[QN_CUBIN_NAME_MAX];
-    const qn_cubin_key again = key("sm_90a", "", list, 3);
+    char name[QN_CODE_NAME_MAX];
+    const qn_code_key again = key("sm_90a", "", list, 3);
     assert_memory_equal(&again, &keys[0], sizeof again);
-    qn_cubin_name(&again, name);
+    qn_code_file_name(&qn_cubin_files, &again, name);
     assert_int_equal(strlen(name), 32 + strlen(".cubin"));
     assert_int_equal(strspn(name, "0123456789abcdef"), 32);
     assert_string_equal(name + 32, ".cubin");
@@ -589,7 +589,7 @@ TEST(test_threads)
     char path[512];
     size_t n_files;
     uint64_t bytes;
-    assert_ok(qn_cubin_clear(cache, &n_files, &bytes));
+    assert_ok(qn_code_file_clear(cache, &n_files, &bytes));
     assert_int_equal(n_files, 3);
     set_mood("fine");
     (void)lookup(&t, NULL, &launch_defines);
@@ -638,7 +638,7 @@ TEST(test_clear)
     char path[512];
     size_t n_files;
     uint64_t bytes;
-    assert_ok(qn_cubin_clear(cache, &n_files, &bytes)); /* the directory does not exist */
+    assert_ok(qn_code_file_clear(cache, &n_files, &bytes)); /* the directory does not exist */
     assert_int_equal(n_files, 0);
     (void)lookup(&t, NULL, &launch_a);
     (void)lookup(&t, NULL, &launch_defines);
@@ -650,7 +650,7 @@ TEST(test_clear)
         snprintf(path, sizeof path, "%s/%s", cache, kept[i]);
         write_text(path, "mine");
     }
-    assert_ok(qn_cubin_clear(cache, &n_files, &bytes));
+    assert_ok(qn_code_file_clear(cache, &n_files, &bytes));
     assert_int_equal(n_files, 3);
     assert_true(bytes > 100);
     assert_int_equal(n_entries(cache), 4);

@@ -63,6 +63,15 @@ static void features_of(VkPhysicalDevice device, VkPhysicalDeviceFeatures2 *to)
     ((VkPhysicalDeviceBufferDeviceAddressFeatures *)to->pNext)->bufferDeviceAddress = !lacks("address");
 }
 
+static VkResult extensions_of(VkPhysicalDevice device, const char *layer, uint32_t *n, VkExtensionProperties *to)
+{
+    (void)device;
+    (void)layer;
+    (void)to;
+    *n = 0;
+    return VK_SUCCESS;
+}
+
 static void memory_of(VkPhysicalDevice device, VkPhysicalDeviceMemoryProperties *to)
 {
     (void)device;
@@ -110,6 +119,7 @@ __attribute__((visibility("default"))) PFN_vkVoidFunction vkGetInstanceProcAddr(
         { "vkEnumeratePhysicalDevices", (PFN_vkVoidFunction)enumerate },
         { "vkGetPhysicalDeviceProperties2", (PFN_vkVoidFunction)properties_of },
         { "vkGetPhysicalDeviceFeatures2", (PFN_vkVoidFunction)features_of },
+        { "vkEnumerateDeviceExtensionProperties", (PFN_vkVoidFunction)extensions_of },
         { "vkGetPhysicalDeviceMemoryProperties", (PFN_vkVoidFunction)memory_of },
         { "vkGetPhysicalDeviceQueueFamilyProperties", (PFN_vkVoidFunction)queues_of },
         { "vkCreateDevice", (PFN_vkVoidFunction)create_device },

@@ -1,10 +1,10 @@
-/* The pipeline cache on disk. A file is
+/* The cache of compiled kernels on disk. A file is
  *
  *   struct header, little-endian     magic, sizes, checksum, key, compiler, version of quern
- *   payload                          the cubin
+ *   payload                          the code
  *
  * The checksum is XXH3-64 of the payload, seeded with XXH3-64 of the header with its checksum field set to zero. */
-#include "cuda/runtime/cubin_file.h"
+#include "gpu/code_file.h"
 
 #include "base/append.h"
 #include "base/atomic_file.h"
@@ -19,53 +19,28 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* Far above the size of any cubin of quern; a file with a larger payload is rejected. */
+/* Far above the size of any code of quern; a file with a larger payload is rejected. */
 #define MAX_BYTES ((uint64_t)1 << 28)
 
-static const char magic[8] = "QNCUBIN1", suffix[] = ".cubin";
+const qn_code_kind qn_cubin_files = { "QNCUBIN1", ".cubin" }, qn_pipeline_files = { "QNVKPIP1", ".pipelines" };
 
 struct header {
     char magic[8];
     uint64_t header_bytes, payload_bytes, checksum;
-    qn_cubin_key key;
+    qn_code_key key;
     char compiler[QN_COMPILER_MAX], version[16];
 };
 
-enum { HEX = 2 * sizeof(qn_cubin_key) };
+enum { HEX = 2 * sizeof(qn_code_key) };
 
-static XXH128_canonical_t hash_of(const char *text, size_t bytes)
+void qn_code_file_name(const qn_code_kind *kind, const qn_code_key *key, char name[QN_CODE_NAME_MAX])
 {
-    XXH128_canonical_t hash;
-    XXH128_canonicalFromHash(&hash, XXH3_128bits(text, bytes));
-    return hash;
-}
-
-/* A hash of hashes, so that moving text from one part to the next changes the key. */
-qn_cubin_key qn_cubin_key_of(const char *arch, const char *defines, const qn_gpu_file *const *files, size_t n_files)
-{
-    XXH128_canonical_t parts[3 + 2 * QN_GPU_MAX_FILES];
-    size_t n = 0;
-    parts[n++] = hash_of(QN_VERSION, strlen(QN_VERSION));
-    parts[n++] = hash_of(arch, strlen(arch));
-    parts[n++] = hash_of(defines, strlen(defines));
-    for (size_t i = 0; i < n_files; i++) {
-        parts[n++] = hash_of(files[i]->name, strlen(files[i]->name));
-        parts[n++] = hash_of(files[i]->text, qn_gpu_file_bytes(files[i]));
-    }
-    const XXH128_canonical_t canonical = hash_of((const char *)parts, n * sizeof *parts);
-    qn_cubin_key key;
-    memcpy(key.bytes, canonical.digest, sizeof key.bytes);
-    return key;
-}
-
-void qn_cubin_name(const qn_cubin_key *key, char name[QN_CUBIN_NAME_MAX])
-{
-    qn_text_buffer text = qn_append_to(name, QN_CUBIN_NAME_MAX);
+    qn_text_buffer text = qn_append_to(name, QN_CODE_NAME_MAX);
     qn_append_hex(&text, key->bytes, sizeof key->bytes);
-    qn_append(&text, "%s", suffix);
+    qn_append(&text, "%s", kind->suffix);
 }
 
-qn_status qn_cubin_folder(char **folder)
+qn_status qn_code_folder(char **folder)
 {
     static const struct place {
         const char *variable, *below;
@@ -84,10 +59,10 @@ qn_status qn_cubin_folder(char **folder)
     return QN_OK;
 }
 
-static qn_status path_of(const char *folder, const qn_cubin_key *key, char **path)
+static qn_status path_of(const qn_code_kind *kind, const char *folder, const qn_code_key *key, char **path)
 {
-    char name[QN_CUBIN_NAME_MAX];
-    qn_cubin_name(key, name);
+    char name[QN_CODE_NAME_MAX];
+    qn_code_file_name(kind, key, name);
     if (asprintf(path, "%s/%s", folder, name) >= 0)
         return QN_OK;
     *path = NULL;
@@ -137,7 +112,7 @@ static qn_status open_folder(const char *folder, int *fd)
     return status;
 }
 
-qn_status qn_cubin_check_folder(const char *folder)
+qn_status qn_code_check_folder(const char *folder)
 {
     int fd;
     QN_TRY(open_folder(folder, &fd));
@@ -165,9 +140,10 @@ static ssize_t read_fully(int fd, void *to, size_t bytes)
     return (ssize_t)done;
 }
 
-static qn_status check_header(const char *path, const struct header *h, const qn_cubin_key *key, uint64_t file_bytes)
+static qn_status check_header(const qn_code_kind *kind, const char *path, const struct header *h,
+                              const qn_code_key *key, uint64_t file_bytes)
 {
-    if (memcmp(h->magic, magic, sizeof magic) != 0 || h->header_bytes != sizeof *h)
+    if (memcmp(h->magic, kind->magic, sizeof h->magic) != 0 || h->header_bytes != sizeof *h)
         return qn_fail(QN_ERR_FORMAT, "%s: is not a file of quern's kernel cache", path);
     if (h->payload_bytes > MAX_BYTES || h->payload_bytes != file_bytes - sizeof *h)
         return qn_fail(QN_ERR_FORMAT, "%s: has %llu bytes, expected %llu by its header", path,
@@ -177,8 +153,8 @@ static qn_status check_header(const char *path, const struct header *h, const qn
     return QN_OK;
 }
 
-static qn_status read_open(int fd, const char *path, const qn_cubin_key *key, void **data, size_t *bytes,
-                           char compiler[QN_COMPILER_MAX])
+static qn_status read_open(const qn_code_kind *kind, int fd, const char *path, const qn_code_key *key, void **data,
+                           size_t *bytes, char compiler[QN_COMPILER_MAX])
 {
     struct stat st;
     struct header h;
@@ -192,7 +168,7 @@ static qn_status read_open(int fd, const char *path, const qn_cubin_key *key, vo
         return qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
     if ((size_t)n < sizeof h)
         return qn_fail(QN_ERR_FORMAT, "%s: has %zd bytes, its header alone has %zu", path, n, sizeof h);
-    QN_TRY(check_header(path, &h, key, (uint64_t)st.st_size));
+    QN_TRY(check_header(kind, path, &h, key, (uint64_t)st.st_size));
     *bytes = (size_t)h.payload_bytes;
     *data = malloc(*bytes + 1); /* not NULL for an empty payload */
     if (!*data)
@@ -206,8 +182,8 @@ static qn_status read_open(int fd, const char *path, const qn_cubin_key *key, vo
     return QN_OK;
 }
 
-qn_status qn_cubin_read(const char *folder, const qn_cubin_key *key, void **data, size_t *bytes,
-                        char compiler[QN_COMPILER_MAX])
+qn_status qn_code_file_read(const qn_code_kind *kind, const char *folder, const qn_code_key *key, void **data,
+                            size_t *bytes, char compiler[QN_COMPILER_MAX])
 {
     char *path;
     int directory;
@@ -216,12 +192,12 @@ qn_status qn_cubin_read(const char *folder, const qn_cubin_key *key, void **data
     QN_TRY(open_folder(folder, &directory));
     if (directory < 0)
         return QN_OK;
-    qn_status status = path_of(folder, key, &path);
+    qn_status status = path_of(kind, folder, key, &path);
     /* O_NOFOLLOW: quern makes no links here. O_NONBLOCK: do not block if it is a FIFO. */
     const int fd =
         status ? -1 : openat(directory, strrchr(path, '/') + 1, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd >= 0)
-        status = read_open(fd, path, key, data, bytes, compiler);
+        status = read_open(kind, fd, path, key, data, bytes, compiler);
     else if (!status && errno != ENOENT)
         status = errno == ELOOP ? qn_fail(QN_ERR_FORMAT, "%s: is a symbolic link, expected a file", path)
                                 : qn_fail(QN_ERR_IO, "%s: cannot open: %m", path);
@@ -269,12 +245,12 @@ static qn_status write_parts(qn_atomic_file *file, const struct header *h, const
     return qn_atomic_file_commit(file);
 }
 
-qn_status qn_cubin_write(const char *folder, const qn_cubin_key *key, const char *compiler, const void *data,
-                         size_t bytes)
+qn_status qn_code_file_write(const qn_code_kind *kind, const char *folder, const qn_code_key *key, const char *compiler,
+                             const void *data, size_t bytes)
 {
     struct header h;
     memset(&h, 0, sizeof h);
-    memcpy(h.magic, magic, sizeof magic);
+    memcpy(h.magic, kind->magic, sizeof h.magic);
     h.header_bytes = sizeof h;
     h.payload_bytes = bytes;
     h.key = *key;
@@ -283,8 +259,8 @@ qn_status qn_cubin_write(const char *folder, const qn_cubin_key *key, const char
     h.checksum = checksum(&h, data);
     char *path;
     QN_TRY(make_folder(folder));
-    QN_TRY(qn_cubin_check_folder(folder));
-    QN_TRY(path_of(folder, key, &path));
+    QN_TRY(qn_code_check_folder(folder));
+    QN_TRY(path_of(kind, folder, key, &path));
     qn_atomic_file file;
     qn_status status = qn_atomic_file_create(&file, path, QN_FILE_PRIVATE);
     if (!status)
@@ -304,15 +280,17 @@ static bool is_hex(const char *text, size_t n)
     return true;
 }
 
-/* Whether a file name is one of the cache: <hex>.cubin, or .<hex>.cubin.XXXXXX.quern.part of an unfinished write. */
-static bool is_ours(const char *name)
+/* Whether a file name is one of the cache: <hex><suffix>, or .<hex><suffix>.XXXXXX.quern.part of an unfinished
+ * write. */
+static bool is_ours(const qn_code_kind *kind, const char *name)
 {
-    const size_t length = strlen(name), whole = HEX + sizeof suffix - 1;
+    const char *suffix = kind->suffix;
+    const size_t length = strlen(name), whole = HEX + strlen(suffix);
     if (length == whole)
         return is_hex(name, HEX) && !strcmp(name + HEX, suffix);
     static const char part[] = ".quern.part";
     return length == 1 + whole + 7 + sizeof part - 1 && name[0] == '.' && is_hex(name + 1, HEX) &&
-           !memcmp(name + 1 + HEX, suffix, sizeof suffix - 1) && !strcmp(name + length - (sizeof part - 1), part);
+           !memcmp(name + 1 + HEX, suffix, strlen(suffix)) && !strcmp(name + length - (sizeof part - 1), part);
 }
 
 static qn_status clear_open(DIR *dir, const char *folder, size_t *n_files, uint64_t *bytes)
@@ -323,7 +301,8 @@ static qn_status clear_open(DIR *dir, const char *folder, size_t *n_files, uint6
         if (!entry)
             return errno ? qn_fail(QN_ERR_IO, "%s: cannot list: %m", folder) : QN_OK;
         struct stat st;
-        if (!is_ours(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        if ((!is_ours(&qn_cubin_files, entry->d_name) && !is_ours(&qn_pipeline_files, entry->d_name)) ||
+            fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
         if (unlinkat(dirfd(dir), entry->d_name, 0) == 0) {
             ++*n_files;
@@ -334,7 +313,7 @@ static qn_status clear_open(DIR *dir, const char *folder, size_t *n_files, uint6
     }
 }
 
-qn_status qn_cubin_clear(const char *folder, size_t *n_files, uint64_t *bytes)
+qn_status qn_code_file_clear(const char *folder, size_t *n_files, uint64_t *bytes)
 {
     *n_files = 0;
     *bytes = 0;

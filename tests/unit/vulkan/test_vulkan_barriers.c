@@ -1,0 +1,44 @@
+/* Barriers of a decode step: on a GPU each takes as long as a small kernel. */
+#include "helper_create.h"
+#include "vulkan/helper_vulkan.h"
+
+#include "engine/internal.h"
+#include "vulkan/executor/steps.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const struct golden {
+    const char *name;
+    size_t per_layer; /* the most: what reads q, k, v; rope; splits of attention; their combination; the output; gate
+                         and up; down */
+} models[] = {
+    { "llama.q1_0", 7 }, { "qwen3.pq2_0", 7 }, { "qwen35.q1_0", 8 }, /* its gates are fp16, which reads floats of the
+                                                                        norm: no epilogue has them */
+};
+
+TEST_EACH(test_barriers, struct golden, golden, models)
+{
+    char file[512];
+    snprintf(file, sizeof file, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden->name);
+    qn_model *model = create_model(file, &MODEL_PARAMS(.n_threads = 2, .device = "vulkan"));
+    const qn_vk_model *device = (const qn_vk_model *)model->device;
+    qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = 100, .kv = "f16"));
+    float *logits = malloc(qn_model_get_info(model)->n_vocab * sizeof *logits);
+    const qn_token token = 5;
+    const size_t before = qn_vk_count_barriers(device->common.vk), outside = 4; /* of the embedding, the logits */
+    assert_non_null(logits);
+    assert_ok(qn_session_eval(session, &token, 1, QN_LOGITS_LAST, logits));
+    const size_t n = qn_vk_count_barriers(device->common.vk) - before,
+                 most = outside + device->common.plan->n_layers * golden->per_layer;
+    print_message("%s: %zu barriers, %zu layers\n", golden->name, n, device->common.plan->n_layers);
+    assert_in_range(n, 1, most);
+    free(logits);
+    qn_session_free(session);
+    qn_model_free(model);
+}
+
+int main(void)
+{
+    return run_tests_on_vulkan();
+}
