@@ -65,11 +65,11 @@ static void check_swiglu(size_t n_rows, size_t n)
 
 static const struct heads {
     size_t n_heads, dim, stride, n_rot;
-    bool interleaved, has_bias, has_norm;
+    bool interleaved, has_bias, has_norm, is_rotated;
 } shapes[] = {
-    { 1, 16, 16, 16, true, false, false },   { 3, 64, 64, 64, false, false, true },
-    { 2, 128, 128, 64, false, true, true },  { 5, 80, 160, 80, true, true, false },
-    { 1, 512, 512, 510, false, true, true },
+    { 1, 16, 16, 16, true, false, false, false },   { 3, 64, 64, 64, false, false, true, false },
+    { 2, 128, 128, 64, false, true, true, true },   { 5, 80, 160, 80, true, true, false, true },
+    { 1, 512, 512, 510, false, true, true, false },
 };
 
 /* Computes a head in float64. angles: cosines [n_rot/2], sines [n_rot/2]. */
@@ -93,16 +93,43 @@ static void expect_head(const struct heads *s, const float *x, const float *bias
     }
 }
 
+/* The rotation of heads: a transform where there is one, else the matrix with 1 at (i, i + 1 of dim). */
+static bool is_transform(size_t dim)
+{
+    return (dim & (dim - 1)) == 0;
+}
+
+static void rotate_expected(size_t dim, const float *signs, double *y)
+{
+    double x[QN_VK_MAX_HEAD];
+    memcpy(x, y, dim * sizeof *x);
+    for (size_t i = 0; i < dim; i++) {
+        y[i] = is_transform(dim) ? 0 : x[(i + 1) % dim];
+        for (size_t j = 0; is_transform(dim) && j < dim; j++)
+            y[i] += (__builtin_popcountll(i & j) % 2 ? -1 : 1) * (double)signs[j] * x[j] / sqrt((double)dim);
+    }
+}
+
+/* What the kernel reads: the matrix is transposed. */
+static const float *rotation_matrix(size_t dim)
+{
+    float *matrix = qn_floats(dim * dim);
+    for (size_t i = 0; i < dim; i++)
+        matrix[(i + 1) % dim * dim + i] = 1;
+    return matrix;
+}
+
 static void check_rope(const struct heads *s, size_t n_rows)
 {
     const size_t n = n_rows * s->n_heads;
     const float eps = 1e-6f, scale = 0.125f, *x = qn_floats_of(n * s->stride, 2),
-                *bias = qn_floats_of(s->n_heads * s->dim, 1), *weight = qn_floats_of(s->dim, 1);
+                *bias = qn_floats_of(s->n_heads * s->dim, 1), *weight = qn_floats_of(s->dim, 1),
+                *signs = qn_signs_of(s->dim);
     float *angles = qn_floats(n_rows * s->n_rot);
     double *expected = qn_doubles(n * s->dim), *bound = qn_doubles(n * s->dim);
-    qn_case_begin("rope", "vulkan", "%zu rows, %zu heads of %zu, %zu rotated%s%s%s", n_rows, s->n_heads, s->dim,
+    qn_case_begin("rope", "vulkan", "%zu rows, %zu heads of %zu, %zu by rope%s%s%s%s", n_rows, s->n_heads, s->dim,
                   s->n_rot, s->interleaved ? ", interleaved" : "", s->has_bias ? ", bias" : "",
-                  s->has_norm ? ", norm" : "");
+                  s->has_norm ? ", norm" : "", s->is_rotated ? ", rotated" : "");
     for (size_t row = 0; row < n_rows; row++)
         for (size_t i = 0; i < s->n_rot / 2; i++) {
             const double angle = (double)qn_random_normal() * 9;
@@ -112,6 +139,8 @@ static void check_rope(const struct heads *s, size_t n_rows)
     for (size_t i = 0; i < n; i++)
         expect_head(s, x + i * s->stride, bias + i % s->n_heads * s->dim, weight, angles + i / s->n_heads * s->n_rot,
                     (double)eps, (double)scale, expected + i * s->dim);
+    for (size_t i = 0; i < n && s->is_rotated; i++)
+        rotate_expected(s->dim, signs, expected + i * s->dim);
     for (size_t i = 0; i < n * s->dim; i++)
         bound[i] = 20 * (norm_bound(s->dim) + 8 * 0x1p-24); /* values up to 20, of which a pair may cancel */
     const qn_vk_array *y = qn_vk_new_array(n * s->dim * sizeof(float));
@@ -120,12 +149,15 @@ static void check_rope(const struct heads *s, size_t n_rows)
                                    .bias = s->has_bias ? qn_vk_array_of(bias)->at : 0,
                                    .weight = s->has_norm ? qn_vk_array_of(weight)->at : 0,
                                    .angles = qn_vk_array_of(angles)->at,
+                                   .signs = s->is_rotated && is_transform(s->dim) ? qn_vk_array_of(signs)->at : 0,
+                                   .matrix = s->is_rotated ? qn_vk_array_of(rotation_matrix(s->dim))->at : 0,
                                    .stride = (uint32_t)s->stride,
                                    .dim = (uint32_t)s->dim,
                                    .n_rot = (uint32_t)s->n_rot,
                                    .is_interleaved = s->interleaved,
                                    .eps = eps,
-                                   .scale = scale };
+                                   .scale = scale,
+                                   .factor = 1 / sqrtf((float)s->dim) };
     qn_vk_launch_now(qn_vk_rope(n_rows, s->n_heads), &args);
     qn_expect_near(qn_vk_contents(y), expected, bound, n * s->dim, "value");
     qn_release();
