@@ -116,7 +116,9 @@ qn_status qn_vk_record_trunk(const qn_vk_recording *r)
         QN_TRY(record_op(r, &plan->ops[i]));
         if (qn_vk_epilogue_of(r, i) != QN_VK_EPILOGUE_NONE || qn_vk_is_combined(r, i))
             i++; /* its kernels computed the next operation, too */
-        if (r->barriers[i])
+        if (r->barriers[i] && plan->ops[i].kind == QN_OP_EMBED)
+            qn_vk_barrier_of_copies(r->common->vk, r->commands);
+        else if (r->barriers[i])
             qn_vk_barrier(r->common->vk, r->commands);
     }
     return qn_vk_record_quantize(r);

@@ -100,6 +100,14 @@ void qn_vk_barrier(qn_vk *vk, const qn_vk_commands *commands)
     atomic_fetch_add(&vk->n_barriers, 1);
 }
 
+void qn_vk_barrier_of_copies(qn_vk *vk, const qn_vk_commands *commands)
+{
+    record_barrier(vk, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                   VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+                   VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                       VK_ACCESS_TRANSFER_WRITE_BIT);
+}
+
 qn_status qn_vk_end(qn_vk *vk, const qn_vk_commands *commands)
 {
     record_barrier(vk, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
@@ -132,8 +140,6 @@ void qn_vk_copy(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_buffer *t
 {
     const VkBufferCopy region = { .srcOffset = from_at, .dstOffset = to_at, .size = bytes };
     vk->call.vkCmdCopyBuffer(commands->handle, from->handle, to->handle, 1, &region);
-    record_barrier(vk, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
-                   VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
 }
 
 qn_status qn_vk_run(qn_vk *vk, const qn_vk_commands *commands)

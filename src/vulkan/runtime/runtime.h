@@ -91,8 +91,9 @@ void qn_vk_barrier(qn_vk *vk, const qn_vk_commands *commands);
 /* qn_vk_count_barriers - returns how often qn_vk_barrier was called for a device. */
 size_t qn_vk_count_barriers(const qn_vk *vk);
 
-/* qn_vk_copy - records a copy of `bytes` bytes from the start of buffer `from` plus from_at, before the first launch.
- * Launches that are recorded later see it. */
+/* qn_vk_copy - records a copy of `bytes` bytes from the start of buffer `from` plus from_at. qn_vk_barrier_of_copies -
+ * what is recorded later begins when all copies before have ended, and sees what they wrote. */
+void qn_vk_barrier_of_copies(qn_vk *vk, const qn_vk_commands *commands);
 void qn_vk_copy(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_buffer *to, size_t to_at,
                 const qn_vk_buffer *from, size_t from_at, size_t bytes);
 

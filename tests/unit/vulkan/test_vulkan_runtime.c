@@ -112,8 +112,15 @@ static void create_adder(qn_vk *vk, struct adder *a)
                                    .strides = { 1 },
                                    .n_cols = 2,
                                    .n_tokens = 1,
-                                   .group_shift = 31,
+                                   .n_tiles = 1,
                                    .accumulate = 1 };
+}
+
+static qn_vk_launch launch_of(const qn_vk *vk, const struct adder *a)
+{
+    const qn_vk_format f16 = qn_vk_format_of(qn_type_find(QN_TYPE_F16));
+    const qn_vk_matmul_kind kind = { .planes = 1 };
+    return qn_vk_matmul(&f16, &qn_vk_get_info(vk)->features, &kind, &a->args);
 }
 
 static float sum_of(qn_vk *vk, const struct adder *a)
@@ -126,14 +133,13 @@ static float sum_of(qn_vk *vk, const struct adder *a)
 /* Commands are recorded once and run many times; recorded again they replace the old ones. */
 TEST(commands_run_again)
 {
-    const qn_vk_format f16 = qn_vk_format_of(qn_type_find(QN_TYPE_F16));
-    const qn_vk_launch launch = qn_vk_matmul(&f16, 1, 1);
     qn_vk *vk;
     qn_vk_commands commands;
     struct adder a;
     assert_ok(qn_vk_open(0, &vk));
     assert_ok(qn_vk_commands_create(vk, &commands));
     create_adder(vk, &a);
+    const qn_vk_launch launch = launch_of(vk, &a);
     for (int times = 1; times < 3; times++) {
         assert_ok(qn_vk_begin(vk, &commands));
         for (int i = 0; i < times; i++) {
@@ -153,8 +159,6 @@ TEST(commands_run_again)
 /* QN_VULKAN_REVERSE: a result differs where a barrier is missing, and does not where there is one. */
 TEST(reverse_order_shows_missing_barriers)
 {
-    const qn_vk_format f16 = qn_vk_format_of(qn_type_find(QN_TYPE_F16));
-    const qn_vk_launch launch = qn_vk_matmul(&f16, 1, 1);
     qn_vk *vk;
     assert_ok(qn_vk_open(0, &vk));
     for (int has_barrier = 0; has_barrier < 2; has_barrier++) {
@@ -164,6 +168,7 @@ TEST(reverse_order_shows_missing_barriers)
         assert_ok(qn_vk_commands_create(vk, &commands));
         unsetenv("QN_VULKAN_REVERSE");
         create_adder(vk, &a);
+        const qn_vk_launch launch = launch_of(vk, &a);
         assert_ok(qn_vk_begin(vk, &commands));
         assert_ok(qn_vk_dispatch(vk, &commands, &launch, &a.args)); /* adds 1 */
         if (has_barrier)
@@ -198,7 +203,7 @@ TEST(validation_finds_a_hazard)
         assert_ok(qn_vk_begin(vk, &commands));
         qn_vk_copy(vk, &commands, &a, 0, &b, 0, 64);
         if (has_barrier)
-            qn_vk_barrier(vk, &commands);
+            qn_vk_barrier_of_copies(vk, &commands);
         qn_vk_copy(vk, &commands, &b, 0, &a, 0, 64);
         assert_ok(qn_vk_end(vk, &commands));
         if (has_barrier)
