@@ -3,9 +3,11 @@
 
 usage: golden_dflash.py FOLDER [NAME...]     FOLDER has the golden models (make_golden_models.py)
 
-For NAME it writes NAME.gguf and NAME.blocks.f32 (raw little-endian f32 [lengths, block - 1, n_vocab]): logits of a block of the last
+For NAME it writes NAME.gguf and NAME.blocks.f32 (raw little-endian f32 [lengths, tokens of a block, n_vocab]): logits of a block of the last
 token and mask tokens after so many ids of the model, which are repeated, as LENGTHS has, in float64. The definition is that of the reference (z-lab/dflash,
 dflash/model.py): keys and values of positions before the block come of the model's hidden states, those of the block of its own rows.
+With a Markov head (DSpark; deepseek-ai/DeepSpec, deepspec/modeling/dspark/markov_head.py, and llama.cpp, src/models/dflash.cpp) the
+logits of each token have the head's of the likeliest token before it added.
 
 Needs numpy. The same numpy version gives the same files.
 
@@ -36,6 +38,11 @@ DRAFTERS = {
     "qwen3-dflash-causal.f32": ("qwen3-yarn.f16", "f32", dict(
         layers=1, block=4, mask=0, captured=[1, 1], heads=4, kv=4, head_dim=32, ff=48, base=1e5, eps=1e-5, window=100, causal=True,
         likely=(3, 9))),
+    # Markov heads: the first row proposes a token, or is that of the last token alone.
+    "qwen35-dspark.f16": ("qwen35-mtp-grafted.f16", "f16", dict(
+        layers=1, block=7, mask=71, captured=[1, 2], heads=4, kv=2, head_dim=64, ff=64, base=1e4, markov=32)),
+    "qwen35-dspark-bonus.bf16": ("qwen35-mtp-grafted.f16", "bf16", dict(
+        layers=1, block=5, mask=71, captured=[2], heads=4, kv=2, head_dim=64, ff=64, base=1e4, markov=40, from_anchor=False)),
 }
 
 
@@ -82,7 +89,7 @@ class Drafter:
         return out.reshape(len(x), -1) @ self.weights[prefix + "attn_output.weight"].T
 
     def block(self, ids, length):
-        """Logits [block - 1, n_vocab] of the block whose first token is ids[length]."""
+        """Logits [tokens, n_vocab] of the block whose first token is ids[length]."""
         w, model, n = self.weights, self.model, self.key("block_size")
         inputs = model.layer_inputs(ids[:length])
         captured = np.concatenate([inputs[layer] for layer in self.key("target_layers")], axis=1)
@@ -95,10 +102,17 @@ class Drafter:
             y = rms_norm(x, w[prefix + "ffn_norm.weight"], self.eps)
             y = silu(y @ w[prefix + "ffn_gate.weight"].T) * (y @ w[prefix + "ffn_up.weight"].T)
             x = x + y @ w[prefix + "ffn_down.weight"].T
-        x = rms_norm(x, w["output_norm.weight"], self.eps)[1:]
+        has_chain = "markov_w1.weight" in w
+        x = rms_norm(x, w["output_norm.weight"], self.eps)[0 if has_chain and self.key("sample_from_anchor", True) else 1:]
         if "output.weight" in w:
-            return x @ w["output.weight"].T
-        return model.product("output.weight" if "output.weight" in model.weights else "token_embd.weight", x, Arithmetic())
+            logits = x @ w["output.weight"].T
+        else:
+            logits = model.product("output.weight" if "output.weight" in model.weights else "token_embd.weight", x, Arithmetic())
+        before = ids[length]
+        for i in range(len(logits) if has_chain else 0):
+            logits[i] = logits[i] + w["markov_w2.weight"] @ w["markov_w1.weight"][before]
+            before = int(np.argmax(logits[i]))
+        return logits
 
 
 def make(folder, name):
@@ -108,9 +122,9 @@ def make(folder, name):
     n_vocab, hidden = model.weights["token_embd.weight"].shape
     rng = np.random.default_rng([ord(c) for c in name])
     shape = dict(shape)
-    likely = shape.pop("likely", None)
+    likely, markov = shape.pop("likely", None), shape.pop("markov", 0)
     keys = make_dflash_drafter.keys_of(hidden, name=f"golden {name}", **shape)
-    ggufio.write(path + ".gguf", keys, list(make_dflash_drafter.draw(keys, n_vocab, rng, type_name, likely)))
+    ggufio.write(path + ".gguf", keys, list(make_dflash_drafter.draw(keys, n_vocab, rng, type_name, likely, markov)))
     ids = reference_logits.read_ids(os.path.join(folder, of + ".ids"))
     drafter = Drafter(path + ".gguf", model)
     ids = np.resize(ids, max(LENGTHS) + 1)

@@ -2,10 +2,11 @@
 """Make a random DFlash drafter (architecture dflash) for a GGUF model, to measure and to test drafts.
 
 usage: make_dflash_drafter.py MODEL.gguf OUT.gguf [--layers N] [--block N] [--capture L,L...] [--heads N] [--kv N] [--head-dim N]
-                              [--window N] [--type q8_0|q1_0|f16|f32] [--seed N] [--likely FIRST-LAST]
+                              [--window N] [--type q8_0|q1_0|f16|f32] [--seed N] [--likely FIRST-LAST] [--markov RANK]
 
 It has the shapes of the published drafters and means nothing: use it with `quern bench --draft dflash --accept R`. --likely gives it
-an output matrix of its own, by which the tokens FIRST to LAST are likelier than others.
+an output matrix of its own, by which the tokens FIRST to LAST are likelier than others; --markov the Markov and confidence heads of
+DSpark.
 
 Needs numpy. Only the keys and the shape of the embedding table of MODEL are used.
 
@@ -20,7 +21,7 @@ from add_mtp_block import encode
 
 
 def keys_of(hidden, layers, block, mask, captured, heads, kv, head_dim, ff, base=1e6, eps=1e-6, window=0, slides=None,
-            causal=False, ctx=32768, name="random drafter"):
+            causal=False, ctx=32768, from_anchor=None, name="random drafter"):
     keys = {
         "general.architecture": "dflash",
         "general.name": name,
@@ -44,10 +45,12 @@ def keys_of(hidden, layers, block, mask, captured, heads, kv, head_dim, ff, base
             keys["dflash.attention.sliding_window_pattern"] = np.array(slides, bool)
     if causal:
         keys["dflash.attention.causal"] = True
+    if from_anchor is not None:
+        keys["dflash.sample_from_anchor"] = from_anchor
     return keys
 
 
-def tensor_shapes(keys, n_vocab, own_output):
+def tensor_shapes(keys, n_vocab, own_output, markov=0):
     """Matrices are [n_out, n_in]."""
     def key(name):
         return keys["dflash." + name]
@@ -59,6 +62,10 @@ def tensor_shapes(keys, n_vocab, own_output):
     yield "output_norm.weight", (e,)
     if own_output:
         yield "output.weight", (n_vocab, e)
+    if markov:
+        yield "markov_w1.weight", (n_vocab, markov)
+        yield "markov_w2.weight", (n_vocab, markov)
+        yield "conf_proj.weight", (1, e + markov)
     for i in range(key("block_count")):
         for name, dims in {"attn_norm": (e,), "attn_q": (heads * dim, e), "attn_k": (kv * dim, e), "attn_v": (kv * dim, e),
                            "attn_q_norm": (dim,), "attn_k_norm": (dim,), "attn_output": (e, heads * dim), "ffn_norm": (e,),
@@ -66,14 +73,16 @@ def tensor_shapes(keys, n_vocab, own_output):
             yield f"blk.{i}.{name}.weight", dims
 
 
-def draw(keys, n_vocab, rng, type_name, likely=None):
-    for name, dims in tensor_shapes(keys, n_vocab, likely is not None):
+def draw(keys, n_vocab, rng, type_name, likely=None, markov=0):
+    for name, dims in tensor_shapes(keys, n_vocab, likely is not None, markov):
         if len(dims) == 1:
             yield ggufio.Tensor(name, dims, "f32", ggufio.encode_plain("f32", rng.uniform(0.5, 1.5, dims)))
             continue
         w = (rng.standard_normal(dims, np.float32) / np.sqrt(dims[1])).astype(np.float32)
         if name == "output.weight":
             w[likely[0]:likely[1] + 1] *= 16
+        if name.startswith("markov"):
+            w *= 4 if likely is None else 0.25
         plain = type_name in ("f32", "f16", "bf16")
         yield ggufio.Tensor(name, dims, type_name, ggufio.encode_plain(type_name, w) if plain else encode(type_name, w))
 
@@ -93,6 +102,7 @@ def main():
     parser.add_argument("--type", choices=("q8_0", "q1_0", "f16", "f32"), default="q8_0")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--likely", metavar="FIRST-LAST")
+    parser.add_argument("--markov", type=int, default=0, metavar="RANK")
     a = parser.parse_args()
     model, tensors = ggufio.read(a.model)
     arch = model["general.architecture"]
@@ -108,7 +118,7 @@ def main():
                    a.head_dim or key("attention.key_length", hidden // heads), a.ff or key("feed_forward_length"),
                    window=a.window, ctx=key("context_length"))
     likely = [int(i) for i in a.likely.split("-")] if a.likely else None
-    ggufio.write(a.out, keys, list(draw(keys, n_vocab, np.random.default_rng(a.seed), a.type, likely)))
+    ggufio.write(a.out, keys, list(draw(keys, n_vocab, np.random.default_rng(a.seed), a.type, likely, a.markov)))
 
 
 if __name__ == "__main__":

@@ -89,15 +89,23 @@ qn_status qn_executor_reserve(qn_executor *executor, size_t max_rows, size_t max
 
 void qn_executor_run(qn_executor *executor, const qn_step *step)
 {
-    const size_t draft = executor->draft_phase, n_phases = step->is_draft ? executor->n_phases - draft : draft;
-    const size_t kind = step->is_draft ? SIZE_MAX - step->n_rows : step->n_rows;
-    const qn_team_job job = { .n_phases = n_phases,
+    const size_t draft = executor->draft_phase, chain = executor->chain_phase,
+                 first = step->is_chain   ? chain
+                         : step->is_draft ? draft
+                                          : 0,
+                 end = step->is_chain   ? executor->n_phases
+                       : step->is_draft ? chain
+                                        : draft;
+    const size_t kind = step->is_chain   ? SIZE_MAX / 2 - step->n_rows
+                        : step->is_draft ? SIZE_MAX - step->n_rows
+                                         : step->n_rows;
+    const qn_team_job job = { .n_phases = end - first,
                               .kind = executor->shares_team ? 0 : kind,
                               .pieces = qn_phases_open,
                               .work = qn_phases_work,
                               .context = executor };
     executor->step = step;
-    executor->first_phase = step->is_draft ? draft : 0;
+    executor->first_phase = first;
     executor->split_kv = qn_executor_split_kv(executor);
     qn_team_do(executor->team, &job);
     if (executor->profile)

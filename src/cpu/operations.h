@@ -56,10 +56,11 @@ struct qn_executor {
                         layers */
     double own_part; /* of a thread's equal part of the work, how much may be its own: 1, or less if cores differ */
     size_t *phases;  /* [n_phases + 1] the first operation of each phase; then n_ops */
-    size_t n_phases, draft_phase; /* draft_phase: the first one of a draft step; n_phases without a draft head */
-    size_t first_phase;           /* of the step */
-    bool *follows;                /* [n_phases] whether the phase's operation can follow the one before it (follow.h) */
-    atomic_uint *arrivals;        /* counters, zero between phases */
+    /* The first ones of a draft step and of the chain; n_phases without them. */
+    size_t n_phases, draft_phase, chain_phase;
+    size_t first_phase;    /* of the step */
+    bool *follows;         /* [n_phases] whether the phase's operation can follow the one before it (follow.h) */
+    atomic_uint *arrivals; /* counters, zero between phases */
     /* Of the phase that is open: written by the thread that opens it, read by all that do its pieces. */
     qn_cpu_work *works; /* [n_works] */
     size_t n_works;

@@ -34,6 +34,11 @@ static size_t ops_of(const qn_executor *ex, size_t phase)
     return ex->phases[phase + 1] - ex->phases[phase];
 }
 
+static bool begins_section(const qn_executor *ex, size_t phase)
+{
+    return phase == ex->draft_phase || phase == ex->chain_phase;
+}
+
 /* An operation follows another of its section, and is not the last one there: its late works need a phase. */
 static qn_status find_followers(qn_executor *ex)
 {
@@ -41,8 +46,9 @@ static qn_status find_followers(qn_executor *ex)
     QN_TRY(qn_alloc(&ex->arrivals, qn_follow_counters(plan), QN_FOLLOW_STRIDE * sizeof *ex->arrivals, "executor"));
     QN_TRY(qn_alloc(&ex->follows, ex->n_phases, sizeof *ex->follows, "executor"));
     for (size_t phase = 1; phase + 1 < ex->n_phases; phase++)
-        ex->follows[phase] = phase != ex->draft_phase && phase + 1 != ex->draft_phase && ops_of(ex, phase - 1) == 1 &&
-                             ops_of(ex, phase) == 1 && qn_follow_can(plan, ex->phases[phase]);
+        ex->follows[phase] = !begins_section(ex, phase) && !begins_section(ex, phase + 1) &&
+                             ops_of(ex, phase - 1) == 1 && ops_of(ex, phase) == 1 &&
+                             qn_follow_can(plan, ex->phases[phase]);
     return QN_OK;
 }
 
@@ -61,6 +67,9 @@ qn_status qn_phases_create(qn_executor *executor)
     qn_free(barriers);
     while (executor->phases[executor->draft_phase] < qn_plan_step_ops(plan))
         executor->draft_phase++;
+    executor->chain_phase = executor->draft_phase;
+    while (executor->phases[executor->chain_phase] < (plan->head.chain ? plan->head.chain : plan->n_ops))
+        executor->chain_phase++;
     return find_followers(executor);
 }
 
@@ -247,7 +256,7 @@ static void prefetch_next_phase(const qn_executor *ex, const qn_team_piece *piec
         phase++;
     const qn_op *op = &ex->plan->ops[ex->phases[phase]];
     qn_cpu_work works[QN_CPU_OP_WORKS];
-    if (phase == ex->n_phases || phase == ex->draft_phase || !qn_op_matrices_of(op))
+    if (phase == ex->n_phases || begins_section(ex, phase) || !qn_op_matrices_of(op))
         return;
     find_works(ex, op, (size_t)piece->n_threads, works);
     if (works[0].own)

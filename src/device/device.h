@@ -46,7 +46,8 @@ typedef struct qn_row {
  * the caller takes that back: the sequence stays as it is. The caller has checked tokens, positions, and that the
  * device takes what the rows have (device/rows.h). */
 typedef struct qn_step {
-    bool is_draft;      /* only on devices with `drafts` */
+    bool is_draft; /* only on devices with `drafts` */
+    bool is_chain; /* a draft step of the chain: the logits of each row are what its token adds to those after it */
     bool without_pairs; /* a step of the model stores zeros as the draft head's keys and values of its rows */
     const qn_row *rows; /* rows of one memory are contiguous, at consecutive positions */
     size_t n_rows;

@@ -13,13 +13,14 @@
 static const qn_architecture dflash = { .name = "dflash", .rope = QN_ROPE_TYPE_NEOX, .qk_norm = true, .windows = true };
 
 /* The block has a token that is known, and at most as many as a draft (QN_DRAFT_TOKENS). */
-enum { MIN_BLOCK = 2, MAX_BLOCK = 16, MAX_LAYERS = 64, MAX_CAPTURED = 32 };
+enum { MIN_BLOCK = 2, MAX_BLOCK = 16, MAX_LAYERS = 64, MAX_CAPTURED = 32, MAX_RANK = 4096 };
 
 /* What a file says besides qn_hparams. */
 struct drafter {
     qn_hparams hparams;
     uint32_t block, mask_token;
-    bool is_causal;
+    bool is_causal, from_anchor;
+    uint32_t rank; /* of the Markov head; 0: there is none */
     uint32_t window;
     bool slides[MAX_LAYERS]; /* layers that attend to the window */
     uint32_t captured[MAX_CAPTURED];
@@ -30,15 +31,14 @@ struct drafter {
 struct tensors {
     qn_weight fuse;
     const float *fused_norm, *output_norm;
+    qn_matrix markov_table; /* of the token before */
+    qn_weight markov;
 };
 
 /* Parts of drafters of other kinds, by a tensor that only they have. */
 static const struct other_kind {
     const char *tensor, *kind;
 } other_kinds[] = {
-    { "markov_w1.weight", "DSpark, with a Markov head" },
-    { "markov_w2.weight", "DSpark, with a Markov head" },
-    { "conf_proj.weight", "DSpark, with a confidence head" },
     { "selector_hidden.weight", "DFlash 2, with a selector" },
     { "d2t", "of a vocabulary of its own" },
 };
@@ -106,6 +106,21 @@ static qn_status read_mask(const qn_gguf *file, const qn_hparams *model, struct 
     return qn_check_range(file, "tokenizer.ggml.mask_token_id", d->mask_token, 0, model->n_vocab - 1);
 }
 
+/* DSpark: a drafter with a Markov head. Each row of its blocks proposes the token after it, the first one too, unless
+ * the file says otherwise, as llama.cpp reads it (src/models/dflash.cpp). */
+static qn_status read_markov(const qn_gguf *file, struct drafter *d)
+{
+    const qn_gguf_tensor *table = qn_gguf_find_tensor(file, "markov_w1.weight");
+    if (!table)
+        return QN_OK;
+    if (!table->dims[0] || table->dims[0] > MAX_RANK)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor 'markov_w1.weight' has rows of %llu elements, expected 1 to %d",
+                       qn_gguf_path(file), (unsigned long long)table->dims[0], MAX_RANK);
+    d->rank = (uint32_t)table->dims[0];
+    d->from_anchor = true;
+    return qn_gguf_get_bool(file, "dflash.sample_from_anchor", false, &d->from_anchor);
+}
+
 static qn_status read_drafter(const qn_gguf *file, const qn_hparams *model, struct drafter *d)
 {
     *d = (struct drafter){ 0 };
@@ -121,6 +136,7 @@ static qn_status read_drafter(const qn_gguf *file, const qn_hparams *model, stru
     QN_TRY(read_captured(file, model, d));
     QN_TRY(read_window(file, d));
     QN_TRY(qn_gguf_get_bool(file, "dflash.attention.causal", false, &d->is_causal));
+    QN_TRY(read_markov(file, d));
     return read_mask(file, model, d);
 }
 
@@ -210,6 +226,21 @@ static qn_status add_draft(qn_build *build, const qn_build *model, const struct 
     return qn_build_logits(&output, t->output_norm, &matrix);
 }
 
+/* The chain: a vector of a token times a matrix. */
+static qn_status add_chain(qn_build *build, const struct drafter *d, const struct tensors *t)
+{
+    int vector;
+    if (!d->rank)
+        return QN_OK;
+    build->plan->head.chain = build->plan->n_ops;
+    QN_TRY(qn_plan_buffer_new(build->plan, d->rank, &vector));
+    QN_TRY(qn_plan_add(
+        build->plan,
+        &(qn_op){ .kind = QN_OP_EMBED, .layer = -1, .embed = { .table = t->markov_table, .out = vector } }));
+    return qn_build_matmuls(build, &(qn_op){ .kind = QN_OP_FUSE, .layer = -1, .fuse.in = vector }, -1, &t->markov, NULL,
+                            1, false);
+}
+
 /* ---- The drafter ---- */
 
 /* Appends n elements to an array of the plan that has one for each layer. */
@@ -242,6 +273,7 @@ static qn_status add_layers(qn_plan *plan, const struct drafter *d, const qn_att
                                  .block = d->block,
                                  .mask_token = (int32_t)d->mask_token,
                                  .is_causal = d->is_causal,
+                                 .from_anchor = d->from_anchor,
                                  .rope.attn_factor = d->hparams.rope_scaling.attn_factor };
     return qn_build_frequencies(&d->hparams, NULL, &plan->head.rope.frequencies);
 }
@@ -256,6 +288,21 @@ static qn_status check_heads(const qn_gguf *file, size_t head_dim, size_t of_mod
                    qn_gguf_path(file), head_dim, of_model);
 }
 
+/* The confidence head is not used: how often tokens are accepted is measured. */
+static qn_status read_markov_tensors(qn_weights *w, const struct drafter *d, struct tensors *t)
+{
+    const size_t rank = d->rank, n_vocab = d->hparams.n_vocab;
+    const float *bias;
+    qn_matrix unused;
+    if (!rank)
+        return QN_OK;
+    QN_TRY(qn_weights_table(w, "markov_w1.weight", rank, n_vocab, &t->markov_table));
+    QN_TRY(qn_weights_matrix(w, -1, "markov_w2.weight", rank, n_vocab, &t->markov));
+    if (qn_weights_has(w, -1, "conf_proj.weight"))
+        QN_TRY(qn_weights_table(w, "conf_proj.weight", d->hparams.n_embd + rank, 1, &unused));
+    return qn_weights_vector(w, -1, "conf_proj.bias", 1, true, &bias);
+}
+
 static qn_status read_tensors(qn_weights *w, const struct drafter *d, struct tensors *t)
 {
     const size_t e = d->hparams.n_embd;
@@ -264,7 +311,8 @@ static qn_status read_tensors(qn_weights *w, const struct drafter *d, struct ten
                        qn_gguf_path(w->file));
     QN_TRY(qn_weights_matrix(w, -1, "fc.weight", d->n_captured * e, e, &t->fuse));
     QN_TRY(qn_weights_vector(w, -1, "enc.output_norm.weight", e, false, &t->fused_norm));
-    return qn_weights_vector(w, -1, "output_norm.weight", e, false, &t->output_norm);
+    QN_TRY(qn_weights_vector(w, -1, "output_norm.weight", e, false, &t->output_norm));
+    return read_markov_tensors(w, d, t);
 }
 
 static qn_status build_with(qn_build *model, qn_weights *weights, const struct drafter *d)
@@ -293,6 +341,7 @@ static qn_status build_with(qn_build *model, qn_weights *weights, const struct d
     QN_TRY(add_pairs(&build, &t, captured));
     plan->head.draft = plan->n_ops;
     QN_TRY(add_draft(&build, model, d, &t));
+    QN_TRY(add_chain(&build, d, &t));
     return qn_weights_check_all_used(weights, dflash.name, h->n_layers, h->n_layers);
 }
 

@@ -35,9 +35,7 @@ qn_status qn_build_matmuls(qn_build *build, qn_op *writer, int layer, const qn_w
 {
     const qn_rotation *rotation = &build->weights->rotation;
     const size_t width = weights[0].matrix.n_cols;
-    qn_op op = { .kind = qn_op_is_logits(writer) ? QN_OP_LOGITS : QN_OP_MATMUL,
-                 .layer = layer,
-                 .matmul.matrices.n = n };
+    qn_op op = { .kind = out ? QN_OP_MATMUL : QN_OP_LOGITS, .layer = layer, .matmul.matrices.n = n };
     qn_op_acts *acts = qn_op_acts_of(writer);
     for (int rotated = 0; rotated < 2; rotated++) {
         const qn_plan_rotation acts_rotation =

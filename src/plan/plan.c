@@ -167,7 +167,7 @@ uint64_t qn_plan_pair_bytes(const qn_plan *plan)
 
 uint64_t qn_plan_draft_bytes(const qn_plan *plan)
 {
-    return ops_bytes(plan, qn_plan_step_ops(plan), plan->n_ops);
+    return ops_bytes(plan, qn_plan_step_ops(plan), plan->head.chain ? plan->head.chain : plan->n_ops);
 }
 
 static size_t count_recurrent(const qn_plan *plan)

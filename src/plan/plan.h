@@ -18,6 +18,9 @@
  * block of rows of each sequence: its last token, then mask tokens, which attend to the sequence and to each other. The
  * logits of a mask token's row are proposals for the token at its position.
  *
+ * A block drafter may have a chain (DSpark's Markov head): operations of one token, whose logits are added to those of
+ * the block for the token after it. So a block's tokens are chosen one after another.
+ *
  * Buffers hold floats [rows, width]; activations (kernels/matmul/matmul.h) hold the quantised operands of the matmuls.
  * Operations (plan/ops.h) refer to both by index. The device owns their memory. One thread builds a plan; afterwards it
  * is constant, and any thread may read it. */
@@ -71,14 +74,16 @@ typedef struct qn_plan_rope {
 } qn_plan_rope;
 
 /* The draft head of a plan. The sections are the trunk's operations, the pairs from `pairs` on, the draft's from
- * `draft` on. Zeros: the plan has the trunk alone. */
+ * `draft` on, and a block drafter's chain. Zeros: the plan has the trunk alone. */
 typedef struct qn_plan_head {
     size_t pairs, draft;
+    size_t chain;             /* first operation of the Markov head of a block drafter; 0: there is none */
     size_t n_layers;          /* the last ones of the plan */
     qn_attention_shape heads; /* n_kv_heads, head_dim and n_rot are the same in all of these layers */
     size_t block;             /* of a block drafter: most rows of a sequence in a draft step; else 0 */
     int32_t mask_token;       /* of a block's rows after the first */
     bool is_causal;           /* a block's rows do not attend to those after them */
+    bool from_anchor;         /* each row of a block proposes the token after it; else each mask token's row its own */
     qn_plan_rope rope;        /* of a block drafter */
 } qn_plan_head;
 

@@ -145,15 +145,18 @@ static qn_status check_sequence(const qn_plan *plan)
 }
 
 /* Whether an operation may stand at the beginning of a section, and only there: those of the draft head begin with a
- * pair; of a block drafter, the pairs with a fuse and the draft step with an embed. */
+ * pair; of a block drafter, the pairs with a fuse, the draft step with an embed, and the chain with an embed and a
+ * fuse. */
 static bool is_at_its_place(const qn_plan *plan, size_t i)
 {
     const qn_plan_head *head = &plan->head;
-    const bool is_pairs = head->draft && i == head->pairs, is_draft = head->draft && i == head->draft;
+    const bool is_pairs = head->draft && i == head->pairs, is_draft = head->draft && i == head->draft,
+               is_chain = head->chain && i == head->chain, is_linked = head->chain && i == head->chain + 1;
     const qn_op_kind kind = plan->ops[i].kind;
     if (!head->block)
         return (kind == QN_OP_PAIR) == (is_pairs || is_draft) && kind != QN_OP_FUSE;
-    return kind != QN_OP_PAIR && (kind == QN_OP_FUSE) == is_pairs && (!i || (kind == QN_OP_EMBED) == is_draft);
+    return kind != QN_OP_PAIR && (kind == QN_OP_FUSE) == (is_pairs || is_linked) &&
+           (!i || (kind == QN_OP_EMBED) == (is_draft || is_chain));
 }
 
 static qn_status check_head(const qn_plan *plan)
@@ -165,7 +168,8 @@ static qn_status check_head(const qn_plan *plan)
                            qn_op_desc_of(plan->ops[i].kind)->name, head->block ? "fuse or embed" : "a pair");
     if (head->block && !head->rope.frequencies)
         return qn_fail(QN_ERR_INVALID, "plan: a block drafter without a rope");
-    if (head->pairs > head->draft || (head->draft && head->draft >= plan->n_ops))
+    if (head->pairs > head->draft || (head->draft && head->draft >= plan->n_ops) ||
+        (head->chain && (!head->block || head->chain <= head->draft || head->chain >= plan->n_ops)))
         return qn_fail(QN_ERR_INVALID, "plan: sections of the draft head from %zu and %zu on, of %zu operations",
                        head->pairs, head->draft, plan->n_ops);
     return QN_OK;
@@ -207,7 +211,8 @@ void qn_plan_find_barriers(const qn_plan *plan, bool *barriers)
         barriers[i] = false;
         for (size_t k = since; k <= i && i + 1 < plan->n_ops && !barriers[i]; k++)
             barriers[i] = conflict(&plan->ops[k], &plan->ops[i + 1]);
-        barriers[i] = barriers[i] || (plan->head.draft && i + 1 == plan->head.draft);
+        barriers[i] = barriers[i] || (plan->head.draft && i + 1 == plan->head.draft) ||
+                      (plan->head.chain && i + 1 == plan->head.chain);
         since = barriers[i] ? i + 1 : since;
     }
 }

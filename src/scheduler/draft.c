@@ -45,7 +45,7 @@ qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
                                  : o->always ? FORCED_CHAIN
                                              : CHAIN };
     if (o->block)
-        d.head.most = o->most && o->most < o->block ? o->most : o->block - 1;
+        d.head.most = o->most && o->most < o->block_tokens ? o->most : o->block_tokens;
     return d;
 }
 

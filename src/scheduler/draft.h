@@ -70,6 +70,7 @@ typedef struct qn_draft_options {
                            the proposal of which most is expected */
     const qn_model *draft; /* the draft model; NULL: there is none */
     size_t block;          /* rows of a block of the draft head (qn_plan_head); 0: it makes chains */
+    size_t block_tokens;   /* that a block proposes */
     bool always;
     size_t most; /* 0: the default */
     float simulated;

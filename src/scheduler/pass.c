@@ -3,6 +3,10 @@
  * after the sequence's end, whose memory is reserved meanwhile. All functions run on the step thread. */
 #include "scheduler/scheduler.h"
 
+#include "base/memory.h"
+
+#include <math.h>
+
 /* Whether the chain of a piece has another token, the one with this index. */
 static bool goes_on(const qn_scheduled *step, uint32_t i, size_t index)
 {
@@ -43,28 +47,91 @@ static qn_step begin_step(const qn_scheduled *to)
 }
 
 /* Returns false if the step has no rows, or fails. */
-static bool run_step(qn_scheduler *s, const qn_step *step)
+static bool run_step(const qn_scheduler *s, const qn_step *step)
 {
     qn_device *device = s->model->device;
-    const double start = s->now();
-    if (!step->n_rows || device->vtable->run(device, step) != QN_OK)
-        return false;
-    qn_row_costs_add(&s->drafting.passes, step->n_rows, s->now() - start);
-    return true;
+    return step->n_rows && device->vtable->run(device, step) == QN_OK;
 }
 
-/* Runs the draft step for all blocks. */
+/* Adds to the logits of a block's next token what the token before adds to them. Returns the likeliest token; -1 if no
+ * sum is finite. */
+static qn_token add_link(const float *block, const float *link, size_t n)
+{
+    qn_token best = -1;
+    float most = -INFINITY;
+    for (size_t i = 0; i < n; i++) {
+        const float logit = block[i] + link[i];
+        if (logit > most && logit < INFINITY) {
+            most = logit;
+            best = (qn_token)i;
+        }
+    }
+    return best;
+}
+
+/* Chooses the tokens of all blocks one after another, by the chain.
+ *
+ *   logits   [blocks' tokens, n_vocab] of the blocks, then room for those of one token of each */
+static void run_chain(qn_scheduler *s, qn_scheduled *to, size_t n_tokens)
+{
+    const size_t n_vocab = s->model->plan.n_vocab;
+    float *links = s->chain_logits + n_tokens * n_vocab;
+    for (size_t k = 0; k < QN_DRAFT_TOKENS; k++) {
+        qn_step step = begin_step(to);
+        step.is_chain = true;
+        step.requests = NULL;
+        step.logits = links;
+        for (uint32_t i = 0; i < to->n_pieces; i++)
+            if (goes_on(to, i, k))
+                add_row(to, &step, row_of(to->pieces[i].request, k), true);
+        if (!run_step(s, &step))
+            return;
+        size_t first = 0, n = 0;
+        for (uint32_t i = 0; i < to->n_pieces; i++) {
+            const size_t chosen = to->offers[i].is_passed ? to->offers[i].chosen : 0;
+            if (goes_on(to, i, k))
+                (void)qn_draft_add_to_chain(
+                    &to->pieces[i].request->drafts,
+                    add_link(s->chain_logits + (first + k) * n_vocab, links + n++ * n_vocab, n_vocab));
+            first += chosen;
+        }
+    }
+}
+
+/* Allocates the logits that a chain needs. */
+static bool reserve_chain(qn_scheduler *s, const qn_scheduled *to)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < to->n_pieces; i++)
+        if (to->offers[i].is_passed && to->offers[i].chosen)
+            n += to->offers[i].chosen + 1;
+    return qn_realloc_array(&s->chain_logits, &s->cap_chain_logits, n, s->model->plan.n_vocab * sizeof(float),
+                            "logits of drafts") == QN_OK;
+}
+
+/* Runs the draft step for all blocks, and then their chain, if there is one. */
 static void run_blocks(qn_scheduler *s, qn_scheduled *to)
 {
+    const qn_plan_head *head = &s->model->plan.head;
     qn_step step = begin_step(to);
     for (uint32_t i = 0; i < to->n_pieces; i++) {
         const qn_request *r = to->pieces[i].request;
         const qn_row_offer *offer = &to->offers[i];
         for (size_t k = 0; offer->is_passed && offer->chosen && k < offer->block; k++)
-            add_row(to, &step, row_at(r, k ? s->model->plan.head.mask_token : r->tokens[r->n_tokens - 1], k),
-                    k && k <= offer->chosen);
+            add_row(to, &step, row_at(r, k ? head->mask_token : r->tokens[r->n_tokens - 1], k),
+                    head->from_anchor ? k < offer->chosen : k && k <= offer->chosen);
     }
+    if (head->chain && !reserve_chain(s, to))
+        return;
+    step.requests = head->chain ? NULL : step.requests;
+    step.logits = head->chain ? s->chain_logits : NULL;
+    const double start = s->now();
     if (!run_step(s, &step))
+        return;
+    if (head->chain)
+        run_chain(s, to, step.n_logit_rows);
+    qn_row_costs_add(&s->drafting.passes, step.n_rows, s->now() - start);
+    if (head->chain)
         return;
     for (uint32_t i = 0, n = 0; i < to->n_pieces; i++) {
         bool goes_on = true;
@@ -80,8 +147,10 @@ static bool run_pass(qn_scheduler *s, qn_scheduled *to, size_t index)
     for (uint32_t i = 0; i < to->n_pieces; i++)
         if (goes_on(to, i, index))
             add_row(to, &step, row_of(to->pieces[i].request, index), true);
+    const double start = s->now();
     if (!run_step(s, &step))
         return false;
+    qn_row_costs_add(&s->drafting.passes, step.n_rows, s->now() - start);
     uint32_t n = 0;
     for (uint32_t i = 0; i < to->n_pieces; i++)
         if (goes_on(to, i, index))

@@ -111,6 +111,7 @@ static qn_status find_constraint(const qn_scheduler *s, const qn_request_params 
 static void find_drafts(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
 {
     const qn_draft_forced *forced = &s->forced_draft;
+    const qn_plan_head *head = &s->model->plan.head;
     const qn_draft_kind asked = p->draft == QN_DRAFT_AUTO ? s->params.draft : p->draft,
                         kind = asked == QN_DRAFT_AUTO ? forced->kind : asked,
                         found = kind == QN_DRAFT_AUTO && s->overlaps ? QN_DRAFT_OFF : kind;
@@ -119,7 +120,8 @@ static void find_drafts(const qn_scheduler *s, const qn_request_params *p, qn_re
                                        .jump_forward = p->jump_forward,
                                        .kind = p->max_tokens ? found : QN_DRAFT_OFF,
                                        .draft = s->overlaps ? NULL : s->model->draft,
-                                       .block = s->model->plan.head.block,
+                                       .block = head->block,
+                                       .block_tokens = head->block - (head->block && !head->from_anchor),
                                        .always = forced->is_set && forced->kind == found,
                                        .most = p->draft_tokens,
                                        .simulated = p->draft_accept };

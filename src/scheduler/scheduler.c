@@ -257,6 +257,7 @@ void qn_scheduler_destroy(qn_scheduler *s)
     }
     qn_draft_model_free(s);
     qn_written_free(s->written);
+    free(s->chain_logits);
     qn_free(s->running);
     qn_free(s->sharing);
     qn_free(s->places);

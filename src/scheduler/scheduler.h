@@ -319,6 +319,8 @@ struct qn_scheduler {
     qn_draft_forced forced_draft;       /* of QN_DRAFT; constant */
     qn_written *written;                /* answers that drafters read; NULL with no_prefix_cache */
     struct qn_draft_model *draft_model; /* with its times; of the draft model; NULL: there is none */
+    float *chain_logits;                /* of blocks and of their chain (pass.c); NULL before the first */
+    size_t cap_chain_logits;            /* rows */
     qn_drafting drafting;               /* copy of the model's, which is updated when the scheduler is freed */
     uint64_t n_drafted, n_accepted;     /* tokens of proposals since the last counted step */
     double (*now)(void);                /* the clock of `times`: qn_now */

@@ -12,29 +12,33 @@ enum { N_LENGTHS = 9, MAX_BLOCK = 16, MAX_IDS = 320, MAX_ROWS = 320, CONTEXT = 5
 static const size_t lengths[N_LENGTHS] = { 1, 2, 30, 56, 64, 130, 184, 190, 300 };
 
 struct block {
-    float logits[MAX_BLOCK - 1][MAX_VOCAB];
+    float logits[MAX_BLOCK][MAX_VOCAB];
 };
 
 /* Blocks of few rows for many threads are divided by their keys, too (split-KV). */
 struct golden_drafter {
     const char *name, *model, *kv;
     int n_threads;
-    double max_error; /* f16 keys and values cause up to 1e-3; codes more */
+    double max_error; /* f16 keys and values cause up to 1e-3; codes, of 8 bits, more */
 };
 
 #define NARROW "qwen35-dflash.f16", "qwen35-mtp-grafted.f16"
 #define WIDE "qwen35-dflash-wide.bf16", "qwen35-mtp-grafted.f16"
 #define CAUSAL "qwen3-dflash-causal.f32", "qwen3-yarn.f16"
+#define CHAIN "qwen35-dspark.f16", "qwen35-mtp-grafted.f16"
+#define BONUS "qwen35-dspark-bonus.bf16", "qwen35-mtp-grafted.f16"
 static const struct golden_drafter drafters[] = {
-    { NARROW, "f32", 2, 3e-3 },   { NARROW, "f32", 5, 3e-3 }, { NARROW, "f16", 2, 3e-3 }, { NARROW, "aura8", 2, 2e-2 },
-    { NARROW, "aura4", 5, 2e-1 }, { WIDE, "f32", 1, 3e-3 },   { WIDE, "f32", 9, 3e-3 },   { WIDE, "f16", 2, 3e-3 },
-    { CAUSAL, "f32", 1, 3e-3 },   { CAUSAL, "f32", 2, 3e-3 }, { CAUSAL, "f16", 2, 3e-3 },
+    { NARROW, "f32", 2, 3e-3 },   { NARROW, "f32", 5, 3e-3 }, { NARROW, "f16", 2, 3e-3 },  { NARROW, "aura8", 2, 1e-2 },
+    { NARROW, "aura4", 5, 1e-2 }, { WIDE, "f32", 1, 3e-3 },   { WIDE, "f32", 9, 3e-3 },    { WIDE, "f16", 2, 3e-3 },
+    { CAUSAL, "f32", 1, 3e-3 },   { CAUSAL, "f32", 2, 3e-3 }, { CAUSAL, "f16", 2, 3e-3 },  { CHAIN, "f32", 1, 3e-3 },
+    { CHAIN, "f16", 3, 3e-3 },    { BONUS, "f32", 2, 3e-3 },  { BONUS, "aura8", 2, 1e-2 },
 };
 
 struct drafting {
     struct fixture x;
     qn_gguf *drafter;
-    size_t n_rows; /* of a block */
+    size_t n_rows;  /* of a block */
+    size_t n_known; /* of them, rows without a proposal: that of the last token, or none */
 };
 
 static qn_token ids[MAX_IDS];
@@ -54,6 +58,7 @@ static void set_up(struct drafting *d, const char *model, const char *drafter, i
     qn_kernels_init(&x->kernels, cpu);
     build_executor_with(x, d->drafter, n_threads, MAX_ROWS, CONTEXT);
     d->n_rows = x->plan.head.block;
+    d->n_known = !x->plan.head.from_anchor;
     assert_in_range(d->n_rows, 2, MAX_BLOCK);
     assert_in_range(x->plan.n_vocab, 1, MAX_VOCAB);
     const size_t n_ids = read_golden_ids(model, ids, MAX_IDS);
@@ -98,6 +103,35 @@ static size_t rows_after(const struct drafting *d, const struct memory *m, size_
     return m->of->format->codecs.keys && left < d->n_rows ? left : d->n_rows;
 }
 
+/* Adds to the logits of each token those of the chain for the likeliest token before it, for n sequences together. */
+static void add_chain(struct drafting *d, struct memory *const *m, size_t n, size_t length, size_t n_tokens,
+                      struct block *const *found)
+{
+    static const uint32_t logit_rows[SEQUENCES] = { 0, 1, 2 };
+    float links[SEQUENCES * MAX_VOCAB];
+    qn_row rows[SEQUENCES];
+    const size_t n_vocab = d->x.plan.n_vocab;
+    for (size_t i = 0; i < n_tokens; i++) {
+        for (size_t k = 0; k < n; k++) {
+            qn_token before = i ? 0 : ids[length];
+            for (size_t t = 1; i && t < n_vocab; t++)
+                before = found[k]->logits[i - 1][t] > found[k]->logits[i - 1][before] ? (qn_token)t : before;
+            rows[k] = row_of_memory(m[k], before, (uint32_t)(length + i));
+        }
+        const qn_step step = { .is_draft = true,
+                               .is_chain = true,
+                               .rows = rows,
+                               .n_rows = n,
+                               .logit_rows = logit_rows,
+                               .n_logit_rows = n,
+                               .logits = links };
+        qn_executor_run(d->x.executor, &step);
+        for (size_t k = 0; k < n; k++)
+            for (size_t t = 0; t < n_vocab; t++)
+                found[k]->logits[i][t] += links[k * n_vocab + t];
+    }
+}
+
 /* One draft step for n sequences, each after `length` tokens and with the token ids[length]. */
 static void draft(struct drafting *d, struct memory *const *m, size_t n, size_t length, struct block *const *found)
 {
@@ -112,7 +146,7 @@ static void draft(struct drafting *d, struct memory *const *m, size_t n, size_t 
         for (size_t i = 0; i < n_rows; i++) {
             const qn_token token = i ? d->x.plan.head.mask_token : ids[length];
             rows[k * n_rows + i] = row_of_memory(m[k], token, (uint32_t)(length + i));
-            if (i)
+            if (i >= d->n_known)
                 logit_rows[n_logits++] = (uint32_t)(k * n_rows + i);
         }
     }
@@ -125,10 +159,14 @@ static void draft(struct drafting *d, struct memory *const *m, size_t n, size_t 
     qn_executor_run(d->x.executor, &step);
     for (size_t k = 0; k < n; k++) {
         memset(found[k], 0, sizeof *found[k]);
-        for (size_t i = 0; i + 1 < n_rows; i++)
-            memcpy(found[k]->logits[i], logits + (k * (n_rows - 1) + i) * n_vocab, n_vocab * sizeof(float));
-        append_memory(m[k], length);
+        const size_t n_tokens = n_rows - d->n_known;
+        for (size_t i = 0; i < n_tokens; i++)
+            memcpy(found[k]->logits[i], logits + (k * n_tokens + i) * n_vocab, n_vocab * sizeof(float));
     }
+    if (d->x.plan.head.chain)
+        add_chain(d, m, n, length, n_rows - d->n_known, found);
+    for (size_t k = 0; k < n; k++)
+        append_memory(m[k], length);
 }
 
 static void draft_one(struct drafting *d, struct memory *m, size_t length, struct block *found)
@@ -141,8 +179,8 @@ TEST_EACH(blocks_have_the_logits_of_the_reference, struct golden_drafter, of, dr
     struct drafting d;
     struct block found;
     set_up(&d, of->model, of->name, of->n_threads);
-    const size_t n_vocab = d.x.plan.n_vocab, n = d.n_rows - 1;
-    static float golden[N_LENGTHS][(MAX_BLOCK - 1) * MAX_VOCAB];
+    const size_t n_vocab = d.x.plan.n_vocab, n = d.n_rows - d.n_known;
+    static float golden[N_LENGTHS][MAX_BLOCK * MAX_VOCAB];
     double worst = 0;
     FILE *file = open_golden(of->name, ".blocks.f32");
     for (size_t i = 0; i < N_LENGTHS; i++)
@@ -177,6 +215,7 @@ static const char *const formats[] = { "f16", "f32", "aura4" };
 static const struct golden_drafter split_drafters[] = {
     { NARROW, NULL, 0, 0 },
     { WIDE, NULL, 0, 0 },
+    { CHAIN, NULL, 0, 0 },
 };
 
 /* Splits, threads, other sequences of a step. */

@@ -119,10 +119,10 @@ static qn_status build(const qn_gguf *drafter)
     return status;
 }
 
-TEST_EACH(broken_drafters_are_refused, struct edit, e, edits)
+static void assert_refused(const char *path, const struct edit *e)
 {
     size_t size;
-    uint8_t *bytes = read_file(QN_SOURCE_DIR "/tests/golden/qwen35-dflash.f16.gguf", &size);
+    uint8_t *bytes = read_file(path, &size);
     qn_gguf *file;
     label("%s", e->name);
     apply(bytes, size, e);
@@ -130,6 +130,30 @@ TEST_EACH(broken_drafters_are_refused, struct edit, e, edits)
     assert_fails(build(file), e->status, e->text);
     qn_gguf_close(file);
     free(bytes);
+}
+
+TEST_EACH(broken_drafters_are_refused, struct edit, e, edits)
+{
+    assert_refused(QN_SOURCE_DIR "/tests/golden/qwen35-dflash.f16.gguf", e);
+}
+
+/* Edits of qwen35-dspark.f16.gguf, which has a Markov head and a confidence head. */
+static const struct edit markov_edits[] = {
+    { "no_second_matrix", RENAMED("markov_w2.weight", "markov_w3.weight"), QN_ERR_FORMAT,
+      "tensor 'markov_w2.weight' is missing" },
+    { "no_first_matrix", RENAMED("markov_w1.weight", "markov_w0.weight"), QN_ERR_UNSUPPORTED,
+      "tensor 'markov_w0.weight'" },
+    { "another_rank", SHAPE("markov_w1.weight", 16, 72), QN_ERR_FORMAT,
+      "tensor 'markov_w2.weight' is [32, 72, 1, 1], expected [16, 72, 1, 1]" },
+    { "another_vocabulary", SHAPE("markov_w1.weight", 32, 64), QN_ERR_FORMAT,
+      "tensor 'markov_w1.weight' is [32, 64, 1, 1], expected [32, 72, 1, 1]" },
+    { "confidence_of_another_rank", SHAPE("conf_proj.weight", 64, 1), QN_ERR_FORMAT,
+      "tensor 'conf_proj.weight' is [64, 1, 1, 1], expected [96, 1" },
+};
+
+TEST_EACH(broken_markov_heads_are_refused, struct edit, e, markov_edits)
+{
+    assert_refused(QN_SOURCE_DIR "/tests/golden/qwen35-dspark.f16.gguf", e);
 }
 
 TEST(drafters_are_no_models)
@@ -155,9 +179,6 @@ TEST(heads_without_codes_are_refused)
 static const struct other_kind {
     const char *name, *text;
 } other_kinds[] = {
-    { "markov_w1.weight", "tensor 'markov_w1.weight': a drafter that is DSpark, with a Markov head" },
-    { "markov_w2.weight", "tensor 'markov_w2.weight': a drafter that is DSpark, with a Markov head" },
-    { "conf_proj.weight", "tensor 'conf_proj.weight': a drafter that is DSpark, with a confidence head" },
     { "selector_hidden.weight", "tensor 'selector_hidden.weight': a drafter that is DFlash 2, with a selector" },
     { "d2t", "tensor 'd2t': a drafter that is of a vocabulary of its own" },
 };

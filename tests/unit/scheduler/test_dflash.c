@@ -69,6 +69,50 @@ TEST(threads_answer_the_same)
     }
 }
 
+/* With a Markov head (DSpark), a block's tokens are chosen one after another: of several sequences, and of one. */
+TEST(chains_answer_the_same)
+{
+    static struct answer found[MAX_REQUESTS], expected[MAX_REQUESTS];
+    qn_model *blocks = model;
+    uint64_t n_drafted = 0, n_accepted = 0;
+    size_t together[MAX_REQUESTS] = { 0 };
+    force("dflash");
+    for (int n_threads = 1; n_threads <= 2; n_threads++) {
+        qn_request_params params[MAX_REQUESTS];
+        load_with_drafter(QN_TESTS_DEMO, "tests/golden/scheduler-dspark.gguf", 0, n_threads, &model);
+        assert_true(model->plan.head.chain > model->plan.head.draft && model->plan.head.from_anchor);
+        for (unsigned alone = 0; alone < 2; alone++) {
+            for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+                params[i] = request_of((unsigned)n_threads * MAX_REQUESTS + i, &found[i]);
+                answer_slowly(&params[i], formats[i % 3], &expected[i]);
+            }
+            for (unsigned f = 0; f < 3; f++) {
+                qn_scheduler *s =
+                    create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = formats[f],
+                                                              .max_sequences = alone ? 1 : 6, .no_thread = true));
+                for (unsigned i = f; i < MAX_REQUESTS; i += 3) {
+                    memset(&found[i], 0, sizeof found[i]);
+                    submit_request(s, &params[i]);
+                }
+                qn_scheduler_wait(s);
+                n_drafted += counters_of(s).drafted_tokens;
+                n_accepted += counters_of(s).accepted_tokens;
+                qn_scheduler_free(s);
+            }
+            for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+                label("%d threads, request %u, alone %u", n_threads, i, alone);
+                assert_same_logprobs(&found[i], &expected[i]);
+                assert_true(!alone || found[i].result.n_accepted == together[i]); /* drafts are those of the text */
+                together[i] = found[i].result.n_accepted;
+            }
+        }
+        qn_model_free(model);
+        model = blocks;
+    }
+    label("%d of %d accepted", (int)n_accepted, (int)n_drafted);
+    assert_true(n_accepted > 100 && n_drafted > n_accepted);
+}
+
 /* A prompt of several pages, of which later requests reuse the pages and the state. */
 TEST(reused_prefixes_answer_the_same)
 {
