@@ -48,7 +48,7 @@ lavapipe | swiftshader)
     models='llama.q1_0 qwen2.f16 qwen3.q2_0 qwen35.pq2_0 qwen3.f16@aura4'
     [ "$1" = swiftshader ] || models='llama.f16 llama.q1_0 llama.ptq1_0 llama.q2_k qwen2.q1_0 qwen3.f16 qwen3.pq2_0 qwen3-untied.f32
         qwen35.f16 qwen35.q1_0 qwen35-yarn.f16 qwen35-rotated.ptq1_0 qwen35-rotated.pq2_0
-        qwen3.q2_0@aura8 qwen3.f16@aura4 qwen3.f16@aura3 qwen35-rotated.q2_0@aura4'
+        qwen3.q2_0@aura8 qwen3.f16@aura3 qwen35-rotated.q2_0@aura4'
     for model in $models; do
         logits $model cpu --device cpu
         logits $model all --device vulkan

@@ -44,7 +44,7 @@ shared vec4 tile[QUERIES * DIM / 4];
 shared uint query_at[QUERIES]; /* row * n_heads + head */
 shared uint visible[QUERIES];  /* positions of the page of the query's own position */
 shared float scores[QUERIES * PAGE];
-shared float weights[PAGE * QUERIES]; /* times the scales of values */
+shared vec4 weights[PAGE * QUERIES / 4]; /* of queries 4i to 4i + 3, times the scales of values */
 shared float value_scales[PAGE], team_sums[LANES];
 shared float maxima[QUERIES], totals[QUERIES], kept[QUERIES], mean_scores[QUERIES];
 shared float all_maxima[QUERIES], all_totals[QUERIES]; /* of all splits so far */
@@ -133,7 +133,7 @@ void write_scores(Page page, uint bits, bool is_own)
     [[dont_unroll]] for (uint word = 0, first = 0; word < row_words(bits); word += step, first += quads) {
         const uvec4 unit = load_unit(page.keys, lane, word, bits);
         for (uint i = 0; i < quads; i++) {
-            if (4 * (first + i) >= DIM)
+            if (DIM * bits % (32 * step) != 0 && 4 * (first + i) >= DIM)
                 break;
             const vec4 key = quad_of(unit, i, bits, 0);
             for (uint q = 0; q < QUERIES; q++) {
@@ -178,7 +178,7 @@ void write_weights()
             precise const float difference = scores[q * PAGE + key] - most, weight = exp_of(difference);
             precise const float scaled = weight * value_scales[key];
             sum += weight;
-            weights[key * QUERIES + q] = scaled;
+            weights[(key * QUERIES + q) / 4][q % 4] = scaled;
         }
         team_sums[lane] = sum;
     }
@@ -196,13 +196,19 @@ void write_weights()
     barrier();
 }
 
+/* Whether the lane has pair i of its pairs of dimensions. */
+bool has_pair(uint i)
+{
+    return DIM / 2 % LANES == 0 || i * LANES + gl_LocalInvocationIndex < DIM / 2;
+}
+
 /* The weights of keys from n on are 0. */
 void add_values(Page page, uint bits)
 {
     for (uint i = 0; i < PAIRS; i++) {
+        if (!has_pair(i))
+            continue;
         const uint pair = i * LANES + gl_LocalInvocationIndex;
-        if (pair >= DIM / 2)
-            break;
         for (uint q = 0; q < QUERIES; q++) {
             precise const vec2 sum = sums[i * QUERIES + q] * kept[q];
             sums[i * QUERIES + q] = sum;
@@ -211,12 +217,17 @@ void add_values(Page page, uint bits)
             const vec2 a = pair_of(page.values, key, pair, bits, 256), b = pair_of(page.values, key + 1, pair, bits, 256),
                        c = pair_of(page.values, key + 2, pair, bits, 256),
                        d = pair_of(page.values, key + 3, pair, bits, 256);
-            for (uint q = 0; q < QUERIES; q++) {
-                precise vec2 sum = sums[i * QUERIES + q] + weights[key * QUERIES + q] * a;
-                sum += weights[(key + 1) * QUERIES + q] * b;
-                sum += weights[(key + 2) * QUERIES + q] * c;
-                sum += weights[(key + 3) * QUERIES + q] * d;
-                sums[i * QUERIES + q] = sum;
+            for (uint four = 0; four < QUERIES / 4; four++) {
+                const uint at = key * (QUERIES / 4) + four;
+                const vec4 of_a = weights[at], of_b = weights[at + QUERIES / 4], of_c = weights[at + 2 * (QUERIES / 4)],
+                           of_d = weights[at + 3 * (QUERIES / 4)];
+                for (uint q = 0; q < 4; q++) {
+                    precise vec2 sum = sums[i * QUERIES + 4 * four + q] + of_a[q] * a;
+                    sum += of_b[q] * b;
+                    sum += of_c[q] * c;
+                    sum += of_d[q] * d;
+                    sums[i * QUERIES + 4 * four + q] = sum;
+                }
             }
         }
     }
@@ -332,8 +343,8 @@ void write_partial(uint n, uint split)
         const uvec2 to = advance(y, (query_at[q] - row * n_heads) * n_splits + split, 4 * (DIM + PARTIAL_EXTRA));
         for (uint i = 0; i < PAIRS; i++) {
             const uint pair = i * LANES + lane;
-            if (pair >= DIM / 2)
-                break;
+            if (!has_pair(i))
+                continue;
             Floats(to).at[2 * pair] = sums[i * QUERIES + q].x;
             Floats(to).at[2 * pair + 1] = sums[i * QUERIES + q].y;
         }
@@ -374,8 +385,8 @@ void write_results(uint n)
         Floats to = Floats(advance(y, query_at[q], 4 * DIM));
         for (uint i = 0; i < PAIRS; i++) {
             const uint pair = i * LANES + gl_LocalInvocationIndex;
-            if (pair >= DIM / 2)
-                break;
+            if (!has_pair(i))
+                continue;
             precise const vec2 value = all_sums[i * QUERIES + q] / all_totals[q];
             to.at[2 * pair] = value.x;
             to.at[2 * pair + 1] = value.y;

@@ -286,12 +286,14 @@ size_t qn_vk_scale_words(const qn_vk_format *format, size_t n_cols)
     return format->bits == F16_BITS ? 0 : ((blocks_of(n_cols) * BLOCK >> format->group_shift) + 1) / 2;
 }
 
-/* Adds the code of a column to a row of codes. */
-static void put_code(uint32_t *codes, size_t n_cols, uint32_t bits, size_t column, uint32_t code)
+/* Puts the word of the codes from `column` on, a multiple of 32/bits, into a row of codes. */
+static void put_word(uint32_t *codes, size_t n_cols, uint32_t bits, size_t column, const uint8_t *code)
 {
-    const size_t per_word = WORD_BITS / bits, block = column / BLOCK, word = column % BLOCK / per_word,
-                 in_word = column % per_word;
-    codes[(word / 4 * blocks_of(n_cols) + block) * 4 + word % 4] |= code << (in_word % 4 * 8 + in_word / 4 * bits);
+    const size_t per_word = WORD_BITS / bits, word = column % BLOCK / per_word;
+    uint32_t packed = 0;
+    for (size_t i = 0; i < per_word; i++)
+        packed |= (uint32_t)code[i] << (i % 4 * 8 + i / 4 * bits);
+    codes[(word / 4 * blocks_of(n_cols) + column / BLOCK) * 4 + word % 4] = packed;
 }
 
 static void pack_blocks(const qn_type_info *type, const uint8_t *row, size_t n_cols, const qn_vk_format *format,
@@ -304,12 +306,12 @@ static void pack_blocks(const qn_type_info *type, const uint8_t *row, size_t n_c
         type->unpack(row, 1, block, unused, NULL, NULL);
         memcpy(&scale, row + type->scale_at, sizeof scale);
         scales[b / 2] |= (uint32_t)scale << 16 * (b % 2);
-        for (size_t i = 0; i < type->block_weights; i++) {
-            const uint32_t code = format->bits == 1   ? block[i] / 2u /* of Q1_0: 0 or 2 */
-                                  : format->bits == 8 ? block[i] ^ SIGN
-                                                      : block[i];
-            put_code(codes, n_cols, format->bits, b * type->block_weights + i, code);
-        }
+        for (size_t i = 0; i < type->block_weights; i++)
+            block[i] = format->bits == 1   ? block[i] / 2 /* of Q1_0: 0 or 2 */
+                       : format->bits == 8 ? block[i] ^ SIGN
+                                           : block[i];
+        for (size_t i = 0; i < type->block_weights; i += WORD_BITS / format->bits)
+            put_word(codes, n_cols, format->bits, b * type->block_weights + i, block + i);
     }
 }
 
