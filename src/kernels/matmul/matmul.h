@@ -176,7 +176,7 @@ typedef void (*qn_packed_gemm_fn)(const qn_packed_matrix *weights, size_t row, s
 typedef void (*qn_batch_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                                  size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride,
                                  void *scratch);
-enum { QN_BATCH_SCRATCH = 384 << 10, QN_BATCH_ROWS = 512 /* rows that share what such a kernel computes of tokens */ };
+enum { QN_BATCH_SCRATCH = 400 << 10, QN_BATCH_ROWS = 512 /* rows that share what such a kernel computes of tokens */ };
 
 /* A packed layout (packed.h) and its GEMMs. */
 typedef enum qn_packing { QN_PACKING_WORDS, QN_PACKING_BYTES } qn_packing;
