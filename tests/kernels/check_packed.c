@@ -130,11 +130,11 @@ static void check_problem(const qn_problem *p, const qn_cpu_level *only, bool ac
 static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kernel, const qn_cpu_level *level)
 {
     static const size_t rows[] = { 64, 65, 128, 130, 192 };
-    size_t tokens[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 25, 1 };
+    size_t tokens[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 25, 29, 1 };
     const size_t n_tokens = QN_LENGTH(tokens), block = type->block_weights;
     if (kernel->max_tokens < 64)
         tokens[n_tokens - 1] = kernel->max_tokens + 1;
-    else if (kernel->gemm_batch) /* more than one block of tokens, and of rows */
+    else if (kernel->gemm_batch) /* more than one block of tokens, and of rows; a last block that is not full */
         tokens[n_tokens - 1] = 70;
     for (size_t draw = 0; draw < (kernel->hilo ? 4 : 2) * n_tokens; draw++) {
         if (!qn_case_selected())
@@ -313,6 +313,7 @@ void qn_check_packed(bool bench)
             if (!bench)
                 continue;
             bench_matmul(&types[t], level, 4096, 1);
+            bench_matmul(&types[t], level, 512, 16);
             bench_matmul(&types[t], level, 512, 96);
             bench_packing(&types[t], level);
         }

@@ -35,7 +35,8 @@
  *   AVX2, AVX-VNNI    all quantised types (gemv_avx2.h)              Q1_0 Q2_0 PQ2_0 (packed_avx2.h; gemm_batch:
  *                                                                  tables_avx2.h, with AVX-VNNI Q1_0 alone)
  *   AVX-512           Q1_0 Q2_0 PQ2_0 PTQ1_0 (matmul_avx512.c), all  Q1_0 Q2_0 PQ2_0; PTQ1_0 up to 4 tokens, no hi/lo
- *                     others (gemv_wide_avx512.h)                    (packed_avx512.h)
+ *                     others (gemv_wide_avx512.h)                    (packed_avx512.h; gemm_batch of Q1_0:
+ *                                                                  tables_avx512.h)
  *   NEON, dot product all but Q5_0 Q5_1 Q5_K Q6_K (gemv_neon.h)      Q1_0, no hi/lo (packed_neon.h)
  *   i8mm              as dot product; gemm by gemm_i8mm.h            Q1_0 up to 15 tokens, no hi/lo
  *
@@ -176,7 +177,7 @@ typedef void (*qn_packed_gemm_fn)(const qn_packed_matrix *weights, size_t row, s
 typedef void (*qn_batch_gemm_fn)(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                                  size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride,
                                  void *scratch);
-enum { QN_BATCH_SCRATCH = 384 << 10, QN_BATCH_ROWS = 512 /* rows that share what such a kernel computes of tokens */ };
+enum { QN_BATCH_SCRATCH = 400 << 10, QN_BATCH_ROWS = 512 /* rows that share what such a kernel computes of tokens */ };
 
 /* A packed layout (packed.h) and its GEMMs. */
 typedef enum qn_packing { QN_PACKING_WORDS, QN_PACKING_BYTES } qn_packing;

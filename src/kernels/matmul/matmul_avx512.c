@@ -9,6 +9,7 @@ enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
 
 #include "kernels/matmul/gemv_wide_avx512.h"
 #include "kernels/matmul/packed_avx512.h"
+#include "kernels/matmul/tables_avx512.h"
 #include "kernels/matmul/tiles.h"
 
 /* Prefetch distance of the GEMV in bytes, non-temporal, into L1 only: weights are read once and would evict data from
@@ -335,7 +336,8 @@ QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *
 }
 
 #define FORMATS(X)                                                                                                     \
-    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_WORDS, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true, NULL, 0 })           \
+    X(q1_0, Q1_0, QN_ACT_1BIT, HILO,                                                                                   \
+      { QN_PACKING_WORDS, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true, tables_q1_0, TABLES_MIN_TOKENS })                   \
     X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true, NULL, 0 })          \
     X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true, NULL, 0 })       \
     X(ptq1_0, PTQ1_0, QN_ACT_TERNARY, HILO, { QN_PACKING_WORDS, QN_ACT_PLAIN, packed_ptq1_0, 4, false, NULL, 0 })      \

@@ -8,22 +8,17 @@
 #ifndef QN_KERNELS_MATMUL_TABLES_AVX2_H
 #define QN_KERNELS_MATMUL_TABLES_AVX2_H
 
-#include "kernels/matmul/matmul_simd.h"
-#include "kernels/matmul/packed.h"
+#include "kernels/matmul/tables.h"
 
 /* Tables of a group: for each half of a word of 32 bits the sums of bits 0 to 5, 6 to 10 and 11 to 15, of 64, 32 and 32
  * entries. A row of 1-bit weights has one such word. One of 2-bit weights has two, with the lower and the upper bits of
  * its codes: both are looked up in the same tables. An entry has 32 words of 16 bits: word 2i of 16 is
  * token i, word 2i + 1 is token 8 + i, so that widening even and odd words gives tokens in ascending order. */
 enum {
-    TABLE_TOKENS = 32,
-    TABLE_ROWS = QN_BATCH_ROWS,
     ENTRY_BYTES = 2 * TABLE_TOKENS,
     TABLE_BYTES = 256 * ENTRY_BYTES,
     MAX_FIELDS = 12,
-    TABLES_MIN_TOKENS = 12, /* with fewer, filling tables costs more than they save */
-    PARTIAL_LEVELS = 5 /* partial sums that wait for their counterpart in the tree of a canonical sum, and the current
-                        */
+    TABLES_MIN_TOKENS = 12 /* with fewer, filling tables costs more than they save */
 };
 
 /* The tables of a group of codes. */
@@ -41,60 +36,6 @@ struct table_scratch {
     _Alignas(64) uint16_t offsets[MAX_FIELDS * TABLE_ROWS]; /* byte offsets of entries in their tables */
 };
 _Static_assert(sizeof(struct table_scratch) <= QN_BATCH_SCRATCH, "the batch kernel's scratch does not fit");
-
-/* What a call computes: up to TABLE_ROWS rows from `row` on, by up to TABLE_TOKENS tokens. */
-struct table_job {
-    const qn_packed_matrix *weights;
-    const qn_acts *acts;
-    size_t row, n_rows, first, n_tokens;
-};
-
-/* Transposes bytes in both halves, [16 tokens][16 columns] to [16 columns][16 tokens]. */
-QN_INLINE void transpose_bytes(__m256i x[16])
-{
-    __m256i y[16];
-    QN_UNROLLED
-    for (int round = 0; round < 4; round++) {
-        QN_UNROLLED
-        for (int i = 0; i < 8; i++) {
-            y[2 * i] = _mm256_unpacklo_epi8(x[i], x[8 + i]);
-            y[2 * i + 1] = _mm256_unpackhi_epi8(x[i], x[8 + i]);
-        }
-        QN_UNROLLED
-        for (int i = 0; i < 16; i++)
-            x[i] = y[i];
-    }
-}
-
-/* Reads the codes of a group, job->acts->codes or codes_lo, as columns in the order of the bits of a word. Tokens from
- * n_tokens on are zeros. */
-QN_INLINE void read_columns(bool bits, const struct table_job *job, const int8_t *codes, size_t group, size_t n_vectors,
-                            struct table_scratch *s)
-{
-    static const int8_t zeros[QN_QUANT_GROUP];
-    const size_t token_groups = job->acts->n_super * QN_SUPER_GROUPS, at = job->first * token_groups + group;
-    for (size_t v = 0; v < n_vectors; v++) {
-        __m256i bytes[16];
-        for (size_t i = 0; i < 16; i++) {
-            const size_t t = 16 * v + i % 2 * 8 + i / 2;
-            bytes[i] = load32(t < job->n_tokens ? codes + (at + t * token_groups) * QN_QUANT_GROUP : zeros);
-        }
-        transpose_bytes(bytes);
-        for (size_t i = 0; i < 16; i++) {
-            _mm256_store_si256((__m256i *)(void *)(s->columns[bits ? i : 2 * i] + 16 * v),
-                               _mm256_cvtepi8_epi16(_mm256_castsi256_si128(bytes[i])));
-            _mm256_store_si256((__m256i *)(void *)(s->columns[bits ? 16 + i : 2 * i + 1] + 16 * v),
-                               _mm256_cvtepi8_epi16(_mm256_extracti128_si256(bytes[i], 1)));
-        }
-    }
-}
-
-static void read_act_scales(const struct table_job *job, size_t group, struct table_scratch *s)
-{
-    const size_t token_groups = job->acts->n_super * QN_SUPER_GROUPS, at = job->first * token_groups + group;
-    for (size_t t = 0; t < TABLE_TOKENS; t++)
-        s->act_scale[t] = t < job->n_tokens ? job->acts->scale[at + t * token_groups] : 0;
-}
 
 QN_INLINE __m256i *entry_at(uint8_t *table, size_t i)
 {
@@ -315,69 +256,26 @@ static void add_levels(float (*to)[TABLE_TOKENS], size_t n, size_t n_rows)
 }
 _Static_assert(PARTIAL_LEVELS == 5, "add_levels has all cases");
 
-QN_INLINE void transpose_floats(__m256 x[8])
-{
-    __m256 y[8];
-    QN_UNROLLED
-    for (int i = 0; i < 8; i += 2) {
-        y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
-        y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
-    }
-    QN_UNROLLED
-    for (int i = 0; i < 8; i += 4)
-        QN_UNROLLED
-    for (int j = 0; j < 2; j++) {
-        x[i + 2 * j] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0x44);
-        x[i + 2 * j + 1] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0xee);
-    }
-    QN_UNROLLED
-    for (int i = 0; i < 4; i++) {
-        y[i] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x20);
-        y[i + 4] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x31);
-    }
-    QN_UNROLLED
-    for (int i = 0; i < 8; i++)
-        x[i] = y[i];
-}
-
-/* Stores [n_rows][TABLE_TOKENS] sums to out[token * out_stride + row]. */
-static void store_sums(const float (*sums)[TABLE_TOKENS], size_t n_rows, size_t n_tokens, bool accumulate, float *out,
-                       size_t out_stride)
-{
-    for (size_t row = 0; row < n_rows; row += 8)
-        for (size_t t = 0; t < n_tokens; t += 8) {
-            __m256 x[8];
-            for (size_t i = 0; i < 8; i++)
-                x[i] = _mm256_load_ps(sums[row + i] + t);
-            transpose_floats(x);
-            for (size_t i = 0; i < 8 && t + i < n_tokens; i++) {
-                float *to = out + (t + i) * out_stride + row;
-                _mm256_storeu_ps(to, accumulate ? _mm256_add_ps(_mm256_loadu_ps(to), x[i]) : x[i]);
-            }
-        }
-}
-
 /* Computes a job. The partial sums of a canonical sum are computed one after the other, in the order in which its tree
- * adds them: that of their numbers with reversed bits. */
+ * adds them. */
 QN_INLINE void table_tile(bool bits, bool hilo, size_t block_groups, const struct table_job *job, size_t n_vectors,
                           struct table_scratch *s)
 {
-    static const uint8_t order[QN_LANES] = { 0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15 };
     const int16_t(*columns)[TABLE_TOKENS] = (const int16_t(*)[TABLE_TOKENS])s->columns;
     const size_t n_groups = job->weights->stored.n_cols / QN_QUANT_GROUP;
     size_t level = 0;
     for (size_t k = 0; k < QN_LANES; k++, level++) {
         float(*partial)[TABLE_TOKENS] = s->partial[level];
-        if (order[k] >= n_groups)
+        if (table_order[k] >= n_groups)
             memset(partial, 0, job->n_rows * sizeof *partial);
-        for (size_t group = order[k]; group < n_groups; group += QN_LANES) {
-            const size_t after = group + QN_LANES, then = order[(k + 1) % QN_LANES];
+        for (size_t group = table_order[k]; group < n_groups; group += QN_LANES) {
+            const size_t after = group + QN_LANES, then = table_order[(k + 1) % QN_LANES];
             read_group(bits, block_groups, job, group, after < n_groups ? after : then < n_groups ? then : 0, s);
-            read_act_scales(job, group, s);
-            read_columns(bits, job, job->acts->codes[QN_ACT_PLAIN], group, n_vectors, s);
+            read_act_scales(job, group, s->act_scale);
+            read_columns(bits, job, job->acts->codes[QN_ACT_PLAIN], group, n_vectors, s->columns);
             fill_tables(bits, columns, n_vectors, &s->tables);
             if (hilo) {
-                read_columns(bits, job, job->acts->codes_lo[QN_ACT_PLAIN], group, n_vectors, s);
+                read_columns(bits, job, job->acts->codes_lo[QN_ACT_PLAIN], group, n_vectors, s->columns);
                 fill_tables(bits, columns, n_vectors, &s->tables_lo);
             }
             if (group < QN_LANES)
@@ -385,9 +283,7 @@ QN_INLINE void table_tile(bool bits, bool hilo, size_t block_groups, const struc
             else
                 add_rows(bits, hilo, s, job->n_rows, n_vectors, false, partial);
         }
-        size_t n_pairs = 0;
-        for (size_t pairs = k; pairs & 1; pairs >>= 1)
-            n_pairs++;
+        const size_t n_pairs = waiting_levels(k);
         level -= n_pairs;
         add_levels(s->partial[level], n_pairs, job->n_rows);
     }
@@ -413,7 +309,7 @@ QN_INLINE void table_loop(bool bits, bool hilo, size_t block_groups, const qn_pa
                 table_tile(bits, hilo, block_groups, &job, 2, s);
             else
                 table_tile(bits, hilo, block_groups, &job, 1, s);
-            store_sums((const float(*)[TABLE_TOKENS])s->partial[0], job.n_rows, job.n_tokens, accumulate,
+            store_sums((const float(*)[TABLE_TOKENS])s->partial[0], job.n_rows, job.n_tokens, false, accumulate,
                        out + (first + t) * out_stride + row, out_stride);
         }
 }
