@@ -11,7 +11,8 @@
  *
  * Types with half scales have two such steps, of the first 16 values of a group and then of the last.
  *
- * and the element is the canonical sum of the sixteen partials (kernels/canon.h). For float weights, term k is one
+ * and the element is the canonical sum of the sixteen partials (kernels/canon.h). Kernels with block_scales have another
+ * arithmetic for types with a scale for each 128 weights (blocks.h). For float weights, term k is one
  * fused multiply-add into partial k mod 16. No kernel uses another order, so the bits of an element depend only on its
  * row and its token.
  *
@@ -63,6 +64,8 @@
 struct qn_act_tile;
 struct qn_act_tile_lo;
 struct qn_tile_panel;
+struct qn_act_block_tile;
+struct qn_block_panel;
 
 enum {
     QN_SUPER = 512,
@@ -82,7 +85,9 @@ enum {
  *   QN_ACT_PLAIN         ascending
  *   QN_ACT_F32           no codes: the f32 values            F32, F16, BF16
  *   QN_ACT_LUT           no codes: tables of the sums of all subsets of four values (packed.h); packed Q1_0
- *   QN_ACT_TILES         int8 codes, scales and sums of 16 tokens (tiles.h); not with factors or half scales */
+ *   QN_ACT_TILES         int8 codes, scales and sums of 16 tokens (tiles.h); not with factors or half scales
+ *   QN_ACT_BLOCKS        no codes: groups have scales that are multiples of their block's (blocks.h)
+ *   QN_ACT_BLOCK_TILES   int8 codes and block scales of 16 tokens (blocks.h) */
 typedef enum qn_act_layout {
     QN_ACT_INTERLEAVED,
     QN_ACT_1BIT,
@@ -91,7 +96,9 @@ typedef enum qn_act_layout {
     QN_ACT_PLAIN,
     QN_ACT_F32,
     QN_ACT_LUT,
-    QN_ACT_TILES
+    QN_ACT_TILES,
+    QN_ACT_BLOCKS,
+    QN_ACT_BLOCK_TILES
 } qn_act_layout;
 enum { QN_ACT_INT8_LAYOUTS = 5 };
 
@@ -118,10 +125,14 @@ typedef struct qn_acts {
     bool hilo;
     float *scale;
     int32_t *sum, *sum_upper;
+    int32_t *factor;                 /* of each group (blocks.h); NULL: its scale depends on the group alone */
+    float *block_scale;              /* with factors: [max_rows, n_super*4], scale = factor * block_scale */
+    int32_t *block_sum;              /* with factors: of each block, its groups' sums times their factors */
     float *values;                   /* [max_rows, n_cols], or NULL */
     uint8_t *lut, *lut_lo;           /* [max_rows, n_super*16][QN_GROUP_LUT_BYTES], or NULL; lut_lo: hi/lo split only */
     struct qn_act_tile *tiles;       /* [ceil(max_rows / 16)][16][n_super], or NULL */
     struct qn_act_tile_lo *tiles_lo; /* the same; hi/lo split only */
+    struct qn_act_block_tile *block_tiles; /* [ceil(max_rows / 16)][n_super*4], or NULL */
     bool only_tiles;                 /* of the caller: all matmuls that read them multiply tiles of many tokens */
     bool skip_codes, skip_tiles;     /* layouts that quantize leaves as they are: qn_acts_select */
 } qn_acts;
@@ -227,6 +238,11 @@ typedef struct qn_matmul_kernels {
                        bool accumulate, float *out, size_t out_stride, void *scratch);
     void (*put_tile)(const struct qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block);
     size_t min_tile_tokens;
+    /* Whether types with a scale for each 128 weights are multiplied by the arithmetic of blocks.h, and their GEMM on
+     * matrix units, for min_tile_tokens and more; NULL for none. */
+    bool block_scales;
+    void (*gemm_blocks)(const struct qn_block_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens,
+                        bool accumulate, float *out, size_t out_stride, void *scratch);
 } qn_matmul_kernels;
 
 void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu);

@@ -313,6 +313,40 @@ static void fill_tiles(qn_acts *acts, size_t row, size_t super, const int8_t *co
     }
 }
 
+/* Writes the digits of 64 values, of which each 32 have a factor. */
+static void fill_digits(const int8_t *codes, const int32_t factor[2], int8_t *hi, int8_t *lo)
+{
+    const v16 base = v16_set1(QN_BLOCK_BASE), inverse_base = v16_set1(1.0f / QN_BLOCK_BASE);
+    QN_UNROLLED
+    for (int i = 0; i < 4; i++) {
+        const __m512i code = _mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)(const void *)(codes + 16 * i)));
+        const v16 x = v16_mul(_mm512_cvtepi32_ps(code), v16_set1((float)factor[i / 2]));
+        const v16 digit = v16_rint(v16_mul(x, inverse_base));
+        v16i_store_i8(hi + 16 * i, v16_to_int(digit));
+        v16i_store_i8(lo + 16 * i, v16_to_int(_mm512_fnmadd_ps(digit, base, x)));
+    }
+}
+
+static void fill_block_tiles(qn_acts *acts, size_t row, size_t super, const int8_t *codes, const int8_t *codes_lo)
+{
+    enum { BLOCKS = QN_SUPER / QN_BLOCK };
+    const size_t block0 = (row * acts->n_super + super) * BLOCKS, token = row % QN_TILE;
+    qn_act_block_tile *tile = &acts->block_tiles[row / QN_TILE * qn_act_blocks(acts) + super * BLOCKS];
+    for (size_t block = 0; block < BLOCKS; block++, tile++) {
+        for (size_t half = 0; half < 2; half++) {
+            const size_t at = block * QN_BLOCK + half * QN_BLOCK_K;
+            int8_t *hi = tile->codes[half][token], *lo = tile->codes[2 + half][token];
+            if (acts->hilo) {
+                memcpy(hi, codes + at, QN_BLOCK_K);
+                memcpy(lo, codes_lo + at, QN_BLOCK_K);
+            } else {
+                fill_digits(codes + at, acts->factor + (block0 + block) * QN_BLOCK_GROUPS + 2 * half, hi, lo);
+            }
+        }
+        tile->scale[token] = acts->block_scale[block0 + block];
+    }
+}
+
 /* Unpacks for GEMM tiles with the GEMV's readers. */
 QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *blocks, qn_super_block *out)
 {
