@@ -1,32 +1,33 @@
 /* The arithmetic of kernels with block_scales (matmul.h), for types with one scale for each 128 weights: Q1_0, PQ2_0,
  * PTQ1_0, OX2_0.
  *
- * A matrix unit adds integers; each addition in float costs it three vector instructions and a store for each 16
- * results. With a scale for each 32 activations that is most of the time (tiles.h). Here the scales of the four groups
- * of a block of 128 activations are integer multiples of one, block_scale, so that the sum over a block is an integer:
+ * A matrix unit adds integers; each addition in float costs it a store of the sums, and three vector instructions for
+ * each 16 of them. With a scale for each 32 activations that is most of the time (tiles.h). Here the scales of the four
+ * groups of a block of 128 activations are integer multiples of one, so that the sum over a block is an integer:
  *
- *     block_scale = amax / (127 * 63)            amax: the largest magnitude of the block
- *     factor_g    = ceil(63 * amax_g / amax)     1 to 63, so that codes of group g reach 127 or nearly so
+ *     block_scale = amax / (127 * 63)          amax: the largest magnitude of the block, amax_g: of group g
+ *     factor_g    = 63                         if no amax_g but 0 is less than amax / QN_BLOCK_RATIO
+ *                 = ceil(63 * amax_g / amax)   else, at least 1
  *     code        = rint(x / (factor_g * block_scale))
  *     sum_b       = sum over g of factor_g * isum_g
- *     element     = element + sum_b * (weight_scale_b * block_scale_b)      one fused multiply-add, b ascending, from 0
+ *     element     = element + sum_b * (weight_scale_b * block_scale_b)    one fused multiply-add, b ascending, from 0
  *
- * The step of a group is at most 1/63 of the block's largest above what the group's own scale would be
- * (docs/accuracy.md compares both). sum_b is below 2^24 in magnitude, so that its conversion is exact. With the hi/lo
- * split factors are 1 and block_scale is amax / (127 * QN_HILO_BASE).
+ * Factors are there for blocks with a few large values: the other groups keep their precision. sum_b is below 2^24 in
+ * magnitude, so that its conversion is exact. With the hi/lo split factors are 1 and block_scale is amax / (127 *
+ * QN_HILO_BASE). Errors: docs/accuracy.md.
  *
  * One token: isum_g as for other types, then one multiply-add of 16-bit integers instead of a conversion, a
  * multiplication, a fused multiply-add and the access to one of 16 partial sums.
  *
  * Many tokens, on matrix units: factor * code is written in base 63, hi and lo digits, and the weights of the hi digits
- * are multiplied by 63 (weights are -1 to 2), so that one accumulator adds both. A block of 16 tokens by 16 rows is four
- * products over 64 values, one store and one scaling. With the hi/lo split hi and lo codes have accumulators of their
- * own.
+ * are multiplied by 63 (weights are -1 to 2), so that one accumulator adds both. Where all factors are 63 the lo digits
+ * are 0 and their products are left out.
  *
- * Cycles of one core for that block, by count: products 64; loading 8 tiles of 16 lines, two lines a cycle, 64, which
- * is at the same time; storing 16; scaling 16 times a conversion, a multiplication and a fused multiply-add, on one port
- * while tile instructions are in flight, 48. All overlap in the best case: 64 of 2 * 65536 operations' 64 cycles at the
- * int8 rate, of which half are of the lo digits. */
+ * Cycles of a core, as loading, storing and multiplying tiles do not overlap (docs/lab/2026-11-cpu.md): a product takes
+ * 16, loading a tile 8, storing one 16. Two tiles of tokens by two of rows are computed at once, so that each load
+ * serves two products. For 16 by 16 elements and a block of 128 values: two products 32, two loads 16, storing 16, in
+ * all 64, half of the int8 rate; with lo digits 112. By groups of 32 (tiles.h) it is 4 * (16 + 12 + 16) = 176. Meanwhile
+ * the sums before are scaled: 16 conversions, multiplications and fused multiply-adds, 48 cycles on one port. */
 #ifndef QN_KERNELS_MATMUL_BLOCKS_H
 #define QN_KERNELS_MATMUL_BLOCKS_H
 
@@ -39,16 +40,21 @@ enum {
     QN_BLOCK_GROUPS = QN_BLOCK / QN_QUANT_GROUP,
     QN_MAX_FACTOR = 63,
     QN_BLOCK_BASE = 63,         /* of the digits of factor * code: hi is at most 127 and lo at most 31 in magnitude */
-    QN_BLOCK_CHUNK = 2,         /* blocks of 64 rows that are unpacked at a time: 32 KB */
+    QN_BLOCK_CHUNK = 8,         /* blocks of 16 rows that are unpacked at a time: 32 KB */
     QN_BLOCK_K = 64,            /* values of a product */
     QN_BLOCK_TILES = 4          /* tiles of 16 rows, or tokens, in a block */
 };
+
+/* Groups have the same factor, QN_MAX_FACTOR, if the largest of their magnitudes differ by no more than this. */
+#define QN_BLOCK_RATIO 2.5f
 
 /* Activations of 16 tokens in a block: digits hi of values 0 to 63, of 64 to 127, then lo. With the hi/lo split the
  * codes and the lo codes. In qn_acts: [blocks of 16 tokens][blocks]. */
 typedef struct qn_act_block_tile {
     _Alignas(64) int8_t codes[QN_BLOCK_TILES][QN_TILE][QN_BLOCK_K];
     float scale[QN_TILE];
+    uint8_t has_lo[QN_TILE]; /* 0: the lo digits of the token are 0 */
+    uint8_t padding[48];
 } qn_act_block_tile;
 
 /* qn_act_blocks - returns the number of blocks of a row of activations. */
@@ -74,14 +80,16 @@ typedef struct qn_group_scale {
  * block. amax: finite; hilo: factors are 1, and the block's scale is the step. */
 static inline float qn_block_scales(const float amax[QN_BLOCK_GROUPS], bool hilo, qn_group_scale out[QN_BLOCK_GROUPS])
 {
-    float most = 0;
-    for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
+    float most = 0, least = INFINITY;
+    for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
         most = amax[g] > most ? amax[g] : most;
-    const bool zero = most < QN_MIN_GROUP_ABSMAX;
+        least = amax[g] > 0 && amax[g] < least ? amax[g] : least;
+    }
+    const bool zero = most < QN_MIN_GROUP_ABSMAX, equal = most <= QN_BLOCK_RATIO * least;
     const float scale = zero ? 0 : hilo ? most * (1.0f / 127) : most * (1.0f / (127 * QN_MAX_FACTOR)),
                 up = zero ? 0 : QN_MAX_FACTOR / most;
     for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
-        const float factor = hilo ? 1 : ceilf(amax[g] * up);
+        const float factor = hilo ? 1 : equal ? QN_MAX_FACTOR : ceilf(amax[g] * up);
         out[g].factor = factor < 1 ? 1 : factor > QN_MAX_FACTOR ? QN_MAX_FACTOR : (int32_t)factor;
         out[g].step = scale * (float)out[g].factor;
         out[g].inverse = zero ? 0 : hilo ? 127.0f / most : 1.0f / out[g].step;
@@ -89,11 +97,22 @@ static inline float qn_block_scales(const float amax[QN_BLOCK_GROUPS], bool hilo
     return scale;
 }
 
+/* qn_block_has_lo - returns whether a block with these factors has lo digits: with one factor for all groups, it is the
+ * base. */
+static inline bool qn_block_has_lo(const int32_t factor[QN_BLOCK_GROUPS])
+{
+    for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
+        if (factor[g] != QN_BLOCK_BASE)
+            return true;
+    return false;
+}
+
 /* Up to 64 rows of weights for the GEMM. */
 typedef struct qn_block_panel {
     const qn_type_info *type;
     size_t n_rows, n_blocks;
     const uint8_t *packed; /* a panel of QN_PACKING_WORDS (packed.h); NULL: stored */
+    size_t packed_row;     /* the first of the rows in the packed panel, a multiple of 16 */
     const uint8_t *stored; /* its first row */
     size_t row_bytes;
 } qn_block_panel;

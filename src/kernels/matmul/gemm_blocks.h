@@ -10,78 +10,25 @@
 
 #include "kernels/matmul/blocks.h"
 
+/* Tiles of tokens, and of rows, that are computed at once. */
+enum { AT_ONCE = 2, SUMS = AT_ONCE * AT_ONCE * TILE_FLOATS };
+
 /* The scratch of a GEMM. The first two lie next to each other, so that they share no sets of L1. */
 struct block_memory {
-    int32_t *sums; /* [even and odd steps][2: lo codes][TILE_FLOATS], each tile [token][row] */
-    qn_block_weights *weights;
-    float *elements; /* [tiles of tokens][tiles of rows][TILE_FLOATS]: their sums over the blocks before */
+    int32_t *sums; /* [even and odd blocks][tiles of tokens][tiles of rows][TILE_FLOATS], each tile [token][row] */
+    qn_block_weights *weights; /* [tiles of rows][blocks] */
+    float *elements;           /* [tiles of tokens][tiles of rows][TILE_FLOATS]: their sums over the blocks before */
 };
 
 static struct block_memory block_memory_of(void *scratch)
 {
     struct block_memory m = { .sums = scratch };
-    m.weights = (qn_block_weights *)(void *)(m.sums + 4 * TILE_FLOATS);
-    m.elements = (float *)(void *)(m.weights + QN_TILE_PANEL_TILES * QN_BLOCK_CHUNK);
+    m.weights = (qn_block_weights *)(void *)(m.sums + 2 * SUMS);
+    m.elements = (float *)(void *)(m.weights + QN_BLOCK_CHUNK);
     return m;
 }
 
-/* Unpacks blocks [first, first + n) of a panel. */
-QN_INLINE void expand_blocks(const qn_block_panel *panel, size_t first, size_t n, tile_state *state,
-                             const struct block_memory *m)
-{
-    (void)state;
-    for (size_t tile = 0; tile * QN_TILE < panel->n_rows; tile++)
-        for (size_t i = 0; i < n; i++) {
-            qn_block_weights *out = &m->weights[tile * QN_BLOCK_CHUNK + i];
-            BLOCK_KEEP_AWAKE(state, m->sums);
-            if (panel->packed)
-                expand_packed_block(panel, tile, first + i, out);
-            else
-                qn_block_expand_stored(panel, tile * QN_TILE, first + i, out);
-        }
-}
-
-/* Begins the products of a block. c and c_lo: tiles of sums; hilo is a constant at the calls. */
-#define MULTIPLY_BLOCK(state, c, c_lo, w, acts, hilo)                                                                  \
-    do {                                                                                                               \
-        const void *hi_weights = (hilo) ? (w)->codes : (w)->times_base;                                                \
-        const char *hi = hi_weights, *lo = (const char *)(w)->codes;                                                   \
-        TILE_ZERO(state, c);                                                                                           \
-        if (hilo)                                                                                                      \
-            TILE_ZERO(state, c_lo);                                                                                    \
-        BLOCK_LOAD(state, 4, (acts)->codes[0]);                                                                        \
-        BLOCK_LOAD(state, 6, hi);                                                                                      \
-        BLOCK_MULTIPLY(state, c, 4, 6);                                                                                \
-        BLOCK_LOAD(state, 5, (acts)->codes[1]);                                                                        \
-        BLOCK_LOAD(state, 7, hi + QN_TILE * QN_BLOCK_K);                                                               \
-        BLOCK_MULTIPLY(state, c, 5, 7);                                                                                \
-        BLOCK_LOAD(state, 4, (acts)->codes[2]);                                                                        \
-        BLOCK_LOAD(state, 5, (acts)->codes[3]);                                                                        \
-        if (!(hilo)) {                                                                                                 \
-            BLOCK_LOAD(state, 6, lo);                                                                                  \
-            BLOCK_MULTIPLY(state, c, 4, 6);                                                                            \
-            BLOCK_LOAD(state, 7, lo + QN_TILE * QN_BLOCK_K);                                                           \
-            BLOCK_MULTIPLY(state, c, 5, 7);                                                                            \
-        } else {                                                                                                       \
-            BLOCK_MULTIPLY(state, c_lo, 4, 6);                                                                         \
-            BLOCK_MULTIPLY(state, c_lo, 5, 7);                                                                         \
-        }                                                                                                              \
-    } while (0)
-
-/* Scales the sums of a block and adds them to the elements. hilo is a constant at the calls. */
-QN_INLINE void scale_block(v16 *acc, const int32_t *sums, const qn_block_weights *w, const qn_act_block_tile *acts,
-                           bool hilo)
-{
-    const v16 scale = v16_load(w->scale);
-    QN_UNROLLED
-    for (int t = 0; t < QN_TILE; t++) {
-        v16 x = v16_of_int32(sums + t * QN_TILE);
-        if (hilo)
-            x = v16_fma(x, v16_set1(QN_HILO_BASE), v16_of_int32(sums + TILE_FLOATS + t * QN_TILE));
-        acc[t] = v16_fma(x, v16_mul(scale, v16_set1(acts->scale[t])), acc[t]);
-    }
-}
-
+/* The operands of a GEMM. */
 struct block_gemm {
     const qn_block_panel *panel;
     const qn_acts *acts;
@@ -89,86 +36,214 @@ struct block_gemm {
     bool accumulate;
     float *out;
     size_t out_stride;
+    size_t row_tiles, chunk; /* tiles of rows, an even number; blocks that are unpacked at a time */
 };
 
-/* Stores a tile of results. */
-static void store_block_results(const struct block_gemm *g, const v16 *acc, size_t row, size_t token)
-{
-    const size_t n_rows = g->panel->n_rows - row < QN_TILE ? g->panel->n_rows - row : QN_TILE;
-    for (size_t t = 0; t < QN_TILE && token + t < g->n_tokens; t++) {
-        float *to = g->out + (g->first + token + t) * g->out_stride + row;
-        if (n_rows == QN_TILE) {
-            v16_store(to, g->accumulate ? v16_add(v16_load(to), acc[t]) : acc[t]);
-            continue;
-        }
-        _Alignas(64) float from[QN_TILE];
-        v16_store(from, acc[t]);
-        for (size_t r = 0; r < n_rows; r++)
-            to[r] = g->accumulate ? to[r] + from[r] : from[r];
-    }
-}
+/* Two tiles of tokens by two of rows: the activations and weights of the chunk's first block. With one tile of tokens
+ * left, both are that one. */
+struct block_place {
+    const qn_act_block_tile *acts[AT_ONCE];
+    const qn_block_weights *weights[AT_ONCE];
+    float *elements[AT_ONCE]; /* of each tile of tokens: AT_ONCE tiles of rows */
+    size_t token_tiles;       /* 1 or 2 */
+};
 
-/* Adds the n unpacked blocks from `first` on to a tile of elements. A step begins the products of a block, stores the
- * sums of the block before and scales those of the block before that. hilo is a constant at the calls. */
-QN_INLINE void add_blocks(const struct block_gemm *g, tile_state *state, const struct block_memory *m, size_t row_tile,
-                          size_t token_tile, size_t first, size_t n, bool hilo)
+/* Unpacks blocks [first, first + n) of a panel. */
+QN_INLINE void expand_blocks(const struct block_gemm *g, size_t first, size_t n, tile_state *state,
+                             const struct block_memory *m)
 {
     (void)state;
-    const qn_block_weights *w = m->weights + row_tile * QN_BLOCK_CHUNK;
-    const qn_act_block_tile *acts =
-        g->acts->block_tiles + (g->first / QN_TILE + token_tile) * qn_act_blocks(g->acts) + first;
-    float *elements = m->elements + (token_tile * QN_TILE_PANEL_TILES + row_tile) * TILE_FLOATS;
-    v16 acc[QN_TILE];
-    QN_UNROLLED
-    for (int t = 0; t < QN_TILE; t++)
-        acc[t] = first ? v16_load(elements + t * QN_TILE) : v16_set1(0);
-    for (size_t step = 0; step < n + 2; step += 2) {
-        if (step < n)
-            MULTIPLY_BLOCK(state, 0, 1, &w[step], &acts[step], hilo);
-        if (step >= 1 && step <= n) {
-            TILE_STORE(state, 2, m->sums + 2 * TILE_FLOATS);
-            if (hilo)
-                TILE_STORE(state, 3, m->sums + 3 * TILE_FLOATS);
+    for (size_t tile = 0; tile < g->row_tiles; tile++)
+        for (size_t i = 0; i < n; i++) {
+            qn_block_weights *out = &m->weights[tile * g->chunk + i];
+            BLOCK_KEEP_AWAKE(state, m->sums);
+            if (g->panel->packed)
+                expand_packed_block(g->panel, tile, first + i, out);
+            else
+                qn_block_expand_stored(g->panel, tile * QN_TILE, first + i, out);
         }
-        if (step >= 2)
-            scale_block(acc, m->sums, &w[step - 2], &acts[step - 2], hilo);
-        if (step + 1 < n)
-            MULTIPLY_BLOCK(state, 2, 3, &w[step + 1], &acts[step + 1], hilo);
-        if (step < n) {
-            TILE_STORE(state, 0, m->sums);
-            if (hilo)
-                TILE_STORE(state, 1, m->sums + TILE_FLOATS);
-        }
-        if (step >= 1 && step < n + 1)
-            scale_block(acc, m->sums + 2 * TILE_FLOATS, &w[step - 1], &acts[step - 1], hilo);
-    }
-    if (first + n == g->panel->n_blocks) {
-        store_block_results(g, acc, row_tile * QN_TILE, token_tile * QN_TILE);
-        return;
-    }
-    QN_UNROLLED
-    for (int t = 0; t < QN_TILE; t++)
-        v16_store(elements + t * QN_TILE, acc[t]);
 }
 
-#define BLOCK_VARIANT(name, hilo)                                                                                      \
+/* Multiplies 64 values of two tiles of tokens by two of rows. */
+#define MULTIPLY_64(state, tokens_0, tokens_1, rows_0, rows_1)                                                         \
+    do {                                                                                                               \
+        BLOCK_LOAD(state, 4, tokens_0);                                                                                \
+        BLOCK_LOAD(state, 6, rows_0);                                                                                  \
+        BLOCK_MULTIPLY(state, 0, 4, 6);                                                                                \
+        BLOCK_LOAD(state, 7, rows_1);                                                                                  \
+        BLOCK_MULTIPLY(state, 1, 4, 7);                                                                                \
+        BLOCK_LOAD(state, 5, tokens_1);                                                                                \
+        BLOCK_MULTIPLY(state, 2, 5, 6);                                                                                \
+        BLOCK_MULTIPLY(state, 3, 5, 7);                                                                                \
+    } while (0)
+
+/* Adds the products of the digits hi (digit = 0) or lo (1) of a block. times_base: of weights times QN_BLOCK_BASE. */
+QN_INLINE void multiply_digit(tile_state *state, const struct block_place *at, size_t block, int digit, bool times_base)
+{
+    const qn_act_block_tile *a0 = at->acts[0] + block, *a1 = at->acts[1] + block;
+    const qn_block_weights *w0 = at->weights[0] + block, *w1 = at->weights[1] + block;
+    enum { QUADS = QN_BLOCK_K / 4 };
+    (void)state;
+    QN_UNROLLED
+    for (int half = 0; half < 2; half++)
+        MULTIPLY_64(state, a0->codes[2 * digit + half], a1->codes[2 * digit + half],
+                    times_base ? w0->times_base[half * QUADS] : w0->codes[half * QUADS],
+                    times_base ? w1->times_base[half * QUADS] : w1->codes[half * QUADS]);
+}
+
+QN_INLINE void zero_sums(tile_state *state)
+{
+    (void)state;
+    TILE_ZERO(state, 0);
+    TILE_ZERO(state, 1);
+    TILE_ZERO(state, 2);
+    TILE_ZERO(state, 3);
+}
+
+QN_INLINE void store_tile_sums(tile_state *state, int32_t *sums)
+{
+    (void)state;
+    TILE_STORE(state, 0, sums);
+    TILE_STORE(state, 1, sums + TILE_FLOATS);
+    TILE_STORE(state, 2, sums + 2 * TILE_FLOATS);
+    TILE_STORE(state, 3, sums + 3 * TILE_FLOATS);
+}
+
+/* Returns whether a token of the tile has lo digits. */
+QN_INLINE bool has_lo_digits(const qn_act_block_tile *tile)
+{
+    uint64_t flags[2];
+    memcpy(flags, tile->has_lo, sizeof flags);
+    return (flags[0] | flags[1]) != 0;
+}
+
+/* Scales the sums of a block and adds them to the elements; `begins`: the elements are 0. sums_lo: of the lo codes, with
+ * the hi/lo split; a constant at the calls, as begins. */
+QN_INLINE void scale_tile(float *elements, const int32_t *sums, const int32_t *sums_lo, const qn_block_weights *w,
+                          const qn_act_block_tile *acts, bool begins)
+{
+    const v16 scale = v16_load(w->scale);
+    QN_UNROLLED
+    for (int t = 0; t < QN_TILE; t++) {
+        v16 x = v16_of_int32(sums + t * QN_TILE);
+        if (sums_lo)
+            x = v16_fma(x, v16_set1(QN_HILO_BASE), v16_of_int32(sums_lo + t * QN_TILE));
+        const v16 before = begins ? v16_set1(0) : v16_load(elements + t * QN_TILE);
+        v16_store(elements + t * QN_TILE, v16_fma(x, v16_mul(scale, v16_set1(acts->scale[t])), before));
+    }
+}
+
+QN_INLINE void scale_tiles(const struct block_place *at, const int32_t *sums, const int32_t *sums_lo, size_t block,
+                           bool begins)
+{
+    for (size_t t = 0; t < at->token_tiles; t++)
+        for (size_t r = 0; r < AT_ONCE; r++) {
+            const size_t from = (t * AT_ONCE + r) * TILE_FLOATS;
+            float *elements = at->elements[t] + r * TILE_FLOATS;
+            if (begins)
+                scale_tile(elements, sums + from, sums_lo ? sums_lo + from : NULL, at->weights[r] + block,
+                           at->acts[t] + block, true);
+            else
+                scale_tile(elements, sums + from, sums_lo ? sums_lo + from : NULL, at->weights[r] + block,
+                           at->acts[t] + block, false);
+        }
+}
+
+/* Adds the n unpacked blocks from `first` on: the products of a block, then, while they are computed, the scaling of the
+ * sums of the block before. */
+QN_INLINE void add_blocks(tile_state *state, const struct block_memory *m, const struct block_place *at, size_t first,
+                          size_t n)
+{
+    for (size_t block = 0; block < n; block++) {
+        zero_sums(state);
+        multiply_digit(state, at, block, 0, true);
+        if (has_lo_digits(at->acts[0] + block) || has_lo_digits(at->acts[1] + block))
+            multiply_digit(state, at, block, 1, false);
+        if (block)
+            scale_tiles(at, m->sums + (block - 1) % 2 * SUMS, NULL, block - 1, first + block == 1);
+        store_tile_sums(state, m->sums + block % 2 * SUMS);
+    }
+    scale_tiles(at, m->sums + (n - 1) % 2 * SUMS, NULL, n - 1, first + n == 1);
+}
+
+/* The same with the hi/lo split. */
+QN_INLINE void add_blocks_hilo(tile_state *state, const struct block_memory *m, const struct block_place *at,
+                               size_t first, size_t n)
+{
+    for (size_t block = 0; block < n; block++) {
+        for (int digit = 0; digit < 2; digit++) {
+            zero_sums(state);
+            multiply_digit(state, at, block, digit, false);
+            store_tile_sums(state, m->sums + digit * SUMS);
+        }
+        scale_tiles(at, m->sums, m->sums + SUMS, block, first + block == 0);
+    }
+}
+
+/* Stores the elements of a tile of tokens and all rows as results. */
+static void store_block_results(const struct block_gemm *g, const float *elements, size_t token)
+{
+    for (size_t tile = 0; tile * QN_TILE < g->panel->n_rows; tile++) {
+        const size_t row = tile * QN_TILE, left = g->panel->n_rows - row;
+        for (size_t t = 0; t < QN_TILE && token + t < g->n_tokens; t++) {
+            float *to = g->out + (g->first + token + t) * g->out_stride + row;
+            const float *from = elements + tile * TILE_FLOATS + t * QN_TILE;
+            if (left >= QN_TILE) {
+                v16_store(to, g->accumulate ? v16_add(v16_load(to), v16_load(from)) : v16_load(from));
+                continue;
+            }
+            for (size_t r = 0; r < left; r++)
+                to[r] = g->accumulate ? to[r] + from[r] : from[r];
+        }
+    }
+}
+
+/* The place of tiles `token` and token + 1 of tokens, and row_tile and row_tile + 1 of rows. */
+QN_INLINE struct block_place place_of(const struct block_gemm *g, const struct block_memory *m, size_t token,
+                                      size_t row_tile, size_t first)
+{
+    const size_t left = (g->n_tokens + QN_TILE - 1) / QN_TILE - token, n = left < AT_ONCE ? left : AT_ONCE;
+    struct block_place at = { .token_tiles = n };
+    for (size_t i = 0; i < AT_ONCE; i++) {
+        const size_t tile = token + (i < n ? i : 0);
+        at.acts[i] = g->acts->block_tiles + (g->first / QN_TILE + tile) * qn_act_blocks(g->acts) + first;
+        at.weights[i] = m->weights + (row_tile + i) * g->chunk;
+        at.elements[i] = m->elements + (tile * QN_TILE_PANEL_TILES + row_tile) * TILE_FLOATS;
+    }
+    return at;
+}
+
+#define BLOCK_VARIANT(name, add)                                                                                       \
     static void name(const struct block_gemm *g, tile_state *state, const struct block_memory *m)                      \
     {                                                                                                                  \
         for (size_t first = 0, n; first < g->panel->n_blocks; first += n) {                                            \
-            n = g->panel->n_blocks - first < QN_BLOCK_CHUNK ? g->panel->n_blocks - first : QN_BLOCK_CHUNK;             \
-            expand_blocks(g->panel, first, n, state, m);                                                               \
-            for (size_t token = 0; token * QN_TILE < g->n_tokens; token++)                                             \
-                for (size_t row = 0; row * QN_TILE < g->panel->n_rows; row++)                                          \
-                    add_blocks(g, state, m, row, token, first, n, hilo);                                               \
+            n = g->panel->n_blocks - first < g->chunk ? g->panel->n_blocks - first : g->chunk;                         \
+            expand_blocks(g, first, n, state, m);                                                                      \
+            for (size_t token = 0; token * QN_TILE < g->n_tokens; token += AT_ONCE)                                    \
+                for (size_t row = 0; row < g->row_tiles; row += AT_ONCE) {                                             \
+                    const struct block_place at = place_of(g, m, token, row, first);                                   \
+                    add(state, m, &at, first, n);                                                                      \
+                }                                                                                                      \
         }                                                                                                              \
+        for (size_t token = 0; token * QN_TILE < g->n_tokens; token++)                                                 \
+            store_block_results(g, m->elements + token * QN_TILE_PANEL_TILES * TILE_FLOATS, token * QN_TILE);          \
     }
-BLOCK_VARIANT(gemm_blocks_plain, false)
-BLOCK_VARIANT(gemm_blocks_hilo, true)
+BLOCK_VARIANT(gemm_blocks_plain, add_blocks)
+BLOCK_VARIANT(gemm_blocks_hilo, add_blocks_hilo)
 
 static void gemm_blocks(const qn_block_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens,
                         bool accumulate, float *out, size_t out_stride, void *scratch)
 {
-    const struct block_gemm g = { panel, acts, first, n_tokens, accumulate, out, out_stride };
+    const size_t row_tiles = (panel->n_rows + AT_ONCE * QN_TILE - 1) / (AT_ONCE * QN_TILE) * AT_ONCE;
+    const struct block_gemm g = { .panel = panel,
+                                  .acts = acts,
+                                  .first = first,
+                                  .n_tokens = n_tokens,
+                                  .accumulate = accumulate,
+                                  .out = out,
+                                  .out_stride = out_stride,
+                                  .row_tiles = row_tiles,
+                                  .chunk = QN_BLOCK_CHUNK / row_tiles };
     const struct block_memory m = block_memory_of(scratch);
     tile_state state;
     block_tiles_begin(&state);

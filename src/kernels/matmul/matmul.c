@@ -338,36 +338,46 @@ bool qn_matmul_uses_tiles(const qn_matmul_kernels *kernels, const qn_packed_matr
     return acts->tiles && kernels->gemm_tiles && qn_tiles_multiply_type(weights->stored.type);
 }
 
-/* qn_matmul_tiles of types with blocks. */
+/* The number of rows from `row` on that are in its panel and before row_end. */
+static size_t rows_of_panel(size_t row, size_t row_end)
+{
+    const size_t end = row / QN_TILE_PANEL_ROWS * QN_TILE_PANEL_ROWS + QN_TILE_PANEL_ROWS;
+    return (row_end < end ? row_end : end) - row;
+}
+
+/* multiply_tiles of types with blocks. */
 static void multiply_blocks(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
-                            size_t token_begin, size_t token_end, size_t row_begin, size_t row_end, bool accumulate,
-                            float *out, size_t out_stride, void *scratch)
+                            size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
+                            size_t out_stride, void *scratch)
 {
     const qn_matrix *stored = &weights->stored;
     const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
     for (size_t row = row_begin, n_rows; row < row_end; row += n_rows) {
-        n_rows = row_end - row < QN_TILE_PANEL_ROWS ? row_end - row : QN_TILE_PANEL_ROWS;
+        const size_t in_panel = row % QN_PANEL_ROWS;
+        n_rows = rows_of_panel(row, row_end);
         const qn_block_panel panel = { .type = stored->type,
                                        .n_rows = n_rows,
                                        .n_blocks = stored->n_cols / QN_BLOCK,
-                                       .packed = row < n_packed ? weights->packed + row * stored->row_bytes : NULL,
+                                       .packed =
+                                           row < n_packed ? weights->packed + (row - in_panel) * stored->row_bytes : NULL,
+                                       .packed_row = in_panel,
                                        .stored = stored->data + row * stored->row_bytes,
                                        .row_bytes = stored->row_bytes };
-        for (size_t first = token_begin, n; first < token_end; first += n) {
-            n = token_end - first < QN_TILE_MAX_TOKENS ? token_end - first : QN_TILE_MAX_TOKENS;
+        for (size_t first = 0, n; first < n_tokens; first += n) {
+            n = n_tokens - first < QN_TILE_MAX_TOKENS ? n_tokens - first : QN_TILE_MAX_TOKENS;
             kernels->gemm_blocks(&panel, acts, first, n, accumulate, out + row, out_stride, scratch);
         }
     }
 }
 
-void qn_matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
-                     size_t token_begin, size_t token_end, size_t row_begin, size_t row_end, bool accumulate,
-                     float *out, size_t out_stride, void *scratch)
+/* Multiplies on matrix units. */
+static void multiply_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                           size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
+                           size_t out_stride, void *scratch)
 {
     const qn_matrix *stored = &weights->stored;
     if (acts->factor && qn_type_has_blocks(stored->type)) {
-        multiply_blocks(kernels, weights, acts, token_begin, token_end, row_begin, row_end, accumulate, out, out_stride,
-                        scratch);
+        multiply_blocks(kernels, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
         return;
     }
     const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
@@ -378,22 +388,17 @@ void qn_matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *w
     void *gemm_scratch = memory + qn_tile_panel_bytes(n_super);
     for (size_t row = row_begin, n_rows; row < row_end; row += n_rows) {
         qn_tile_panel panel;
-        n_rows = row_end - row < QN_TILE_PANEL_ROWS ? row_end - row : QN_TILE_PANEL_ROWS;
-        if (row < n_packed && stored->type->type == QN_TYPE_Q1_0 && kind->packing == QN_PACKING_WORDS) {
-            panel = (qn_tile_panel){ .n_rows = n_rows,
-                                     .n_super = n_super,
-                                     .n_groups = stored->n_cols / QN_QUANT_GROUP,
-                                     .words = weights->packed + row * stored->row_bytes };
-        } else if (row < n_packed) {
+        n_rows = rows_of_panel(row, row_end);
+        if (row < n_packed) {
             qn_matrix unpacked = *stored;
             unpacked.data = rows;
             qn_matmul_unpack(weights, kind->packing, row / QN_PANEL_ROWS, rows);
-            fill_tile_panel(kernels, &unpacked, 0, n_rows, memory, &panel);
+            fill_tile_panel(kernels, &unpacked, row % QN_PANEL_ROWS, n_rows, memory, &panel);
         } else {
             fill_tile_panel(kernels, stored, row, n_rows, memory, &panel);
         }
-        for (size_t first = token_begin, n; first < token_end; first += n) {
-            n = token_end - first < QN_TILE_MAX_TOKENS ? token_end - first : QN_TILE_MAX_TOKENS;
+        for (size_t first = 0, n; first < n_tokens; first += n) {
+            n = n_tokens - first < QN_TILE_MAX_TOKENS ? n_tokens - first : QN_TILE_MAX_TOKENS;
             kernels->gemm_tiles(&panel, acts, first, n, accumulate, out + row, out_stride, gemm_scratch);
         }
     }
@@ -407,7 +412,7 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *we
         return;
     const qn_matrix *stored = &weights->stored;
     if (qn_matmul_uses_tiles(kernels, weights, acts, n_tokens)) {
-        qn_matmul_tiles(kernels, weights, acts, 0, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
+        multiply_tiles(kernels, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
         return;
     }
     const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;

@@ -259,7 +259,8 @@ size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);
 
 /* qn_matmul_rows - computes rows [row_begin, row_end) of the matmul for tokens [0, n_tokens) of acts.
  *
- *   row_begin, row_end   for a packed matrix multiples of QN_PANEL_ROWS; row_end may also be n_rows
+ *   row_begin, row_end   for a packed matrix multiples of QN_PANEL_ROWS, or where qn_matmul_uses_tiles of
+ *                        QN_PANEL_ROWS / 2; row_end may also be n_rows
  *   acts                 hold the layouts of qn_matmul_act_layouts
  *   out                  out[token*out_stride + row] is overwritten, or added to with `accumulate`
  *   scratch              qn_matmul_scratch bytes, one per thread
@@ -277,12 +278,6 @@ size_t qn_matmul_panels_together(const qn_matmul_kernels *kernels, const qn_pack
 /* qn_matmul_uses_tiles - returns whether qn_matmul_rows multiplies n_tokens tokens on matrix units. */
 bool qn_matmul_uses_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
                           size_t n_tokens);
-
-/* qn_matmul_tiles - does a part of such a matmul: qn_matmul_rows of tokens [token_begin, token_end), where token_begin
- * is a multiple of QN_TILE. */
-void qn_matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
-                     size_t token_begin, size_t token_end, size_t row_begin, size_t row_end, bool accumulate,
-                     float *out, size_t out_stride, void *scratch);
 
 /* Filled in by the instruction-set files. */
 void qn_matmul_init_avx2(qn_matmul_kernels *kernels);

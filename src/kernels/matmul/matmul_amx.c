@@ -231,12 +231,12 @@ QN_INLINE void expand_block_ternary(const uint8_t *words, qn_block_weights *out)
     }
 }
 
-/* Unpacks a block of rows [16 * tile, 16 * tile + 16) of a packed panel. */
+/* Unpacks a block of rows [16 * tile, 16 * tile + 16) of a panel that is packed. */
 static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t block, qn_block_weights *out)
 {
-    const uint8_t *words = panel->packed + block * panel->type->block_bytes * QN_PANEL_ROWS + 4 * tile * QN_TILE;
-    const size_t n_words = (panel->type->block_bytes - panel->type->codes_at) / 4;
-    const uint8_t *after = panel->packed + block * panel->type->block_bytes * QN_PANEL_ROWS + 4 * n_words * QN_PANEL_ROWS;
+    const size_t row = panel->packed_row + tile * QN_TILE, n_words = (panel->type->block_bytes - panel->type->codes_at) / 4;
+    const uint8_t *from = panel->packed + block * panel->type->block_bytes * QN_PANEL_ROWS, *words = from + 4 * row,
+                  *scales = from + 4 * n_words * QN_PANEL_ROWS + 2 * row;
     switch (panel->type->type) {
     case QN_TYPE_Q1_0: expand_block_1bit(words, out); break;
     case QN_TYPE_PQ2_0: expand_block_2bit(words, out); break;
@@ -246,7 +246,7 @@ static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t
         _mm512_store_ps(out->scale, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(last, 16))));
         return;
     }
-    _mm512_store_ps(out->scale, v16_load_f16((const uint16_t *)(const void *)(after + 2 * tile * QN_TILE)));
+    _mm512_store_ps(out->scale, v16_load_f16((const uint16_t *)(const void *)scales));
 }
 
 #include "kernels/matmul/gemm_blocks.h"

@@ -333,17 +333,20 @@ static void fill_block_tiles(qn_acts *acts, size_t row, size_t super, const int8
     const size_t block0 = (row * acts->n_super + super) * BLOCKS, token = row % QN_TILE;
     qn_act_block_tile *tile = &acts->block_tiles[row / QN_TILE * qn_act_blocks(acts) + super * BLOCKS];
     for (size_t block = 0; block < BLOCKS; block++, tile++) {
+        const int32_t *factor = acts->factor + (block0 + block) * QN_BLOCK_GROUPS;
+        const bool has_lo = qn_block_has_lo(factor);
         for (size_t half = 0; half < 2; half++) {
             const size_t at = block * QN_BLOCK + half * QN_BLOCK_K;
             int8_t *hi = tile->codes[half][token], *lo = tile->codes[2 + half][token];
-            if (acts->hilo) {
-                memcpy(hi, codes + at, QN_BLOCK_K);
-                memcpy(lo, codes_lo + at, QN_BLOCK_K);
+            if (acts->hilo || !has_lo) {
+                _mm512_store_si512(hi, load(codes + at));
+                _mm512_store_si512(lo, acts->hilo ? load(codes_lo + at) : _mm512_setzero_si512());
             } else {
-                fill_digits(codes + at, acts->factor + (block0 + block) * QN_BLOCK_GROUPS + 2 * half, hi, lo);
+                fill_digits(codes + at, factor + 2 * half, hi, lo);
             }
         }
         tile->scale[token] = acts->block_scale[block0 + block];
+        tile->has_lo[token] = has_lo;
     }
 }
 

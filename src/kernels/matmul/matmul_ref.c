@@ -78,8 +78,11 @@ static void finish_block(qn_acts *acts, size_t row, size_t block, float scale)
     acts->block_sum[at] = 0;
     for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
         acts->block_sum[at] += acts->factor[group0 + g] * acts->sum[group0 + g];
-    if (acts->block_tiles)
-        acts->block_tiles[row / QN_TILE * qn_act_blocks(acts) + block].scale[row % QN_TILE] = acts->block_scale[at];
+    if (!acts->block_tiles)
+        return;
+    qn_act_block_tile *tile = &acts->block_tiles[row / QN_TILE * qn_act_blocks(acts) + block];
+    tile->scale[row % QN_TILE] = acts->block_scale[at];
+    tile->has_lo[row % QN_TILE] = qn_block_has_lo(acts->factor + group0);
 }
 
 static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *values, size_t n)

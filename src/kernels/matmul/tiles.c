@@ -38,7 +38,7 @@ void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t
 
 void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t block, qn_block_weights *out)
 {
-    const size_t left = panel->n_rows - row, n_rows = left < QN_TILE ? left : QN_TILE;
+    const size_t left = row < panel->n_rows ? panel->n_rows - row : 0, n_rows = left < QN_TILE ? left : QN_TILE;
     memset(out, 0, sizeof *out);
     for (size_t r = 0; r < n_rows; r++)
         qn_block_expand_row(panel->type,
@@ -47,9 +47,9 @@ void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t bloc
 
 size_t qn_block_gemm_scratch(void)
 {
-    const size_t sums = 4 * QN_TILE * QN_TILE * sizeof(int32_t),
+    const size_t sums = 8 * QN_TILE * QN_TILE * sizeof(int32_t),
                  elements = QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS * sizeof(float);
-    return sums + elements + QN_TILE_PANEL_TILES * QN_BLOCK_CHUNK * sizeof(qn_block_weights);
+    return sums + elements + QN_BLOCK_CHUNK * sizeof(qn_block_weights);
 }
 
 size_t qn_tile_panel_bytes(size_t n_super)

@@ -155,7 +155,7 @@ static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t
     const size_t n_words = (type->block_bytes - type->codes_at) / 4;
     const uint8_t *words = panel->packed + block * type->block_bytes * QN_PANEL_ROWS;
     for (size_t r = 0; r < QN_TILE; r++) {
-        const size_t row = tile * QN_TILE + r;
+        const size_t row = panel->packed_row + tile * QN_TILE + r;
         uint8_t stored[QN_MAX_SUPER_BYTES];
         for (size_t word = 0; word < n_words; word++)
             memcpy(stored + type->codes_at + 4 * word, words + 4 * (word * QN_PANEL_ROWS + row), 4);
