@@ -119,8 +119,13 @@ static qn_acts run(const qn_problem *p, const qn_matmul_kernels *kernels, bool p
     qn_acts acts;
     qn_acts_keep(&acts, p->n_tokens, p->weights.n_cols,
                  qn_matmul_act_layouts(kernels, &weights) | 1u << qn_act_layout_of(p->type), p->acts.hilo);
-    if (acts.block_tiles)
-        memset(acts.block_tiles, 0x7f, (p->n_tokens + 15) / 16 * qn_act_blocks(&acts) * sizeof *acts.block_tiles);
+    if (acts.block_tiles) { /* what was there before, which has lo digits, must not matter */
+        const size_t n = p->n_tokens * p->weights.n_cols;
+        float *before = qn_floats_of(n, 1);
+        for (size_t i = 0; i < n; i++)
+            before[i] *= i / 32 % 3 ? 1e-2f : 1;
+        qn_quantize_rows(kernels, &acts, before, p->n_tokens);
+    }
     qn_quantize_rows(kernels, &acts, p->x, p->n_tokens);
     void *scratch = qn_guarded(qn_matmul_scratch(kernels, p->weights.n_cols), 0);
     for (size_t i = 0; accumulate && i < p->n_tokens * n_rows; i++)

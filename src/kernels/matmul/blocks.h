@@ -53,7 +53,7 @@ enum {
 typedef struct qn_act_block_tile {
     _Alignas(64) int8_t codes[QN_BLOCK_TILES][QN_TILE][QN_BLOCK_K];
     float scale[QN_TILE];
-    uint8_t has_lo[QN_TILE]; /* 0: the lo digits of the token are 0 */
+    uint8_t has_lo[QN_TILE]; /* 0: the lo digits of the token are 0, as in new memory: they need not be written */
     uint8_t padding[48];
 } qn_act_block_tile;
 

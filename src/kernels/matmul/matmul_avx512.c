@@ -338,12 +338,15 @@ static void fill_block_tiles(qn_acts *acts, size_t row, size_t super, const int8
         for (size_t half = 0; half < 2; half++) {
             const size_t at = block * QN_BLOCK + half * QN_BLOCK_K;
             int8_t *hi = tile->codes[half][token], *lo = tile->codes[2 + half][token];
-            if (acts->hilo || !has_lo) {
-                _mm512_store_si512(hi, load(codes + at));
-                _mm512_store_si512(lo, acts->hilo ? load(codes_lo + at) : _mm512_setzero_si512());
-            } else {
+            if (!acts->hilo && has_lo) {
                 fill_digits(codes + at, factor + 2 * half, hi, lo);
+                continue;
             }
+            _mm512_store_si512(hi, load(codes + at));
+            if (acts->hilo)
+                _mm512_store_si512(lo, load(codes_lo + at));
+            else if (tile->has_lo[token])
+                _mm512_store_si512(lo, _mm512_setzero_si512());
         }
         tile->scale[token] = acts->block_scale[block0 + block];
         tile->has_lo[token] = has_lo;
