@@ -5,9 +5,10 @@
  * each 16 of them. With a scale for each 32 activations that is most of the time (tiles.h). Here the scales of the four
  * groups of a block of 128 activations are integer multiples of one, so that the sum over a block is an integer:
  *
- *     block_scale = amax / (127 * 63)          amax: the largest magnitude of the block, amax_g: of group g
- *     factor_g    = 63                         if no amax_g but 0 is less than amax / QN_BLOCK_RATIO
- *                 = ceil(63 * amax_g / amax)   else, at least 1
+ *     block_scale = amax / 127                 amax: the largest magnitude of the block, amax_g: of group g
+ *     factor_g    = 1                          if no amax_g but 0 is less than amax / QN_BLOCK_RATIO; else
+ *     block_scale = amax / (127 * 63)
+ *     factor_g    = ceil(63 * amax_g / amax)   at least 1
  *     code        = rint(x / (factor_g * block_scale))
  *     sum_b       = sum over g of factor_g * isum_g
  *     element     = element + sum_b * (weight_scale_b * block_scale_b)    one fused multiply-add, b ascending, from 0
@@ -19,14 +20,14 @@
  * One token: isum_g as for other types, then one multiply-add of 16-bit integers instead of a conversion, a
  * multiplication, a fused multiply-add and the access to one of 16 partial sums.
  *
- * Many tokens, on matrix units: factor * code is written in base 63, hi and lo digits, and the weights of the hi digits
- * are multiplied by 63 (weights are -1 to 2), so that one accumulator adds both. Where all factors are 63 the lo digits
- * are 0 and their products are left out.
+ * Many tokens, on matrix units: factor * code is written in base 63, as digits hi and lo, and the weights of the hi
+ * digits are multiplied by 63 (weights are -1 to 2), so that one accumulator adds both. Where factors are 1 the lo digit
+ * is the code, and the products of the hi digits are left out if no token of the tiles has any.
  *
  * Cycles of a core, as loading, storing and multiplying tiles do not overlap (docs/lab/2026-11-cpu.md): a product takes
  * 16, loading a tile 8, storing one 16. Two tiles of tokens by two of rows are computed at once, so that each load
  * serves two products. For 16 by 16 elements and a block of 128 values: two products 32, two loads 16, storing 16, in
- * all 64, half of the int8 rate; with lo digits 112. By groups of 32 (tiles.h) it is 4 * (16 + 12 + 16) = 176. Meanwhile
+ * all 64, half of the int8 rate; with hi digits 112. By groups of 32 (tiles.h) it is 4 * (16 + 12 + 16) = 176. Meanwhile
  * the sums before are scaled: 16 conversions, multiplications and fused multiply-adds, 48 cycles on one port. */
 #ifndef QN_KERNELS_MATMUL_BLOCKS_H
 #define QN_KERNELS_MATMUL_BLOCKS_H
@@ -45,15 +46,15 @@ enum {
     QN_BLOCK_TILES = 4          /* tiles of 16 rows, or tokens, in a block */
 };
 
-/* Groups have the same factor, QN_MAX_FACTOR, if the largest of their magnitudes differ by no more than this. */
+/* Groups have factors if the largest of their magnitudes differ by more than this. */
 #define QN_BLOCK_RATIO 2.5f
 
-/* Activations of 16 tokens in a block: digits hi of values 0 to 63, of 64 to 127, then lo. With the hi/lo split the
- * codes and the lo codes. In qn_acts: [blocks of 16 tokens][blocks]. */
+/* Activations of 16 tokens in a block: lo digits of values 0 to 63, of 64 to 127, then hi digits. With the hi/lo split
+ * the codes, then the lo codes. In qn_acts: [blocks of 16 tokens][blocks]. */
 typedef struct qn_act_block_tile {
     _Alignas(64) int8_t codes[QN_BLOCK_TILES][QN_TILE][QN_BLOCK_K];
     float scale[QN_TILE];
-    uint8_t has_lo[QN_TILE]; /* 0: the lo digits of the token are 0, as in new memory: they need not be written */
+    uint8_t has_hi[QN_TILE]; /* 0: the hi digits of the token are 0, as in new memory: they need not be written */
     uint8_t padding[48];
 } qn_act_block_tile;
 
@@ -85,24 +86,23 @@ static inline float qn_block_scales(const float amax[QN_BLOCK_GROUPS], bool hilo
         most = amax[g] > most ? amax[g] : most;
         least = amax[g] > 0 && amax[g] < least ? amax[g] : least;
     }
-    const bool zero = most < QN_MIN_GROUP_ABSMAX, equal = most <= QN_BLOCK_RATIO * least;
-    const float scale = zero ? 0 : hilo ? most * (1.0f / 127) : most * (1.0f / (127 * QN_MAX_FACTOR)),
-                up = zero ? 0 : QN_MAX_FACTOR / most;
+    const bool zero = most < QN_MIN_GROUP_ABSMAX, one = zero || hilo || most <= QN_BLOCK_RATIO * least;
+    const float scale = zero ? 0 : most * (one ? 1.0f / 127 : 1.0f / (127 * QN_MAX_FACTOR)),
+                up = one ? 0 : QN_MAX_FACTOR / most;
     for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
-        const float factor = hilo ? 1 : equal ? QN_MAX_FACTOR : ceilf(amax[g] * up);
+        const float factor = ceilf(amax[g] * up);
         out[g].factor = factor < 1 ? 1 : factor > QN_MAX_FACTOR ? QN_MAX_FACTOR : (int32_t)factor;
         out[g].step = scale * (float)out[g].factor;
-        out[g].inverse = zero ? 0 : hilo ? 127.0f / most : 1.0f / out[g].step;
+        out[g].inverse = zero ? 0 : one ? 127.0f / most : 1.0f / out[g].step;
     }
     return scale;
 }
 
-/* qn_block_has_lo - returns whether a block with these factors has lo digits: with one factor for all groups, it is the
- * base. */
-static inline bool qn_block_has_lo(const int32_t factor[QN_BLOCK_GROUPS])
+/* qn_block_has_hi - returns whether a block with these factors has hi digits. */
+static inline bool qn_block_has_hi(const int32_t factor[QN_BLOCK_GROUPS])
 {
     for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
-        if (factor[g] != QN_BLOCK_BASE)
+        if (factor[g] != 1)
             return true;
     return false;
 }
@@ -117,10 +117,11 @@ typedef struct qn_block_panel {
     size_t row_bytes;
 } qn_block_panel;
 
-/* A block of 16 rows, unpacked: weights without the zero point, and the same times QN_BLOCK_BASE. */
+/* A block of 16 rows, unpacked: weights without the zero point, and the same times QN_BLOCK_BASE where a token of the
+ * GEMM has hi digits. */
 typedef struct qn_block_weights {
-    _Alignas(64) int8_t times_base[QN_BLOCK / 4][QN_TILE][4];
-    int8_t codes[QN_BLOCK / 4][QN_TILE][4];
+    _Alignas(64) int8_t codes[QN_BLOCK / 4][QN_TILE][4];
+    int8_t times_base[QN_BLOCK / 4][QN_TILE][4];
     float scale[QN_TILE];
 } qn_block_weights;
 

@@ -3,7 +3,7 @@
  *   block_tiles_begin, _end       before and after tiles are used: all tiles are 16 rows of 64 bytes
  *   BLOCK_LOAD(state, tile, from) tiles 4 to 7, 1 KiB of memory
  *   BLOCK_MULTIPLY(state, c, a, b)  c += a * b: [16][64] by [16 quads][16][4] int8, [16][16] int32
- *   expand_packed_block           a block of 16 packed rows to qn_block_weights
+ *   expand_packed_block           a block of 16 packed rows to qn_block_weights, times_base only if has_hi
  *   v16_of_int32, v16_...         as in gemm_tiles.h */
 #ifndef QN_KERNELS_MATMUL_GEMM_BLOCKS_H
 #define QN_KERNELS_MATMUL_GEMM_BLOCKS_H
@@ -48,17 +48,36 @@ struct block_place {
     size_t token_tiles;       /* 1 or 2 */
 };
 
+/* Returns whether a token of the tile has hi digits. */
+QN_INLINE bool has_hi_digits(const qn_act_block_tile *tile)
+{
+    uint64_t flags[2];
+    memcpy(flags, tile->has_hi, sizeof flags);
+    return (flags[0] | flags[1]) != 0;
+}
+
+/* Returns whether a token of the GEMM has hi digits in blocks [first, first + n). */
+QN_INLINE bool any_hi_digits(const struct block_gemm *g, size_t first, size_t n)
+{
+    for (size_t token = 0; token * QN_TILE < g->n_tokens; token++)
+        for (size_t i = 0; i < n; i++)
+            if (has_hi_digits(g->acts->block_tiles + (g->first / QN_TILE + token) * qn_act_blocks(g->acts) + first + i))
+                return true;
+    return false;
+}
+
 /* Unpacks blocks [first, first + n) of a panel. */
 QN_INLINE void expand_blocks(const struct block_gemm *g, size_t first, size_t n, tile_state *state,
                              const struct block_memory *m)
 {
+    const bool has_hi = any_hi_digits(g, first, n);
     (void)state;
     for (size_t tile = 0; tile < g->row_tiles; tile++)
         for (size_t i = 0; i < n; i++) {
             qn_block_weights *out = &m->weights[tile * g->chunk + i];
             BLOCK_KEEP_AWAKE(state, m->sums);
             if (g->panel->packed)
-                expand_packed_block(g->panel, tile, first + i, out);
+                expand_packed_block(g->panel, tile, first + i, has_hi, out);
             else
                 qn_block_expand_stored(g->panel, tile * QN_TILE, first + i, out);
         }
@@ -77,7 +96,8 @@ QN_INLINE void expand_blocks(const struct block_gemm *g, size_t first, size_t n,
         BLOCK_MULTIPLY(state, 3, 5, 7);                                                                                \
     } while (0)
 
-/* Adds the products of the digits hi (digit = 0) or lo (1) of a block. times_base: of weights times QN_BLOCK_BASE. */
+/* Adds the products of the first (digit = 0) or second (1) tiles of activations of a block, with the weights or with the
+ * weights times QN_BLOCK_BASE. digit and times_base are constants at the calls. */
 QN_INLINE void multiply_digit(tile_state *state, const struct block_place *at, size_t block, int digit, bool times_base)
 {
     const qn_act_block_tile *a0 = at->acts[0] + block, *a1 = at->acts[1] + block;
@@ -107,14 +127,6 @@ QN_INLINE void store_tile_sums(tile_state *state, int32_t *sums)
     TILE_STORE(state, 1, sums + TILE_FLOATS);
     TILE_STORE(state, 2, sums + 2 * TILE_FLOATS);
     TILE_STORE(state, 3, sums + 3 * TILE_FLOATS);
-}
-
-/* Returns whether a token of the tile has lo digits. */
-QN_INLINE bool has_lo_digits(const qn_act_block_tile *tile)
-{
-    uint64_t flags[2];
-    memcpy(flags, tile->has_lo, sizeof flags);
-    return (flags[0] | flags[1]) != 0;
 }
 
 /* Scales the sums of a block and adds them to the elements; `begins`: the elements are 0. sums_lo: of the lo codes, with
@@ -156,9 +168,9 @@ QN_INLINE void add_blocks(tile_state *state, const struct block_memory *m, const
 {
     for (size_t block = 0; block < n; block++) {
         zero_sums(state);
-        multiply_digit(state, at, block, 0, true);
-        if (has_lo_digits(at->acts[0] + block) || has_lo_digits(at->acts[1] + block))
-            multiply_digit(state, at, block, 1, false);
+        multiply_digit(state, at, block, 0, false);
+        if (has_hi_digits(at->acts[0] + block) || has_hi_digits(at->acts[1] + block))
+            multiply_digit(state, at, block, 1, true);
         if (block)
             scale_tiles(at, m->sums + (block - 1) % 2 * SUMS, NULL, block - 1, first + block == 1);
         store_tile_sums(state, m->sums + block % 2 * SUMS);
@@ -171,11 +183,12 @@ QN_INLINE void add_blocks_hilo(tile_state *state, const struct block_memory *m, 
                                size_t first, size_t n)
 {
     for (size_t block = 0; block < n; block++) {
-        for (int digit = 0; digit < 2; digit++) {
-            zero_sums(state);
-            multiply_digit(state, at, block, digit, false);
-            store_tile_sums(state, m->sums + digit * SUMS);
-        }
+        zero_sums(state);
+        multiply_digit(state, at, block, 0, false);
+        store_tile_sums(state, m->sums);
+        zero_sums(state);
+        multiply_digit(state, at, block, 1, false);
+        store_tile_sums(state, m->sums + SUMS);
         scale_tiles(at, m->sums, m->sums + SUMS, block, first + block == 0);
     }
 }

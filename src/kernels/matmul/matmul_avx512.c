@@ -334,22 +334,22 @@ static void fill_block_tiles(qn_acts *acts, size_t row, size_t super, const int8
     qn_act_block_tile *tile = &acts->block_tiles[row / QN_TILE * qn_act_blocks(acts) + super * BLOCKS];
     for (size_t block = 0; block < BLOCKS; block++, tile++) {
         const int32_t *factor = acts->factor + (block0 + block) * QN_BLOCK_GROUPS;
-        const bool has_lo = qn_block_has_lo(factor);
+        const bool has_hi = qn_block_has_hi(factor);
         for (size_t half = 0; half < 2; half++) {
             const size_t at = block * QN_BLOCK + half * QN_BLOCK_K;
-            int8_t *hi = tile->codes[half][token], *lo = tile->codes[2 + half][token];
-            if (!acts->hilo && has_lo) {
-                fill_digits(codes + at, factor + 2 * half, hi, lo);
+            int8_t *first = tile->codes[half][token], *second = tile->codes[2 + half][token];
+            if (has_hi) {
+                fill_digits(codes + at, factor + 2 * half, second, first);
                 continue;
             }
-            _mm512_store_si512(hi, load(codes + at));
+            _mm512_store_si512(first, load(codes + at));
             if (acts->hilo)
-                _mm512_store_si512(lo, load(codes_lo + at));
-            else if (tile->has_lo[token])
-                _mm512_store_si512(lo, _mm512_setzero_si512());
+                _mm512_store_si512(second, load(codes_lo + at));
+            else if (tile->has_hi[token])
+                _mm512_store_si512(second, _mm512_setzero_si512());
         }
         tile->scale[token] = acts->block_scale[block0 + block];
-        tile->has_lo[token] = has_lo;
+        tile->has_hi[token] = has_hi;
     }
 }
 

@@ -16,22 +16,23 @@ static qn_group_scale group_scale(float amax)
     return (qn_group_scale){ .inverse = zero ? 0 : 127.0f / amax, .step = zero ? 0 : amax * (1.0f / 127), .factor = 1 };
 }
 
-/* Writes the digits of factor * code of value i of a group to the block's tile; with the hi/lo split the codes. */
+/* Writes the digits of factor * code of value i of a group to the block's tile; with the hi/lo split the codes. A code
+ * without a factor is a lo digit. */
 static void put_block_tile(const qn_acts *acts, size_t row, size_t group, size_t i, int32_t code, int32_t code_lo,
-                           int32_t factor)
+                           int32_t factor, bool has_hi)
 {
     qn_act_block_tile *tile =
         &acts->block_tiles[row / QN_TILE * qn_act_blocks(acts) + group / QN_BLOCK_GROUPS];
     const size_t k = group % QN_BLOCK_GROUPS * QN_QUANT_GROUP + i, half = k / QN_BLOCK_K;
-    const int32_t x = factor * code, hi = (int32_t)rintf((float)x * (1.0f / QN_BLOCK_BASE));
-    tile->codes[half][row % QN_TILE][k % QN_BLOCK_K] = (int8_t)(acts->hilo ? code : hi);
-    tile->codes[2 + half][row % QN_TILE][k % QN_BLOCK_K] = (int8_t)(acts->hilo ? code_lo : x - QN_BLOCK_BASE * hi);
+    const int32_t x = factor * code, hi = has_hi ? (int32_t)rintf((float)x * (1.0f / QN_BLOCK_BASE)) : 0;
+    tile->codes[half][row % QN_TILE][k % QN_BLOCK_K] = (int8_t)(x - QN_BLOCK_BASE * hi);
+    tile->codes[2 + half][row % QN_TILE][k % QN_BLOCK_K] = (int8_t)(acts->hilo ? code_lo : hi);
 }
 
 /* Quantises a group, of a super-block that begins with group `group0` of acts. A group, or block, with a value that is
  * not finite has finite = false: codes are 0 and the scale NaN. */
 static void quantize_group(qn_acts *acts, size_t row, size_t super, size_t lane, const float *group,
-                           const qn_group_scale *scale, bool finite)
+                           const qn_group_scale *scale, bool has_hi, bool finite)
 {
     const size_t group0 = (row * acts->n_super + super) * QN_SUPER_GROUPS;
     int32_t sum = 0, sum_upper = 0;
@@ -52,7 +53,7 @@ static void quantize_group(qn_acts *acts, size_t row, size_t super, size_t lane,
             acts->tiles_lo[qn_act_tile_at(acts, row, super, lane)].codes[i / 4][row % QN_TILE][i % 4] = (int8_t)code_lo;
         if (acts->block_tiles)
             put_block_tile(acts, row, super * QN_SUPER_GROUPS + lane, i, (int32_t)code, (int32_t)code_lo,
-                           scale->factor);
+                           scale->factor, has_hi);
         const int32_t code_hilo = acts->hilo ? (int32_t)code * QN_HILO_BASE + (int32_t)code_lo : (int32_t)code;
         sum += code_hilo;
         sum_upper += i < QN_QUANT_GROUP / 2 ? 0 : code_hilo;
@@ -82,7 +83,7 @@ static void finish_block(qn_acts *acts, size_t row, size_t block, float scale)
         return;
     qn_act_block_tile *tile = &acts->block_tiles[row / QN_TILE * qn_act_blocks(acts) + block];
     tile->scale[row % QN_TILE] = acts->block_scale[at];
-    tile->has_lo[row % QN_TILE] = qn_block_has_lo(acts->factor + group0);
+    tile->has_hi[row % QN_TILE] = qn_block_has_hi(acts->factor + group0);
 }
 
 static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *values, size_t n)
@@ -110,12 +111,14 @@ static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *v
         static const float none[QN_BLOCK_GROUPS];
         if (acts->factor)
             block_scale = qn_block_scales(all_finite ? amax : none, acts->hilo, scales);
-        for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
-            if (!acts->factor)
-                scales[g] = group_scale(finite[g] ? amax[g] : 0);
-            quantize_group(acts, row, super, block * QN_BLOCK_GROUPS + g, x + g * QN_QUANT_GROUP, &scales[g],
+        for (size_t g = 0; g < QN_BLOCK_GROUPS && !acts->factor; g++)
+            scales[g] = group_scale(finite[g] ? amax[g] : 0);
+        bool has_hi = false;
+        for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
+            has_hi = has_hi || scales[g].factor != 1;
+        for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
+            quantize_group(acts, row, super, block * QN_BLOCK_GROUPS + g, x + g * QN_QUANT_GROUP, &scales[g], has_hi,
                            acts->factor ? all_finite : finite[g]);
-        }
         if (acts->factor)
             finish_block(acts, row, super * (QN_SUPER / QN_BLOCK) + block, all_finite ? block_scale : NAN);
     }

@@ -149,7 +149,8 @@ static void block_multiply(void *c, const void *a, const void *b)
                 sums[token][row] += tokens[token][k] * quads[k / 4][row][k % 4];
 }
 
-static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t block, qn_block_weights *out)
+static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi,
+                                qn_block_weights *out)
 {
     const qn_type_info *type = panel->type;
     const size_t n_words = (type->block_bytes - type->codes_at) / 4;
@@ -162,6 +163,8 @@ static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t
         memcpy(stored, words + 4 * n_words * QN_PANEL_ROWS + 2 * row, type->codes_at);
         qn_block_expand_row(type, stored, r, out);
     }
+    if (!has_hi)
+        memset(out->times_base, 0x55, sizeof out->times_base); /* must not matter */
 }
 
 #include "kernels/matmul/gemm_blocks.h"
