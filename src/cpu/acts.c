@@ -75,11 +75,12 @@ static void prefetch_tiles(const qn_executor *ex, const qn_op_acts *acts, const 
 {
     for (size_t a = 0; a < acts->n; a++) {
         const qn_acts *to = &ex->workspace.acts[acts->at[a]];
-        const qn_act_block_tile *tile =
-            to->block_tiles + slice->row / QN_TILE * qn_act_blocks(to) + slice->first / QN_BLOCK;
-        for (size_t block = 0; to->block_tiles && block < slice->n / QN_BLOCK; block++)
-            for (size_t half = 0; half < 2; half++)
-                prefetch_to_write(tile[block].codes[half][slice->row % QN_TILE], 0, QN_BLOCK_K);
+        for (size_t block = 0; to->block_tiles && block < slice->n / QN_BLOCK; block++) {
+            const qn_act_block_tile *tile =
+                &to->block_tiles[qn_act_block_at(to, slice->row, slice->first / QN_BLOCK + block)];
+            for (size_t half = 0; half < QN_BLOCK / QN_BLOCK_K; half++)
+                prefetch_to_write(tile->codes[half][slice->row % QN_TILE], 0, QN_BLOCK_K);
+        }
     }
 }
 

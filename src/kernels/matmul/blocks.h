@@ -42,26 +42,42 @@ enum {
     QN_MAX_FACTOR = 63,
     QN_BLOCK_BASE = 63,         /* of the digits of factor * code: hi is at most 127 and lo at most 31 in magnitude */
     QN_BLOCK_CHUNK = 8,         /* blocks of 16 rows that are unpacked at a time: 32 KB */
-    QN_BLOCK_K = 64,            /* values of a product */
-    QN_BLOCK_TILES = 4          /* tiles of 16 rows, or tokens, in a block */
+    QN_BLOCK_K = 64             /* values of a product */
 };
 
 /* Groups have factors if the largest of their magnitudes differ by more than this. */
 #define QN_BLOCK_RATIO 2.5f
 
-/* Activations of 16 tokens in a block: lo digits of values 0 to 63, of 64 to 127, then hi digits. With the hi/lo split
- * the codes, then the lo codes. In qn_acts: [blocks of 16 tokens][blocks]. */
+/* Activations of 16 tokens in a block: lo digits of values 0 to 63, then of 64 to 127; with the hi/lo split the codes.
+ * In qn_acts: [blocks][tiles of tokens], in the order in which a GEMM reads them: that of tokens. */
 typedef struct qn_act_block_tile {
-    _Alignas(64) int8_t codes[QN_BLOCK_TILES][QN_TILE][QN_BLOCK_K];
+    _Alignas(64) int8_t codes[QN_BLOCK / QN_BLOCK_K][QN_TILE][QN_BLOCK_K];
     float scale[QN_TILE];
     uint8_t has_hi[QN_TILE]; /* 0: the hi digits of the token are 0, as in new memory: they need not be written */
     uint8_t padding[48];
 } qn_act_block_tile;
 
+/* The hi digits; with the hi/lo split the lo codes. */
+typedef struct qn_act_block_tile_hi {
+    _Alignas(64) int8_t codes[QN_BLOCK / QN_BLOCK_K][QN_TILE][QN_BLOCK_K];
+} qn_act_block_tile_hi;
+
 /* qn_act_blocks - returns the number of blocks of a row of activations. */
 static inline size_t qn_act_blocks(const qn_acts *acts)
 {
     return acts->n_super * (QN_SUPER / QN_BLOCK);
+}
+
+/* qn_act_token_tiles - returns the number of tiles of tokens. */
+static inline size_t qn_act_token_tiles(const qn_acts *acts)
+{
+    return (acts->max_rows + QN_TILE - 1) / QN_TILE;
+}
+
+/* qn_act_block_at - returns the index of the tile with a block of a token. */
+static inline size_t qn_act_block_at(const qn_acts *acts, size_t token, size_t block)
+{
+    return block * qn_act_token_tiles(acts) + token / QN_TILE;
 }
 
 /* qn_type_has_blocks - returns whether kernels with block_scales multiply weights of this type so. */

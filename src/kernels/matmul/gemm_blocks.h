@@ -42,7 +42,9 @@ struct block_gemm {
 /* Two tiles of tokens by two of rows: the activations and weights of the chunk's first block. With one tile of tokens
  * left, both are that one. */
 struct block_place {
-    const qn_act_block_tile *acts[AT_ONCE];
+    const qn_act_block_tile *acts[AT_ONCE]; /* of the next block: `stride` later */
+    const qn_act_block_tile_hi *acts_hi[AT_ONCE];
+    size_t stride;
     const qn_block_weights *weights[AT_ONCE];
     float *elements[AT_ONCE]; /* of each tile of tokens: AT_ONCE tiles of rows */
     size_t token_tiles;       /* 1 or 2 */
@@ -61,7 +63,7 @@ QN_INLINE bool any_hi_digits(const struct block_gemm *g, size_t first, size_t n)
 {
     for (size_t token = 0; token * QN_TILE < g->n_tokens; token++)
         for (size_t i = 0; i < n; i++)
-            if (has_hi_digits(g->acts->block_tiles + (g->first / QN_TILE + token) * qn_act_blocks(g->acts) + first + i))
+            if (has_hi_digits(&g->acts->block_tiles[qn_act_block_at(g->acts, g->first + token * QN_TILE, first + i)]))
                 return true;
     return false;
 }
@@ -100,13 +102,15 @@ QN_INLINE void expand_blocks(const struct block_gemm *g, size_t first, size_t n,
  * weights times QN_BLOCK_BASE. digit and times_base are constants at the calls. */
 QN_INLINE void multiply_digit(tile_state *state, const struct block_place *at, size_t block, int digit, bool times_base)
 {
-    const qn_act_block_tile *a0 = at->acts[0] + block, *a1 = at->acts[1] + block;
+    const size_t acts = block * at->stride;
+    const int8_t(*a0)[QN_TILE][QN_BLOCK_K] = digit ? at->acts_hi[0][acts].codes : at->acts[0][acts].codes,
+          (*a1)[QN_TILE][QN_BLOCK_K] = digit ? at->acts_hi[1][acts].codes : at->acts[1][acts].codes;
     const qn_block_weights *w0 = at->weights[0] + block, *w1 = at->weights[1] + block;
     enum { QUADS = QN_BLOCK_K / 4 };
     (void)state;
     QN_UNROLLED
     for (int half = 0; half < 2; half++)
-        MULTIPLY_64(state, a0->codes[2 * digit + half], a1->codes[2 * digit + half],
+        MULTIPLY_64(state, a0[half], a1[half],
                     times_base ? w0->times_base[half * QUADS] : w0->codes[half * QUADS],
                     times_base ? w1->times_base[half * QUADS] : w1->codes[half * QUADS]);
 }
@@ -154,10 +158,10 @@ QN_INLINE void scale_tiles(const struct block_place *at, const int32_t *sums, co
             float *elements = at->elements[t] + r * TILE_FLOATS;
             if (begins)
                 scale_tile(elements, sums + from, sums_lo ? sums_lo + from : NULL, at->weights[r] + block,
-                           at->acts[t] + block, true);
+                           at->acts[t] + block * at->stride, true);
             else
                 scale_tile(elements, sums + from, sums_lo ? sums_lo + from : NULL, at->weights[r] + block,
-                           at->acts[t] + block, false);
+                           at->acts[t] + block * at->stride, false);
         }
 }
 
@@ -169,7 +173,7 @@ QN_INLINE void add_blocks(tile_state *state, const struct block_memory *m, const
     for (size_t block = 0; block < n; block++) {
         zero_sums(state);
         multiply_digit(state, at, block, 0, false);
-        if (has_hi_digits(at->acts[0] + block) || has_hi_digits(at->acts[1] + block))
+        if (has_hi_digits(at->acts[0] + block * at->stride) || has_hi_digits(at->acts[1] + block * at->stride))
             multiply_digit(state, at, block, 1, true);
         if (block)
             scale_tiles(at, m->sums + (block - 1) % 2 * SUMS, NULL, block - 1, first + block == 1);
@@ -216,10 +220,12 @@ QN_INLINE struct block_place place_of(const struct block_gemm *g, const struct b
                                       size_t row_tile, size_t first)
 {
     const size_t left = (g->n_tokens + QN_TILE - 1) / QN_TILE - token, n = left < AT_ONCE ? left : AT_ONCE;
-    struct block_place at = { .token_tiles = n };
+    struct block_place at = { .stride = qn_act_token_tiles(g->acts), .token_tiles = n };
     for (size_t i = 0; i < AT_ONCE; i++) {
         const size_t tile = token + (i < n ? i : 0);
-        at.acts[i] = g->acts->block_tiles + (g->first / QN_TILE + tile) * qn_act_blocks(g->acts) + first;
+        const size_t acts = qn_act_block_at(g->acts, g->first + tile * QN_TILE, first);
+        at.acts[i] = g->acts->block_tiles + acts;
+        at.acts_hi[i] = g->acts->block_tiles_hi + acts;
         at.weights[i] = m->weights + (row_tile + i) * g->chunk;
         at.elements[i] = m->elements + (tile * QN_TILE_PANEL_TILES + row_tile) * TILE_FLOATS;
     }

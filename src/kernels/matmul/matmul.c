@@ -38,7 +38,7 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
         status = qn_alloc(&acts->lut, groups, QN_GROUP_LUT_BYTES, "activation tables");
     if (status == QN_OK && hilo && layouts & 1u << QN_ACT_LUT)
         status = qn_alloc(&acts->lut_lo, groups, QN_GROUP_LUT_BYTES, "activation tables");
-    const size_t token_tiles = (max_rows + QN_TILE - 1) / QN_TILE;
+    const size_t token_tiles = qn_act_token_tiles(acts);
     if (status == QN_OK && layouts & 1u << QN_ACT_BLOCKS) {
         status = qn_alloc(&acts->factor, groups, sizeof *acts->factor, "activation factors");
         if (status == QN_OK)
@@ -46,9 +46,13 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
         if (status == QN_OK)
             status = qn_alloc(&acts->block_sum, groups / QN_BLOCK_GROUPS, sizeof(int32_t), "activation sums");
     }
-    if (status == QN_OK && layouts & 1u << QN_ACT_BLOCK_TILES)
-        status = qn_alloc(&acts->block_tiles, token_tiles * qn_act_blocks(acts), sizeof *acts->block_tiles,
-                          "activation tiles");
+    if (layouts & 1u << QN_ACT_BLOCK_TILES) {
+        const size_t tiles = token_tiles * qn_act_blocks(acts);
+        if (status == QN_OK)
+            status = qn_alloc(&acts->block_tiles, tiles, sizeof *acts->block_tiles, "activation tiles");
+        if (status == QN_OK)
+            status = qn_alloc(&acts->block_tiles_hi, tiles, sizeof *acts->block_tiles_hi, "activation tiles");
+    }
     if (layouts & 1u << QN_ACT_TILES) {
         const size_t tiles = token_tiles * acts->n_super * QN_SUPER_GROUPS;
         if (status == QN_OK)
@@ -79,6 +83,7 @@ void qn_acts_free(qn_acts *acts)
     qn_free(acts->block_scale);
     qn_free(acts->block_sum);
     qn_free(acts->block_tiles);
+    qn_free(acts->block_tiles_hi);
     *acts = (qn_acts){ 0 };
 }
 

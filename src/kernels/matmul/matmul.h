@@ -65,6 +65,7 @@ struct qn_act_tile;
 struct qn_act_tile_lo;
 struct qn_tile_panel;
 struct qn_act_block_tile;
+struct qn_act_block_tile_hi;
 struct qn_block_panel;
 
 enum {
@@ -132,7 +133,8 @@ typedef struct qn_acts {
     uint8_t *lut, *lut_lo;           /* [max_rows, n_super*16][QN_GROUP_LUT_BYTES], or NULL; lut_lo: hi/lo split only */
     struct qn_act_tile *tiles;       /* [ceil(max_rows / 16)][16][n_super], or NULL */
     struct qn_act_tile_lo *tiles_lo; /* the same; hi/lo split only */
-    struct qn_act_block_tile *block_tiles; /* [ceil(max_rows / 16)][n_super*4], or NULL */
+    struct qn_act_block_tile *block_tiles; /* [n_super*4][ceil(max_rows / 16)], or NULL */
+    struct qn_act_block_tile_hi *block_tiles_hi;
     bool only_tiles;                 /* of the caller: all matmuls that read them multiply tiles of many tokens */
     bool skip_codes, skip_tiles;     /* layouts that quantize leaves as they are: qn_acts_select */
 } qn_acts;

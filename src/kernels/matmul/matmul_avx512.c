@@ -331,13 +331,14 @@ static void fill_block_tiles(qn_acts *acts, size_t row, size_t super, const int8
 {
     enum { BLOCKS = QN_SUPER / QN_BLOCK };
     const size_t block0 = (row * acts->n_super + super) * BLOCKS, token = row % QN_TILE;
-    qn_act_block_tile *tile = &acts->block_tiles[row / QN_TILE * qn_act_blocks(acts) + super * BLOCKS];
-    for (size_t block = 0; block < BLOCKS; block++, tile++) {
+    for (size_t block = 0; block < BLOCKS; block++) {
+        const size_t tile_at = qn_act_block_at(acts, row, super * BLOCKS + block);
+        qn_act_block_tile *tile = &acts->block_tiles[tile_at];
         const int32_t *factor = acts->factor + (block0 + block) * QN_BLOCK_GROUPS;
         const bool has_hi = qn_block_has_hi(factor);
         for (size_t half = 0; half < 2; half++) {
             const size_t at = block * QN_BLOCK + half * QN_BLOCK_K;
-            int8_t *first = tile->codes[half][token], *second = tile->codes[2 + half][token];
+            int8_t *first = tile->codes[half][token], *second = acts->block_tiles_hi[tile_at].codes[half][token];
             if (has_hi) {
                 fill_digits(codes + at, factor + 2 * half, second, first);
                 continue;

@@ -21,12 +21,11 @@ static qn_group_scale group_scale(float amax)
 static void put_block_tile(const qn_acts *acts, size_t row, size_t group, size_t i, int32_t code, int32_t code_lo,
                            int32_t factor, bool has_hi)
 {
-    qn_act_block_tile *tile =
-        &acts->block_tiles[row / QN_TILE * qn_act_blocks(acts) + group / QN_BLOCK_GROUPS];
+    const size_t at = qn_act_block_at(acts, row, group / QN_BLOCK_GROUPS);
     const size_t k = group % QN_BLOCK_GROUPS * QN_QUANT_GROUP + i, half = k / QN_BLOCK_K;
     const int32_t x = factor * code, hi = has_hi ? (int32_t)rintf((float)x * (1.0f / QN_BLOCK_BASE)) : 0;
-    tile->codes[half][row % QN_TILE][k % QN_BLOCK_K] = (int8_t)(x - QN_BLOCK_BASE * hi);
-    tile->codes[2 + half][row % QN_TILE][k % QN_BLOCK_K] = (int8_t)(acts->hilo ? code_lo : hi);
+    acts->block_tiles[at].codes[half][row % QN_TILE][k % QN_BLOCK_K] = (int8_t)(x - QN_BLOCK_BASE * hi);
+    acts->block_tiles_hi[at].codes[half][row % QN_TILE][k % QN_BLOCK_K] = (int8_t)(acts->hilo ? code_lo : hi);
 }
 
 /* Quantises a group, of a super-block that begins with group `group0` of acts. A group, or block, with a value that is
@@ -81,7 +80,7 @@ static void finish_block(qn_acts *acts, size_t row, size_t block, float scale)
         acts->block_sum[at] += acts->factor[group0 + g] * acts->sum[group0 + g];
     if (!acts->block_tiles)
         return;
-    qn_act_block_tile *tile = &acts->block_tiles[row / QN_TILE * qn_act_blocks(acts) + block];
+    qn_act_block_tile *tile = &acts->block_tiles[qn_act_block_at(acts, row, block)];
     tile->scale[row % QN_TILE] = acts->block_scale[at];
     tile->has_hi[row % QN_TILE] = qn_block_has_hi(acts->factor + group0);
 }
