@@ -47,7 +47,8 @@ static size_t find_variants(struct variant variants[MAX_VARIANTS])
 static double act_of(const qn_acts *acts, const qn_type_info *type, size_t token, size_t k)
 {
     const qn_act_layout layout = qn_act_layout_of(type);
-    const size_t super = token * acts->n_super + k / QN_SUPER, at = super * QN_SUPER + qn_act_index(layout, k % QN_SUPER),
+    const size_t super = token * acts->n_super + k / QN_SUPER,
+                 at = super * QN_SUPER + qn_act_index(layout, k % QN_SUPER),
                  group = super * QN_SUPER_GROUPS + k % QN_SUPER / QN_QUANT_GROUP;
     const double code = acts->hilo ? QN_HILO_BASE * (double)acts->codes[layout][at] + acts->codes_lo[layout][at]
                                    : acts->codes[layout][at];

@@ -102,8 +102,8 @@ enum { TILE_PRODUCTS = 4, TILE_OPERATIONS = 2 * 16 * 16 * 64 };
         }                                                                                                              \
         __asm__ volatile(                                                                                              \
             "ldtilecfg %0\n\ttilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3\n\t"             \
-            "tileloadd (%1,%2,1), %%tmm4\n\ttileloadd (%1,%2,1), %%tmm5" ::"m"(config),                               \
-            "r"(ones), "r"((size_t)64)                                                                            \
+            "tileloadd (%1,%2,1), %%tmm4\n\ttileloadd (%1,%2,1), %%tmm5" ::"m"(config),                                \
+            "r"(ones), "r"((size_t)64)                                                                                 \
             : "memory");                                                                                               \
         for (int n = 0; n < REPEATS; n++)                                                                              \
             __asm__ volatile(instruction " %%tmm4, %%tmm5, %%tmm0\n\t" instruction                                     \

@@ -21,14 +21,15 @@
  * multiplication, a fused multiply-add and the access to one of 16 partial sums.
  *
  * Many tokens, on matrix units: factor * code is written in base 63, as digits hi and lo, and the weights of the hi
- * digits are multiplied by 63 (weights are -1 to 2), so that one accumulator adds both. Where factors are 1 the lo digit
- * is the code, and the products of the hi digits are left out if no token of the tiles has any.
+ * digits are multiplied by 63 (weights are -1 to 2), so that one accumulator adds both. Where factors are 1 the lo
+ * digit is the code, and the products of the hi digits are left out if no token of the tiles has any.
  *
  * Cycles of a core, as loading, storing and multiplying tiles do not overlap (docs/lab/2026-11-cpu.md): a product takes
  * 16, loading a tile 8, storing one 16. Two tiles of tokens by two of rows are computed at once, so that each load
  * serves two products. For 16 by 16 elements and a block of 128 values: two products 32, two loads 16, storing 16, in
- * all 64, half of the int8 rate; with hi digits 112. By groups of 32 (tiles.h) it is 4 * (16 + 12 + 16) = 176. Meanwhile
- * the sums before are scaled: 16 conversions, multiplications and fused multiply-adds, 48 cycles on one port. */
+ * all 64, half of the int8 rate; with hi digits 112. By groups of 32 (tiles.h) it is 4 * (16 + 12 + 16) = 176.
+ * Meanwhile the sums before are scaled: 16 conversions, multiplications and fused multiply-adds, 48 cycles on one port.
+ */
 #ifndef QN_KERNELS_MATMUL_BLOCKS_H
 #define QN_KERNELS_MATMUL_BLOCKS_H
 
@@ -40,9 +41,9 @@ enum {
     QN_BLOCK = 128,
     QN_BLOCK_GROUPS = QN_BLOCK / QN_QUANT_GROUP,
     QN_MAX_FACTOR = 63,
-    QN_BLOCK_BASE = 63,         /* of the digits of factor * code: hi is at most 127 and lo at most 31 in magnitude */
-    QN_BLOCK_CHUNK = 8,         /* blocks of 16 rows that are unpacked at a time: 32 KB */
-    QN_BLOCK_K = 64             /* values of a product */
+    QN_BLOCK_BASE = 63, /* of the digits of factor * code: hi is at most 127 and lo at most 31 in magnitude */
+    QN_BLOCK_CHUNK = 8, /* blocks of 16 rows that are unpacked at a time: 32 KB */
+    QN_BLOCK_K = 64     /* values of a product */
 };
 
 /* Groups have factors if the largest of their magnitudes differ by more than this. */

@@ -98,8 +98,8 @@ QN_INLINE void expand_blocks(const struct block_gemm *g, size_t first, size_t n,
         BLOCK_MULTIPLY(state, 3, 5, 7);                                                                                \
     } while (0)
 
-/* Adds the products of the first (digit = 0) or second (1) tiles of activations of a block, with the weights or with the
- * weights times QN_BLOCK_BASE. digit and times_base are constants at the calls. */
+/* Adds the products of the first (digit = 0) or second (1) tiles of activations of a block, with the weights or with
+ * the weights times QN_BLOCK_BASE. digit and times_base are constants at the calls. */
 QN_INLINE void multiply_digit(tile_state *state, const struct block_place *at, size_t block, int digit, bool times_base)
 {
     const size_t acts = block * at->stride;
@@ -110,8 +110,7 @@ QN_INLINE void multiply_digit(tile_state *state, const struct block_place *at, s
     (void)state;
     QN_UNROLLED
     for (int half = 0; half < 2; half++)
-        MULTIPLY_64(state, a0[half], a1[half],
-                    times_base ? w0->times_base[half * QUADS] : w0->codes[half * QUADS],
+        MULTIPLY_64(state, a0[half], a1[half], times_base ? w0->times_base[half * QUADS] : w0->codes[half * QUADS],
                     times_base ? w1->times_base[half * QUADS] : w1->codes[half * QUADS]);
 }
 
@@ -133,8 +132,8 @@ QN_INLINE void store_tile_sums(tile_state *state, int32_t *sums)
     TILE_STORE(state, 3, sums + 3 * TILE_FLOATS);
 }
 
-/* Scales the sums of a block and adds them to the elements; `begins`: the elements are 0. sums_lo: of the lo codes, with
- * the hi/lo split; a constant at the calls, as begins. */
+/* Scales the sums of a block and adds them to the elements; `begins`: the elements are 0. sums_lo: of the lo codes,
+ * with the hi/lo split; a constant at the calls, as begins. */
 QN_INLINE void scale_tile(float *elements, const int32_t *sums, const int32_t *sums_lo, const qn_block_weights *w,
                           const qn_act_block_tile *acts, bool begins)
 {
@@ -165,8 +164,8 @@ QN_INLINE void scale_tiles(const struct block_place *at, const int32_t *sums, co
         }
 }
 
-/* Adds the n unpacked blocks from `first` on: the products of a block, then, while they are computed, the scaling of the
- * sums of the block before. */
+/* Adds the n unpacked blocks from `first` on: the products of a block, then, while they are computed, the scaling of
+ * the sums of the block before. */
 QN_INLINE void add_blocks(tile_state *state, const struct block_memory *m, const struct block_place *at, size_t first,
                           size_t n)
 {

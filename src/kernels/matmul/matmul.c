@@ -363,8 +363,8 @@ static void multiply_blocks(const qn_matmul_kernels *kernels, const qn_packed_ma
         const qn_block_panel panel = { .type = stored->type,
                                        .n_rows = n_rows,
                                        .n_blocks = stored->n_cols / QN_BLOCK,
-                                       .packed =
-                                           row < n_packed ? weights->packed + (row - in_panel) * stored->row_bytes : NULL,
+                                       .packed = row < n_packed ? weights->packed + (row - in_panel) * stored->row_bytes
+                                                                : NULL,
                                        .packed_row = in_panel,
                                        .stored = stored->data + row * stored->row_bytes,
                                        .row_bytes = stored->row_bytes };

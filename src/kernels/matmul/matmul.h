@@ -11,10 +11,10 @@
  *
  * Types with half scales have two such steps, of the first 16 values of a group and then of the last.
  *
- * and the element is the canonical sum of the sixteen partials (kernels/canon.h). Kernels with block_scales have another
- * arithmetic for types with a scale for each 128 weights (blocks.h). For float weights, term k is one
- * fused multiply-add into partial k mod 16. No kernel uses another order, so the bits of an element depend only on its
- * row and its token.
+ * and the element is the canonical sum of the sixteen partials (kernels/canon.h). Kernels with block_scales have
+ * another arithmetic for types with a scale for each 128 weights (blocks.h). For float weights, term k is one fused
+ * multiply-add into partial k mod 16. No kernel uses another order, so the bits of an element depend only on its row
+ * and its token.
  *
  * Integer sums are exact in any order. Each type therefore has its own layout of activation codes (qn_act_layout):
  * sixteen groups are a super-block of 512 values, and one 64-byte vector holds four codes of each group.
@@ -135,8 +135,8 @@ typedef struct qn_acts {
     struct qn_act_tile_lo *tiles_lo; /* the same; hi/lo split only */
     struct qn_act_block_tile *block_tiles; /* [n_super*4][ceil(max_rows / 16)], or NULL */
     struct qn_act_block_tile_hi *block_tiles_hi;
-    bool only_tiles;                 /* of the caller: all matmuls that read them multiply tiles of many tokens */
-    bool skip_codes, skip_tiles;     /* layouts that quantize leaves as they are: qn_acts_select */
+    bool only_tiles;             /* of the caller: all matmuls that read them multiply tiles of many tokens */
+    bool skip_codes, skip_tiles; /* layouts that quantize leaves as they are: qn_acts_select */
 } qn_acts;
 
 /* A group with a smaller amax is quantised as zeros, because 127 / amax would overflow. A group with an infinity or NaN

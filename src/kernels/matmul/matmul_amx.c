@@ -63,14 +63,6 @@ QN_INLINE void expand_codes(const struct code_table *table, const uint8_t *codes
     _mm256_store_si256((__m256i *)(void *)out, _mm256_sub_epi8(ordered, table->zero_point));
 }
 
-/* Two rows of 32 weights of 1 or -1. */
-QN_INLINE void expand_bits(const uint8_t *words, int8_t *out)
-{
-    uint64_t bits;
-    memcpy(&bits, words, 8);
-    _mm512_store_si512(out, _mm512_mask_blend_epi8((__mmask64)bits, _mm512_set1_epi8(-1), _mm512_set1_epi8(1)));
-}
-
 /* Transposes 4 x 4 blocks of floats of each 128-bit lane, then the blocks. */
 static void tile_transpose(const float *in, float *out)
 {
@@ -157,7 +149,8 @@ static void block_tiles_begin(tile_state *state)
 /* Bit offsets for vpmultishiftqb: byte i takes the bits from i % 4 * step + from on of its 32-bit word. */
 QN_INLINE __m512i offsets_of(int from, int step)
 {
-    const uint64_t four = (uint64_t)(from | (from + step) << 8 | (from + 2 * step) << 16) | (uint64_t)(from + 3 * step) << 24;
+    const uint64_t four = (uint64_t)(from | (from + step) << 8 | (from + 2 * step) << 16) | (uint64_t)(from + 3 * step)
+                                                                                                << 24;
     return _mm512_set1_epi64((int64_t)(four | (four + 0x20202020) << 32));
 }
 
@@ -171,8 +164,8 @@ QN_INLINE void store_quad(qn_block_weights *out, size_t quad, bool has_hi, __m51
 
 QN_INLINE void expand_block_1bit(const uint8_t *words, bool has_hi, qn_block_weights *out)
 {
-    const __m512i one = _mm512_set1_epi8(1), base = _mm512_set1_epi8(QN_BLOCK_BASE),
-                  minus_one = _mm512_set1_epi8(-1), minus_base = _mm512_set1_epi8(-QN_BLOCK_BASE);
+    const __m512i one = _mm512_set1_epi8(1), base = _mm512_set1_epi8(QN_BLOCK_BASE), minus_one = _mm512_set1_epi8(-1),
+                  minus_base = _mm512_set1_epi8(-QN_BLOCK_BASE);
     for (size_t word = 0; word < 4; word++) {
         const __m512i bits = _mm512_loadu_si512(words + 4 * word * QN_PANEL_ROWS);
         QN_UNROLLED
@@ -206,11 +199,11 @@ QN_INLINE void store_digits(qn_block_weights *out, size_t quad, bool has_hi, __m
     const __mmask64 middle = _mm512_cmpge_epu8_mask(x, _mm512_set1_epi8(86)),
                     upper = _mm512_cmpge_epu8_mask(x, _mm512_set1_epi8((char)171));
     const __m512i none = _mm512_setzero_si512();
-    store_quad(out, quad, has_hi,
-               _mm512_mask_mov_epi8(_mm512_mask_blend_epi8(middle, _mm512_set1_epi8(-1), none), upper,
-                                    _mm512_set1_epi8(1)),
-               _mm512_mask_mov_epi8(_mm512_mask_blend_epi8(middle, _mm512_set1_epi8(-QN_BLOCK_BASE), none), upper,
-                                    _mm512_set1_epi8(QN_BLOCK_BASE)));
+    store_quad(
+        out, quad, has_hi,
+        _mm512_mask_mov_epi8(_mm512_mask_blend_epi8(middle, _mm512_set1_epi8(-1), none), upper, _mm512_set1_epi8(1)),
+        _mm512_mask_mov_epi8(_mm512_mask_blend_epi8(middle, _mm512_set1_epi8(-QN_BLOCK_BASE), none), upper,
+                             _mm512_set1_epi8(QN_BLOCK_BASE)));
 }
 
 QN_INLINE __m512i next_digit(__m512i x)
@@ -236,7 +229,8 @@ QN_INLINE void expand_block_ternary(const uint8_t *words, bool has_hi, qn_block_
 /* Unpacks a block of rows [16 * tile, 16 * tile + 16) of a panel that is packed. */
 QN_INLINE void expand_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi, qn_block_weights *out)
 {
-    const size_t row = panel->packed_row + tile * QN_TILE, n_words = (panel->type->block_bytes - panel->type->codes_at) / 4;
+    const size_t row = panel->packed_row + tile * QN_TILE,
+                 n_words = (panel->type->block_bytes - panel->type->codes_at) / 4;
     const uint8_t *from = panel->packed + block * panel->type->block_bytes * QN_PANEL_ROWS, *words = from + 4 * row,
                   *scales = from + 4 * n_words * QN_PANEL_ROWS + 2 * row;
     switch (panel->type->type) {

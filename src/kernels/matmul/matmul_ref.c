@@ -37,8 +37,7 @@ static void quantize_group(qn_acts *acts, size_t row, size_t super, size_t lane,
     int32_t sum = 0, sum_upper = 0;
     for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
         const float x = finite ? group[i] : 0, code = rintf(x * scale->inverse);
-        const float code_lo =
-            acts->hilo ? rintf(fmaf(-code, scale->step, x) * (scale->inverse * QN_HILO_BASE)) : 0;
+        const float code_lo = acts->hilo ? rintf(fmaf(-code, scale->step, x) * (scale->inverse * QN_HILO_BASE)) : 0;
         for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
             const size_t at = group0 * QN_QUANT_GROUP + qn_act_index((qn_act_layout)layout, lane * QN_QUANT_GROUP + i);
             if (acts->codes[layout])
@@ -51,8 +50,8 @@ static void quantize_group(qn_acts *acts, size_t row, size_t super, size_t lane,
         if (acts->tiles_lo)
             acts->tiles_lo[qn_act_tile_at(acts, row, super, lane)].codes[i / 4][row % QN_TILE][i % 4] = (int8_t)code_lo;
         if (acts->block_tiles)
-            put_block_tile(acts, row, super * QN_SUPER_GROUPS + lane, i, (int32_t)code, (int32_t)code_lo,
-                           scale->factor, has_hi);
+            put_block_tile(acts, row, super * QN_SUPER_GROUPS + lane, i, (int32_t)code, (int32_t)code_lo, scale->factor,
+                           has_hi);
         const int32_t code_hilo = acts->hilo ? (int32_t)code * QN_HILO_BASE + (int32_t)code_lo : (int32_t)code;
         sum += code_hilo;
         sum_upper += i < QN_QUANT_GROUP / 2 ? 0 : code_hilo;

@@ -118,7 +118,7 @@ QN_INLINE void load_group(const float *values, size_t begin, size_t n, v16 *a, v
 {
     const size_t left = begin < n ? n - begin : 0;
     *a = left >= 16 ? v16_load(values + begin) : left ? v16_load_n(values + begin, left) : v16_set1(0);
-    *b = left >= 32   ? v16_load(values + begin + 16)
+    *b = left >= 32  ? v16_load(values + begin + 16)
          : left > 16 ? v16_load_n(values + begin + 16, left - 16)
                      : v16_set1(0);
 }
@@ -160,7 +160,7 @@ QN_INLINE void find_block_scales(qn_acts *acts, size_t group0, const float *valu
         for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
             amax[g] = all_finite ? amax[g] : 0;
         const float scale = qn_block_scales(amax, acts->hilo, scales + first);
-        acts->block_scale[(group0 + first) / QN_BLOCK_GROUPS] = !all_finite    ? NAN
+        acts->block_scale[(group0 + first) / QN_BLOCK_GROUPS] = !all_finite  ? NAN
                                                                 : acts->hilo ? scale * (1.0f / QN_HILO_BASE)
                                                                              : scale;
         for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
@@ -498,8 +498,8 @@ static void gemm_stored_blocks(const qn_type_info *type, const qn_super_block *r
                     const size_t block = g / QN_BLOCK_GROUPS;
                     const int32_t sum = sums[g] + sums[g + 1] + sums[g + 2] + sums[g + 3];
                     if (s * (QN_SUPER / QN_BLOCK) + block < n_blocks)
-                        element = fmaf((float)sum, w->scale[g] * acts->block_scale[super * (QN_SUPER / QN_BLOCK) + block],
-                                       element);
+                        element = fmaf((float)sum,
+                                       w->scale[g] * acts->block_scale[super * (QN_SUPER / QN_BLOCK) + block], element);
                 }
             }
             out[t * TILE_ROWS + r] = element;

@@ -334,9 +334,9 @@ QN_INLINE void panel_tile_blocks(bool bits, bool hilo, const uint8_t *p, size_t 
             for (size_t t = 0; t < n_tokens; t++)
                 QN_UNROLLED
             for (int g = 0; g < PACK_VECTORS; g++)
-                element[i * n_tokens + t][g] = add_block(element[i * n_tokens + t][g], sum[i * n_tokens + t][g],
-                                                         scale[g],
-                                                         acts->block_scale[(first + t) * qn_act_blocks(acts) + block]);
+                element[i * n_tokens + t][g] =
+                    add_block(element[i * n_tokens + t][g], sum[i * n_tokens + t][g], scale[g],
+                              acts->block_scale[(first + t) * qn_act_blocks(acts) + block]);
         }
     }
     QN_UNROLLED
@@ -410,9 +410,9 @@ QN_INLINE void panel_tile(bool bits, bool hilo, bool blocks, size_t block_groups
 
 /* Multiplies all panels: by one token two panels at a time, by more one, and four, two or one token. Only the first
  * tokens of a panel prefetch: for later tokens it is cached. */
-QN_INLINE void panel_loop(bool bits, bool hilo, bool blocks, size_t block_groups, const qn_packed_matrix *weights, size_t row,
-                          size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
-                          float *out, size_t out_stride)
+QN_INLINE void panel_loop(bool bits, bool hilo, bool blocks, size_t block_groups, const qn_packed_matrix *weights,
+                          size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,
+                          bool accumulate, float *out, size_t out_stride)
 {
     const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes, last = first + n_tokens,
                  end = row + n_rows;
@@ -425,14 +425,14 @@ QN_INLINE void panel_loop(bool bits, bool hilo, bool blocks, size_t block_groups
         float *to = out + row;
         size_t t = first, distance = PANEL_PREFETCH_BYTES;
         for (; t + 4 <= last; t += 4, distance = 0)
-            panel_tile(bits, hilo, blocks, block_groups, p, 1, n_blocks, acts, t, 4, distance, accumulate, to + t * out_stride,
-                       out_stride);
+            panel_tile(bits, hilo, blocks, block_groups, p, 1, n_blocks, acts, t, 4, distance, accumulate,
+                       to + t * out_stride, out_stride);
         for (; t + 2 <= last; t += 2, distance = 0)
-            panel_tile(bits, hilo, blocks, block_groups, p, 1, n_blocks, acts, t, 2, distance, accumulate, to + t * out_stride,
-                       out_stride);
+            panel_tile(bits, hilo, blocks, block_groups, p, 1, n_blocks, acts, t, 2, distance, accumulate,
+                       to + t * out_stride, out_stride);
         for (; t < last; t++, distance = 0)
-            panel_tile(bits, hilo, blocks, block_groups, p, 1, n_blocks, acts, t, 1, distance, accumulate, to + t * out_stride,
-                       out_stride);
+            panel_tile(bits, hilo, blocks, block_groups, p, 1, n_blocks, acts, t, 1, distance, accumulate,
+                       to + t * out_stride, out_stride);
     }
 }
 
@@ -543,8 +543,7 @@ QN_INLINE void add_ternary_groups(__m512i isum[TERNARY_VECTORS][4], const __m512
     for (int g = 0; g < TERNARY_VECTORS; g++)
         QN_UNROLLED
     for (int group = 0; group < 4; group++)
-        panel_accumulate(partial[group] + 16 * g,
-                         _mm512_sub_epi32(isum[g][group], _mm512_set1_epi32(act_sum[group])),
+        panel_accumulate(partial[group] + 16 * g, _mm512_sub_epi32(isum[g][group], _mm512_set1_epi32(act_sum[group])),
                          _mm512_mul_ps(scale[g], _mm512_set1_ps(act_scale[group])), started);
 }
 
@@ -564,8 +563,8 @@ QN_INLINE void add_ternary_block(__m512i isum[TERNARY_VECTORS][4], const __m512 
 }
 
 /* Multiplies n_panels adjacent panels by one token, as panel_tile. */
-QN_INLINE void panel_tile_ternary(bool blocks, const uint8_t *p, size_t n_panels, size_t n_blocks, const qn_acts *acts, size_t token,
-                                  size_t distance, bool accumulate, float *out)
+QN_INLINE void panel_tile_ternary(bool blocks, const uint8_t *p, size_t n_panels, size_t n_blocks, const qn_acts *acts,
+                                  size_t token, size_t distance, bool accumulate, float *out)
 {
     const size_t block_bytes = QN_PTQ1_0_BYTES * QN_PANEL_ROWS, panel_bytes = n_blocks * block_bytes;
     _Alignas(64) panel_partial partial[PANELS_AT_ONCE];

@@ -55,14 +55,6 @@ static void v16_store(float *p, v16 a)
     memcpy(p, a.x, sizeof a.x);
 }
 
-static v16 v16_load_f16(const uint16_t *p)
-{
-    v16 a;
-    for (int i = 0; i < QN_LANES; i++)
-        a.x[i] = qn_f16_to_f32(p[i]);
-    return a;
-}
-
 static v16 v16_of_int32(const int32_t *p)
 {
     v16 a;
@@ -114,12 +106,6 @@ static void expand_codes(const struct code_table *table, const uint8_t *codes, i
 {
     for (size_t i = 0; i < QN_QUANT_GROUP; i++)
         out[i] = (int8_t)(codes[table->order[i]] - table->zero_point);
-}
-
-static void expand_bits(const uint8_t *words, int8_t *out)
-{
-    for (size_t i = 0; i < 2 * QN_QUANT_GROUP; i++)
-        out[i] = words[i / 8] >> i % 8 & 1 ? 1 : -1;
 }
 
 static void tile_transpose(const float *in, float *out)
