@@ -72,7 +72,6 @@ static inline size_t qn_act_tile_at(const qn_acts *acts, size_t token, size_t su
 
 /* Up to 64 rows of weights for the GEMM. Rows up to QN_TILE_PANEL_ROWS that do not exist have codes and scales that are
  * finite; their results are not stored. */
- * finite; their results are not stored. */
 typedef struct qn_tile_panel {
     size_t n_rows, n_super, n_groups;
     uint8_t *codes;                /* [n_super][16 lanes][64 rows][32], in the order of `order` */
