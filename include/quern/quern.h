@@ -341,8 +341,8 @@ typedef struct qn_session_params {
     size_t size;    /* set by QN_SESSION_PARAMS_INIT */
     uint32_t n_ctx; /* most tokens; 0: the context length used in training or qn_capacity.tokens_per_sequence, whichever
                        is less. The same rule holds for schedulers, the program and the server */
-    uint32_t n_batch; /* tokens per prefill batch, 1 to 4096; 0: 128 on the CPU, 2048 on a GPU. Affects memory and
-                         speed; on the CPU it does not affect results */
+    uint32_t n_batch; /* tokens per prefill batch, 1 to 4096; 0: 128 on the CPU, 256 with AMX, 2048 on a GPU. Affects
+                         memory and speed; on the CPU it does not affect results */
     const char *kv;   /* format of the KV cache: NULL or "f16"; "f32", which rounds nothing, for comparisons, on the CPU
                          only; or AURA codes of the named number of bits: "aura8", "aura6", "aura4", "aura3", "aura2";
                          "aura4v3" and "aura4v2" have 4 bits for keys and 3 or 2 for values */

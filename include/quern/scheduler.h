@@ -46,7 +46,7 @@ typedef struct qn_scheduler_params {
     /* Most requests that wait; 0: 1024. When the queue is full, a client with fewer waiting requests than an equal
      * share of max_queued can still queue more, up to four times max_queued in all. */
     uint32_t max_queued;
-    uint32_t max_rows; /* most rows of a step, up to 4096; 0: 128 on the CPU, 2048 on a GPU */
+    uint32_t max_rows; /* most rows of a step, up to 4096; 0: 128 on the CPU, 256 with AMX, 2048 on a GPU */
     /* Approximate limit of the time of a step that decodes, in seconds: pieces of prompts in that step are made small
      * enough. 0: about twice the time of the step without prompts, or 8 ms. */
     double step_seconds;

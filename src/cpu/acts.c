@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "kernels/matmul/blocks.h"
 #include "kernels/matmul/packed.h"
 
 /* Steps of decoding: of more rows, the first ones are in the caches of no other thread any more. */
@@ -69,6 +70,20 @@ static void prefetch_slice(const qn_executor *ex, const qn_op_acts *acts, const 
     }
 }
 
+/* The same of tiles: of a prompt, too, all threads have read them. */
+static void prefetch_tiles(const qn_executor *ex, const qn_op_acts *acts, const qn_act_slice *slice)
+{
+    for (size_t a = 0; a < acts->n; a++) {
+        const qn_acts *to = &ex->workspace.acts[acts->at[a]];
+        for (size_t block = 0; to->block_tiles && block < slice->n / QN_BLOCK; block++) {
+            const qn_act_block_tile *tile =
+                &to->block_tiles[qn_act_block_at(to, slice->row, slice->first / QN_BLOCK + block)];
+            for (size_t half = 0; half < QN_BLOCK / QN_BLOCK_K; half++)
+                prefetch_to_write(tile->codes[half][slice->row % QN_TILE], 0, QN_BLOCK_K);
+        }
+    }
+}
+
 qn_act_slice qn_act_slice_at(const qn_executor *ex, const qn_op_acts *acts, size_t index, int thread)
 {
     const size_t values = qn_act_slice_width(ex->plan, acts), per_row = slices_per_row(ex, acts),
@@ -80,6 +95,8 @@ qn_act_slice qn_act_slice_at(const qn_executor *ex, const qn_op_acts *acts, size
                                  .values = (float *)qn_thread_scratch(ex, thread) };
     if (ex->step->n_rows <= FEW_ROWS)
         prefetch_slice(ex, acts, &slice);
+    else
+        prefetch_tiles(ex, acts, &slice);
     return slice;
 }
 

@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-enum { BATCH = 128 };
+/* Default rows of a step. Matrix units multiply fast, so that unpacking weights once for more rows pays. */
+enum { BATCH = 128, TILE_BATCH = 256 };
 
 static void device_free(qn_device *device)
 {
@@ -154,11 +155,11 @@ qn_status qn_cpu_device_create(const qn_device_params *params, qn_device **out)
     *cpu = (qn_cpu_device){ .base = { .vtable = &vtable,
                                       .row_features = QN_ROW_EMBEDDING | QN_ROW_POSITION | QN_ROW_HIDDEN,
                                       .name = "cpu",
-                                      .batch = BATCH,
                                       .drafts = params->plan->head.draft > 0 },
                             .plan = params->plan,
                             .team = params->team };
     qn_kernels_init(&cpu->kernels, params->cpu);
+    cpu->base.batch = cpu->kernels.matmul.gemm_blocks ? TILE_BATCH : BATCH;
     qn_status status = qn_executor_create(params->team, &cpu->kernels, params->plan, &cpu->executor);
     if (status == QN_OK)
         cpu->executor->shares_team = params->shares_team;

@@ -5,12 +5,11 @@
 #include "kernels/matmul/packed.h"
 #include "kernels/matmul/tiles.h"
 
-/* An item is a panel of rows, or one of two parts of its tokens; the items of an operation's matrices are numbered
- * consecutively. */
+/* An item is a panel of rows, or half of one; the items of an operation's matrices are numbered consecutively. */
 enum { ITEM_ROWS = QN_PANEL_ROWS };
 
-/* With fewer tokens an item has all of them. */
-enum { DIVIDED_TOKENS = 64 };
+/* With fewer tokens an item is a panel; also with that many panels for each thread. */
+enum { HALVED_TOKENS = 64, HALVED_PANELS = 16 };
 
 /* What is prefetched of the next range while a range, or the operation before it, is computed: the beginnings of the
  * panels that a kernel computes at once, as far as it prefetches itself later. */
@@ -31,12 +30,15 @@ static const qn_packed_matrix *matrix_of(const qn_executor *ex, const qn_op *op,
     return &ex->weights.at[op - ex->plan->ops][matrix];
 }
 
-/* Returns the number of items of a panel. Matmuls on matrix units are divided by tokens, too: that costs little, and
- * where threads share such a unit, or have few panels each, the last ones to end have smaller pieces. */
+/* Returns the number of items of a panel. Matmuls on matrix units have halves of panels where threads have few: that
+ * costs little, and the last ones to end have smaller pieces. */
 static size_t parts_of(const qn_executor *ex, const qn_op *op)
 {
     const size_t n_tokens = tokens_of(ex, op);
-    bool tiles = n_tokens >= DIVIDED_TOKENS;
+    size_t n_panels = 0;
+    for (size_t m = 0; m < op->matmul.matrices.n; m++)
+        n_panels += items_of(op, m);
+    bool tiles = n_tokens >= HALVED_TOKENS && n_panels < HALVED_PANELS * (size_t)qn_team_size(ex->team);
     for (size_t m = 0; tiles && m < op->matmul.matrices.n; m++)
         tiles = qn_matmul_uses_tiles(&ex->kernels->matmul, matrix_of(ex, op, m),
                                      &ex->workspace.acts[op->matmul.matrices.at[m].acts], n_tokens);
@@ -59,26 +61,18 @@ void qn_executor_prefetch_rows(const qn_executor *ex, const qn_op *op, size_t it
             __builtin_prefetch(rows + row * row_bytes + at, 0, 2); /* into L2 */
 }
 
-enum { ALL_PARTS = 2 };
-
-/* Rows [begin, end) of one matrix, of part 0 or 1 of the tokens or of all. */
-static void run_rows(const qn_executor *ex, const qn_op *op, size_t matrix, size_t begin, size_t end, size_t part,
-                     int thread)
+/* Rows [begin, end) of one matrix. */
+static void run_rows(const qn_executor *ex, const qn_op *op, size_t matrix, size_t begin, size_t end, int thread)
 {
     const qn_op_matrix *m = &op->matmul.matrices.at[matrix];
     const qn_packed_matrix *weights = matrix_of(ex, op, matrix);
-    const qn_acts *acts = &ex->workspace.acts[m->acts];
     const bool logits = qn_op_is_logits(op);
-    const size_t n_tokens = tokens_of(ex, op), half = qn_round_up(n_tokens / 2, QN_TILE),
-                 stride = logits ? ex->plan->n_vocab : ex->plan->buffers[m->out].width;
+    const size_t stride = logits ? ex->plan->n_vocab : ex->plan->buffers[m->out].width;
     float *out = logits ? ex->step->logits : qn_buffer_row(ex, m->out, 0);
-    void *scratch = qn_thread_scratch(ex, thread);
     end = end < weights->stored.n_rows ? end : weights->stored.n_rows;
-    if (part == ALL_PARTS)
-        qn_matmul_rows(&ex->kernels->matmul, weights, acts, n_tokens, begin, end, m->accumulate, out, stride, scratch);
-    else
-        qn_matmul_tiles(&ex->kernels->matmul, weights, acts, part * half, part ? n_tokens : half, begin, end,
-                        m->accumulate, out, stride, scratch);
+    if (begin < end)
+        qn_matmul_rows(&ex->kernels->matmul, weights, &ex->workspace.acts[m->acts], tokens_of(ex, op), begin, end,
+                       m->accumulate, out, stride, qn_thread_scratch(ex, thread));
 }
 
 /* For the operation that follows a matmul of one row: rows [begin, end) of a matrix are computed. */
@@ -86,19 +80,6 @@ static void arrive_rows(const qn_executor *ex, const qn_op_matrix *matrix, size_
 {
     end = end < matrix->weights.n_rows ? end : matrix->weights.n_rows;
     qn_follow_buffer(ex, matrix->out, begin, end - begin, thread);
-}
-
-/* Items [begin, end) of one matrix: whole panels at once, and at the ends perhaps a part of one. */
-static void run_matrix(const qn_executor *ex, const qn_op *op, size_t matrix, size_t begin, size_t end, size_t parts,
-                       int thread)
-{
-    const size_t first = (begin + parts - 1) / parts, last = end / parts;
-    if (begin % parts)
-        run_rows(ex, op, matrix, begin / parts * ITEM_ROWS, first * ITEM_ROWS, 1, thread);
-    if (first < last)
-        run_rows(ex, op, matrix, first * ITEM_ROWS, last * ITEM_ROWS, ALL_PARTS, thread);
-    if (end % parts)
-        run_rows(ex, op, matrix, last * ITEM_ROWS, (last + 1) * ITEM_ROWS, 0, thread);
 }
 
 static void run_items(const qn_executor *ex, const qn_op *op, const qn_cpu_range *range)
@@ -113,7 +94,7 @@ static void run_items(const qn_executor *ex, const qn_op *op, const qn_cpu_range
                      end = range->end - first < n ? range->end - first : n;
         if (begin >= end)
             continue;
-        run_matrix(ex, op, m, begin, end, parts, range->thread);
+        run_rows(ex, op, m, begin * ITEM_ROWS / parts, end * ITEM_ROWS / parts, range->thread);
         arrive_rows(ex, &op->matmul.matrices.at[m], begin / parts * ITEM_ROWS, end / parts * ITEM_ROWS, range->thread);
     }
 }

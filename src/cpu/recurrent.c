@@ -292,10 +292,12 @@ size_t qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, qn_cpu_wor
     const size_t count = count_sequences(ex) * shape->n_v_heads * head_slices(ex),
                  rep = shape->n_v_heads / shape->n_k_heads;
     (void)op;
-    /* items with the same keys stay together where there are enough of them */
+    /* Items with the same keys stay together where there are enough of them. A prompt's items compute long and read
+     * little: who is free takes the next. */
     works[0] = (qn_cpu_work){ .run = advance_slices,
                               .count = count,
                               .unit = count / rep >= 2 * (size_t)qn_team_size(ex->team) ? rep : 1,
+                              .spread = ex->step->n_rows >= QN_GDN_CHUNK ? QN_SPREAD_SINGLE : QN_SPREAD_EVEN,
                               .item_bytes = shape->head_k * shape->head_v / head_slices(ex) * sizeof(float) };
     return 1;
 }

@@ -4,8 +4,8 @@
 #include "base/address_space.h"
 #include "base/memory.h"
 #include "kernels/attention/attention.h"
+#include "kernels/matmul/blocks.h"
 #include "kernels/matmul/packed.h"
-#include "kernels/matmul/tiles.h"
 
 static void free_buffers(const qn_plan *plan, qn_cpu_workspace *ws)
 {
@@ -81,6 +81,7 @@ static void advise_acts(const qn_acts *acts)
         advise(acts->codes[layout], groups * QN_QUANT_GROUP);
         advise(acts->codes_lo[layout], groups * QN_QUANT_GROUP);
     }
+    advise(acts->block_tiles, qn_act_token_tiles(acts) * qn_act_blocks(acts) * sizeof(qn_act_block_tile));
     advise(acts->lut, groups * QN_GROUP_LUT_BYTES);
     advise(acts->lut_lo, groups * QN_GROUP_LUT_BYTES);
 }

@@ -3,8 +3,8 @@
  * Every sum over a row has sixteen partial sums. Term i is added to partial sum i mod 16, in ascending order, by one
  * fused multiply-add each; then partial sums 8 apart are added, then 4, 2 and 1 apart. Sixteen is the width of the
  * widest register in use; narrower instruction sets use two or four registers. The order does not depend on thread
- * count, batch size, position or instruction set, so neither do results. kernels/vec16.h implements the same order in
- * vector registers. */
+ * count, batch size, position or instruction set, so neither do results. The exception is the arithmetic of
+ * kernels/matmul/blocks.h, which one level has. kernels/vec16.h implements the same order in vector registers. */
 #ifndef QN_KERNELS_CANON_H
 #define QN_KERNELS_CANON_H
 

@@ -181,6 +181,7 @@ void qn_check_matmul(bool bench)
         check_problem(&empty, false);
     }
     qn_check_tile_gemm();
+    qn_check_blocks();
     for (size_t t = 0; bench && t < n_types; t++) {
         bench_type(&types[t], 4096, 1);
         bench_type(&types[t], 512, 96);

@@ -39,7 +39,8 @@ static void acts_new(qn_acts *acts, const qn_problem *p, const qn_packed_matrix 
                      const qn_matmul_kernels *kernels)
 {
     const size_t n_cols = p->weights.n_cols;
-    qn_acts_keep(acts, p->n_tokens, n_cols, qn_matmul_act_layouts(kernels, weights), p->acts.hilo);
+    const unsigned blocks = 1u << QN_ACT_BLOCKS | 1u << QN_ACT_BLOCK_TILES; /* another arithmetic: check_blocks.c */
+    qn_acts_keep(acts, p->n_tokens, n_cols, qn_matmul_act_layouts(kernels, weights) & ~blocks, p->acts.hilo);
     const size_t groups = p->n_tokens * acts->n_super * QN_SUPER_GROUPS;
     for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
         if (acts->codes[layout])

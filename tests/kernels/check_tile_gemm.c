@@ -60,35 +60,6 @@ static void check_problem(const qn_problem *p, bool accumulate)
     qn_release();
 }
 
-/* Packed Q1_0, which the GEMM reads without unpacking it to codes. */
-static void check_words(size_t n_blocks, size_t n_tokens, bool hilo)
-{
-    const qn_type_info *type = qn_type_find(QN_TYPE_Q1_0);
-    qn_problem p;
-    struct variant variants[2];
-    qn_matmul_kernels ref;
-    qn_problem_new(&p, type, QN_PANEL_ROWS, n_blocks * type->block_weights, n_tokens, hilo);
-    float *expected = qn_floats(n_tokens * QN_PANEL_ROWS);
-    uint8_t *packed = qn_guarded(QN_PANEL_ROWS * p.weights.row_bytes, 0);
-    qn_matmul_kernels_init(&ref, 0);
-    qn_problem_run(&ref, &p, 0, QN_PANEL_ROWS, false, expected);
-    qn_matmul_pack(&p.weights, QN_PACKING_WORDS, 0, 1, packed);
-    const qn_tile_panel panel = { .n_rows = QN_PANEL_ROWS,
-                                  .n_super = p.acts.n_super,
-                                  .n_groups = p.weights.n_cols / QN_QUANT_GROUP,
-                                  .words = packed };
-    const size_t n_variants = find_variants(variants);
-    for (size_t v = 0; v < n_variants; v++) {
-        float *y = qn_guarded_floats(n_tokens * QN_PANEL_ROWS);
-        qn_case_begin("matmul", variants[v].name, "tiles packed q1_0 cols %zu tokens %zu%s", p.weights.n_cols, n_tokens,
-                      hilo ? " hi/lo" : "");
-        variants[v].kernels.gemm_tiles(&panel, &p.acts, 0, n_tokens, false, y, QN_PANEL_ROWS,
-                                       qn_guarded(qn_tile_gemm_scratch(), 0));
-        qn_expect_same(y, expected, n_tokens * QN_PANEL_ROWS, "element");
-    }
-    qn_release();
-}
-
 void qn_check_tile_gemm(void)
 {
     static const size_t rows[] = { 1, 16, 17, 33, 64, 65, 100 }, tokens[] = { 1, 15, 16, 17, 32, 33, 50 };
@@ -108,9 +79,6 @@ void qn_check_tile_gemm(void)
             check_problem(&p, draw % 4 == 3);
         }
     }
-    for (size_t draw = 0; draw < 6; draw++)
-        check_words(1 + draw * 6, tokens[draw], draw % 2);
-    check_words(QN_SUPER / QN_Q1_0_WEIGHTS * (QN_TILE_MAX_CHUNK + 1), 35, false);
     static const qn_type long_types[] = { QN_TYPE_Q8_0, QN_TYPE_Q4_1, QN_TYPE_PTQ1_0 };
     for (size_t i = 0; i < 3; i++) { /* lanes of two and three chunks, the last group of super-block 13 or 27 */
         qn_problem p;

@@ -31,6 +31,9 @@ void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size
 void qn_problem_run(const qn_matmul_kernels *kernels, const qn_problem *p, size_t begin, size_t end, bool accumulate,
                     float *out);
 
+/* qn_check_blocks - a part of operation matmul: check_blocks.c. */
+void qn_check_blocks(void);
+
 /* qn_check_tile_gemm - a part of operation matmul: check_tile_gemm.c. */
 void qn_check_tile_gemm(void);
 

@@ -132,7 +132,7 @@ class Scheduler:
     n_ctx            limit of the tokens of a request, prompt and answer; by default the model's
     max_sequences    limit of the requests evaluated at the same time: 16 on the CPU, 64 on a GPU
     max_queued       limit of the waiting requests, 1024; a full queue is a BusyError
-    max_rows         limit of the rows of a step: 128 on the CPU, 2048 on a GPU
+    max_rows         limit of the rows of a step: 128 on the CPU, 256 with AMX, 2048 on a GPU
     step_seconds     approximate limit of the duration of a step that decodes
     prefix_states    memory for recurrent states that are kept for reuse
     prefix_cache     whether common beginnings of requests are evaluated only once

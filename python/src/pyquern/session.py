@@ -119,7 +119,7 @@ class Session:
     model      a Model
     kv         format of the KV cache: "f16", "f32", "aura8" to "aura2"; by default the model's
     n_ctx      limit of tokens; by default the model's; 0: the training context, or what memory holds
-    n_batch    tokens of a prompt that are evaluated together: 128 on the CPU, 2048 on a GPU
+    n_batch    tokens of a prompt that are evaluated together: 128 on the CPU, 256 with AMX, 2048 on a GPU
 
     A session is continued: `generate` appends to it, `chat` evaluates only the part of a conversation that it lacks.
     One thread at a time may use a session; a call while its stream is open is an InvalidError.

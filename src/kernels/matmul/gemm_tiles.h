@@ -6,7 +6,6 @@
  *   TILE_LOAD_WEIGHTS, ..._ACTS   (state, tile, memory): tile 4, [16][32] int8; tiles 5 to 7, [8][16][4] int8
  *   TILE_MULTIPLY(state, c, a, b) c += a * b, [16][16] int32
  *   expand_codes                  codes of a row and group to 32 int8
- *   expand_bits                   bits of a group of two rows to 2 x 32 int8
  *   v16_of_int32                  16 int32 to floats
  *   tile_transpose                16 x 16 floats
  *   v16_...                       as kernels/vec16.h */
@@ -70,26 +69,6 @@ QN_INLINE void expand_codes_of_lane(const qn_tile_panel *panel, tile_state *stat
             memcpy(w->scale[tile][i], panel->scale + at, sizeof w->scale[tile][i]);
             if (panel->offset)
                 memcpy(w->offset[tile][i], panel->offset + at, sizeof w->offset[tile][i]);
-        }
-    }
-}
-
-/* The same of packed Q1_0. */
-QN_INLINE void expand_words_of_lane(const qn_tile_panel *panel, tile_state *state, const struct tile_memory *m)
-{
-    enum { BLOCK_GROUPS = QN_Q1_0_WEIGHTS / QN_QUANT_GROUP, BLOCK_BYTES = QN_Q1_0_BYTES * QN_PANEL_ROWS };
-    qn_tile_weights *w = m->weights;
-    for (size_t i = 0; i < w->n; i++) {
-        const size_t group = (w->first + i) * QN_SUPER_GROUPS + w->lane;
-        const uint8_t *block = panel->words + group / BLOCK_GROUPS * BLOCK_BYTES;
-        const uint8_t *words = block + 4 * (group % BLOCK_GROUPS * QN_PANEL_ROWS);
-        const uint16_t *d = (const uint16_t *)(const void *)(block + BLOCK_GROUPS * 4 * QN_PANEL_ROWS);
-        if (i % AWAKE_GROUPS == 0)
-            keep_awake(state, m);
-        for (size_t tile = 0; tile * QN_TILE < panel->n_rows; tile++) {
-            for (size_t row = 0; row < QN_TILE; row += 2)
-                expand_bits(words + 4 * (tile * QN_TILE + row), w->codes[tile][i][row]);
-            v16_store(w->scale[tile][i], v16_load_f16(d + tile * QN_TILE));
         }
     }
 }
@@ -274,7 +253,7 @@ QN_INLINE void compute_lane(const struct tile_gemm *g, tile_state *state, const 
     w->first = 0;
     do { /* once also without groups: the partial sums are 0 then */
         w->n = n - w->first < chunk ? n - w->first : chunk;
-        (g->panel->words ? expand_words_of_lane : expand_codes_of_lane)(g->panel, state, m);
+        expand_codes_of_lane(g->panel, state, m);
         const bool ends = w->first + w->n == n;
         for (tile.token_tile = 0; tile.token_tile * QN_TILE < g->n_tokens; tile.token_tile++)
             for (tile.row_tile = 0; tile.row_tile * QN_TILE < g->panel->n_rows; tile.row_tile++)

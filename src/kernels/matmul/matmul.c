@@ -4,6 +4,7 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "kernels/matmul/blocks.h"
 #include "kernels/matmul/packed.h"
 #include "kernels/matmul/tiles.h"
 
@@ -37,9 +38,23 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
         status = qn_alloc(&acts->lut, groups, QN_GROUP_LUT_BYTES, "activation tables");
     if (status == QN_OK && hilo && layouts & 1u << QN_ACT_LUT)
         status = qn_alloc(&acts->lut_lo, groups, QN_GROUP_LUT_BYTES, "activation tables");
+    const size_t token_tiles = qn_act_token_tiles(acts);
+    if (status == QN_OK && layouts & 1u << QN_ACT_BLOCKS) {
+        status = qn_alloc(&acts->factor, groups, sizeof *acts->factor, "activation factors");
+        if (status == QN_OK)
+            status = qn_alloc(&acts->block_scale, groups / QN_BLOCK_GROUPS, sizeof(float), "activation scales");
+        if (status == QN_OK)
+            status = qn_alloc(&acts->block_sum, groups / QN_BLOCK_GROUPS, sizeof(int32_t), "activation sums");
+    }
+    if (layouts & 1u << QN_ACT_BLOCK_TILES) {
+        const size_t tiles = token_tiles * qn_act_blocks(acts);
+        if (status == QN_OK)
+            status = qn_alloc(&acts->block_tiles, tiles, sizeof *acts->block_tiles, "activation tiles");
+        if (status == QN_OK)
+            status = qn_alloc(&acts->block_tiles_hi, tiles, sizeof *acts->block_tiles_hi, "activation tiles");
+    }
     if (layouts & 1u << QN_ACT_TILES) {
-        const size_t tiles =
-            (groups / (acts->n_super * QN_SUPER_GROUPS) + QN_TILE - 1) / QN_TILE * acts->n_super * QN_SUPER_GROUPS;
+        const size_t tiles = token_tiles * acts->n_super * QN_SUPER_GROUPS;
         if (status == QN_OK)
             status = qn_alloc(&acts->tiles, tiles, sizeof *acts->tiles, "activation tiles");
         if (status == QN_OK && hilo)
@@ -64,6 +79,11 @@ void qn_acts_free(qn_acts *acts)
     qn_free(acts->lut_lo);
     qn_free(acts->tiles);
     qn_free(acts->tiles_lo);
+    qn_free(acts->factor);
+    qn_free(acts->block_scale);
+    qn_free(acts->block_sum);
+    qn_free(acts->block_tiles);
+    qn_free(acts->block_tiles_hi);
     *acts = (qn_acts){ 0 };
 }
 
@@ -71,7 +91,7 @@ void qn_acts_select(qn_acts *acts, const qn_matmul_kernels *kernels, size_t n_to
 {
     const bool many = kernels->gemm_tiles && n_tokens >= kernels->min_tile_tokens;
     acts->skip_tiles = !many;
-    acts->skip_codes = many && acts->tiles && acts->only_tiles;
+    acts->skip_codes = many && (acts->tiles || acts->block_tiles) && acts->only_tiles;
 }
 
 void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu)
@@ -124,7 +144,9 @@ unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed
         layouts |= 1u << QN_ACT_PLAIN;
     if (format && format->gemv)
         layouts |= 1u << format->layout;
-    const unsigned tiles = kernels->gemm_tiles && qn_tiles_multiply_type(type) ? 1u << QN_ACT_TILES : 0;
+    unsigned tiles = kernels->gemm_tiles && qn_tiles_multiply_type(type) ? 1u << QN_ACT_TILES : 0;
+    if (kernels->block_scales && qn_type_has_blocks(type))
+        tiles = 1u << QN_ACT_BLOCKS | (kernels->gemm_blocks ? 1u << QN_ACT_BLOCK_TILES : 0);
     layouts |= tiles;
     if (!weights->packed)
         return layouts;
@@ -146,6 +168,8 @@ size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
     size_t bytes = tile_scratch(kernels, n_cols) + qn_round_up(QN_PANEL_ROWS * QN_UNPACKED_ROW_BYTES(n_cols), QN_ALIGN);
     if (kernels->gemm_tiles)
         bytes += qn_tile_panel_bytes(n_super) + qn_tile_gemm_scratch();
+    if (kernels->gemm_blocks)
+        bytes += qn_block_gemm_scratch();
     return bytes > QN_BATCH_SCRATCH ? bytes : QN_BATCH_SCRATCH;
 }
 
@@ -263,7 +287,8 @@ static void matmul_stored(const qn_matmul_kernels *kernels, const qn_matrix *wei
     const bool is_float = qn_act_layout_of(weights->type) == QN_ACT_F32;
     const size_t tile_rows = kernels->tile_rows, tile_tokens = kernels->tile_tokens;
     const qn_matmul_format *format = find_format(kernels, weights->type);
-    const qn_gemv_fn gemv = !format ? NULL : acts->hilo ? format->gemv_hilo : format->gemv;
+    const bool blocks = acts->factor && qn_type_has_blocks(weights->type); /* no GEMV has their arithmetic */
+    const qn_gemv_fn gemv = !format || blocks ? NULL : acts->hilo ? format->gemv_hilo : format->gemv;
     if (gemv && n_tokens <= GEMV_MAX_TOKENS) {
         gemv_by_token(gemv, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride);
         return;
@@ -311,15 +336,55 @@ static void fill_tile_panel(const qn_matmul_kernels *kernels, const qn_matrix *w
 bool qn_matmul_uses_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
                           size_t n_tokens)
 {
-    return acts->tiles && kernels->gemm_tiles && n_tokens >= kernels->min_tile_tokens &&
-           qn_tiles_multiply_type(weights->stored.type);
+    if (n_tokens < kernels->min_tile_tokens)
+        return false;
+    if (acts->factor && qn_type_has_blocks(weights->stored.type))
+        return acts->block_tiles && kernels->gemm_blocks;
+    return acts->tiles && kernels->gemm_tiles && qn_tiles_multiply_type(weights->stored.type);
 }
 
-void qn_matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
-                     size_t token_begin, size_t token_end, size_t row_begin, size_t row_end, bool accumulate,
-                     float *out, size_t out_stride, void *scratch)
+/* The number of rows from `row` on that are in its panel and before row_end. */
+static size_t rows_of_panel(size_t row, size_t row_end)
+{
+    const size_t end = row / QN_TILE_PANEL_ROWS * QN_TILE_PANEL_ROWS + QN_TILE_PANEL_ROWS;
+    return (row_end < end ? row_end : end) - row;
+}
+
+/* multiply_tiles of types with blocks. */
+static void multiply_blocks(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                            size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
+                            size_t out_stride, void *scratch)
 {
     const qn_matrix *stored = &weights->stored;
+    const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
+    for (size_t row = row_begin, n_rows; row < row_end; row += n_rows) {
+        const size_t in_panel = row % QN_PANEL_ROWS;
+        n_rows = rows_of_panel(row, row_end);
+        const qn_block_panel panel = { .type = stored->type,
+                                       .n_rows = n_rows,
+                                       .n_blocks = stored->n_cols / QN_BLOCK,
+                                       .packed = row < n_packed ? weights->packed + (row - in_panel) * stored->row_bytes
+                                                                : NULL,
+                                       .packed_row = in_panel,
+                                       .stored = stored->data + row * stored->row_bytes,
+                                       .row_bytes = stored->row_bytes };
+        for (size_t first = 0, n; first < n_tokens; first += n) {
+            n = n_tokens - first < QN_TILE_MAX_TOKENS ? n_tokens - first : QN_TILE_MAX_TOKENS;
+            kernels->gemm_blocks(&panel, acts, first, n, accumulate, out + row, out_stride, scratch);
+        }
+    }
+}
+
+/* Multiplies on matrix units. */
+static void multiply_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
+                           size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
+                           size_t out_stride, void *scratch)
+{
+    const qn_matrix *stored = &weights->stored;
+    if (acts->factor && qn_type_has_blocks(stored->type)) {
+        multiply_blocks(kernels, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
+        return;
+    }
     const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
     const size_t n_super = acts->n_super;
     const qn_packed_kernel *kind = qn_matmul_packed(kernels, stored->type);
@@ -328,22 +393,17 @@ void qn_matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *w
     void *gemm_scratch = memory + qn_tile_panel_bytes(n_super);
     for (size_t row = row_begin, n_rows; row < row_end; row += n_rows) {
         qn_tile_panel panel;
-        n_rows = row_end - row < QN_TILE_PANEL_ROWS ? row_end - row : QN_TILE_PANEL_ROWS;
-        if (row < n_packed && stored->type->type == QN_TYPE_Q1_0 && kind->packing == QN_PACKING_WORDS) {
-            panel = (qn_tile_panel){ .n_rows = n_rows,
-                                     .n_super = n_super,
-                                     .n_groups = stored->n_cols / QN_QUANT_GROUP,
-                                     .words = weights->packed + row * stored->row_bytes };
-        } else if (row < n_packed) {
+        n_rows = rows_of_panel(row, row_end);
+        if (row < n_packed) {
             qn_matrix unpacked = *stored;
             unpacked.data = rows;
             qn_matmul_unpack(weights, kind->packing, row / QN_PANEL_ROWS, rows);
-            fill_tile_panel(kernels, &unpacked, 0, n_rows, memory, &panel);
+            fill_tile_panel(kernels, &unpacked, row % QN_PANEL_ROWS, n_rows, memory, &panel);
         } else {
             fill_tile_panel(kernels, stored, row, n_rows, memory, &panel);
         }
-        for (size_t first = token_begin, n; first < token_end; first += n) {
-            n = token_end - first < QN_TILE_MAX_TOKENS ? token_end - first : QN_TILE_MAX_TOKENS;
+        for (size_t first = 0, n; first < n_tokens; first += n) {
+            n = n_tokens - first < QN_TILE_MAX_TOKENS ? n_tokens - first : QN_TILE_MAX_TOKENS;
             kernels->gemm_tiles(&panel, acts, first, n, accumulate, out + row, out_stride, gemm_scratch);
         }
     }
@@ -357,7 +417,7 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *we
         return;
     const qn_matrix *stored = &weights->stored;
     if (qn_matmul_uses_tiles(kernels, weights, acts, n_tokens)) {
-        qn_matmul_tiles(kernels, weights, acts, 0, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
+        multiply_tiles(kernels, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
         return;
     }
     const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;

@@ -11,9 +11,10 @@
  *
  * Types with half scales have two such steps, of the first 16 values of a group and then of the last.
  *
- * and the element is the canonical sum of the sixteen partials (kernels/canon.h). For float weights, term k is one
- * fused multiply-add into partial k mod 16. No kernel uses another order, so the bits of an element depend only on its
- * row and its token.
+ * and the element is the canonical sum of the sixteen partials (kernels/canon.h). Kernels with block_scales have
+ * another arithmetic for types with a scale for each 128 weights (blocks.h). For float weights, term k is one fused
+ * multiply-add into partial k mod 16. No kernel uses another order, so the bits of an element depend only on its row
+ * and its token.
  *
  * Integer sums are exact in any order. Each type therefore has its own layout of activation codes (qn_act_layout):
  * sixteen groups are a super-block of 512 values, and one 64-byte vector holds four codes of each group.
@@ -64,6 +65,9 @@
 struct qn_act_tile;
 struct qn_act_tile_lo;
 struct qn_tile_panel;
+struct qn_act_block_tile;
+struct qn_act_block_tile_hi;
+struct qn_block_panel;
 
 enum {
     QN_SUPER = 512,
@@ -83,7 +87,9 @@ enum {
  *   QN_ACT_PLAIN         ascending
  *   QN_ACT_F32           no codes: the f32 values            F32, F16, BF16
  *   QN_ACT_LUT           no codes: tables of the sums of all subsets of four values (packed.h); packed Q1_0
- *   QN_ACT_TILES         int8 codes, scales and sums of 16 tokens (tiles.h); not with factors or half scales */
+ *   QN_ACT_TILES         int8 codes, scales and sums of 16 tokens (tiles.h); not with factors or half scales
+ *   QN_ACT_BLOCKS        no codes: groups have scales that are multiples of their block's (blocks.h)
+ *   QN_ACT_BLOCK_TILES   int8 codes and block scales of 16 tokens (blocks.h) */
 typedef enum qn_act_layout {
     QN_ACT_INTERLEAVED,
     QN_ACT_1BIT,
@@ -92,7 +98,9 @@ typedef enum qn_act_layout {
     QN_ACT_PLAIN,
     QN_ACT_F32,
     QN_ACT_LUT,
-    QN_ACT_TILES
+    QN_ACT_TILES,
+    QN_ACT_BLOCKS,
+    QN_ACT_BLOCK_TILES
 } qn_act_layout;
 enum { QN_ACT_INT8_LAYOUTS = 5 };
 
@@ -119,12 +127,17 @@ typedef struct qn_acts {
     bool hilo;
     float *scale;
     int32_t *sum, *sum_upper;
+    int32_t *factor;                 /* of each group (blocks.h); NULL: its scale depends on the group alone */
+    float *block_scale;              /* with factors: [max_rows, n_super*4], scale = factor * block_scale */
+    int32_t *block_sum;              /* with factors: of each block, its groups' sums times their factors */
     float *values;                   /* [max_rows, n_cols], or NULL */
     uint8_t *lut, *lut_lo;           /* [max_rows, n_super*16][QN_GROUP_LUT_BYTES], or NULL; lut_lo: hi/lo split only */
     struct qn_act_tile *tiles;       /* [ceil(max_rows / 16)][16][n_super], or NULL */
     struct qn_act_tile_lo *tiles_lo; /* the same; hi/lo split only */
-    bool only_tiles;                 /* of the caller: all matmuls that read them multiply tiles of many tokens */
-    bool skip_codes, skip_tiles;     /* layouts that quantize leaves as they are: qn_acts_select */
+    struct qn_act_block_tile *block_tiles; /* [n_super*4][ceil(max_rows / 16)], or NULL */
+    struct qn_act_block_tile_hi *block_tiles_hi;
+    bool only_tiles;             /* of the caller: all matmuls that read them multiply tiles of many tokens */
+    bool skip_codes, skip_tiles; /* layouts that quantize leaves as they are: qn_acts_select */
 } qn_acts;
 
 /* A group with a smaller amax is quantised as zeros, because 127 / amax would overflow. A group with an infinity or NaN
@@ -228,6 +241,11 @@ typedef struct qn_matmul_kernels {
                        bool accumulate, float *out, size_t out_stride, void *scratch);
     void (*put_tile)(const struct qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block);
     size_t min_tile_tokens;
+    /* Whether types with a scale for each 128 weights are multiplied by the arithmetic of blocks.h, and their GEMM on
+     * matrix units, for min_tile_tokens and more; NULL for none. */
+    bool block_scales;
+    void (*gemm_blocks)(const struct qn_block_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens,
+                        bool accumulate, float *out, size_t out_stride, void *scratch);
 } qn_matmul_kernels;
 
 void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu);
@@ -244,7 +262,8 @@ size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);
 
 /* qn_matmul_rows - computes rows [row_begin, row_end) of the matmul for tokens [0, n_tokens) of acts.
  *
- *   row_begin, row_end   for a packed matrix multiples of QN_PANEL_ROWS; row_end may also be n_rows
+ *   row_begin, row_end   for a packed matrix multiples of QN_PANEL_ROWS, or where qn_matmul_uses_tiles of
+ *                        QN_PANEL_ROWS / 2; row_end may also be n_rows
  *   acts                 hold the layouts of qn_matmul_act_layouts
  *   out                  out[token*out_stride + row] is overwritten, or added to with `accumulate`
  *   scratch              qn_matmul_scratch bytes, one per thread
@@ -262,12 +281,6 @@ size_t qn_matmul_panels_together(const qn_matmul_kernels *kernels, const qn_pack
 /* qn_matmul_uses_tiles - returns whether qn_matmul_rows multiplies n_tokens tokens on matrix units. */
 bool qn_matmul_uses_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
                           size_t n_tokens);
-
-/* qn_matmul_tiles - does a part of such a matmul: qn_matmul_rows of tokens [token_begin, token_end), where token_begin
- * is a multiple of QN_TILE. */
-void qn_matmul_tiles(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
-                     size_t token_begin, size_t token_end, size_t row_begin, size_t row_end, bool accumulate,
-                     float *out, size_t out_stride, void *scratch);
 
 /* Filled in by the instruction-set files. */
 void qn_matmul_init_avx2(qn_matmul_kernels *kernels);

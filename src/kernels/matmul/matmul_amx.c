@@ -2,7 +2,7 @@
 #define QN_V16_AVX512
 #include "kernels/vec16.h"
 
-#include "kernels/matmul/tiles.h"
+#include "kernels/matmul/blocks.h"
 
 /* The compilers have no operands for tile registers: the memory clobber orders the instructions. */
 typedef struct tile_state {
@@ -61,14 +61,6 @@ QN_INLINE void expand_codes(const struct code_table *table, const uint8_t *codes
 {
     const __m256i ordered = _mm256_permutexvar_epi8(table->order, _mm256_loadu_si256((const __m256i *)codes));
     _mm256_store_si256((__m256i *)(void *)out, _mm256_sub_epi8(ordered, table->zero_point));
-}
-
-/* Two rows of 32 weights of 1 or -1. */
-QN_INLINE void expand_bits(const uint8_t *words, int8_t *out)
-{
-    uint64_t bits;
-    memcpy(&bits, words, 8);
-    _mm512_store_si512(out, _mm512_mask_blend_epi8((__mmask64)bits, _mm512_set1_epi8(-1), _mm512_set1_epi8(1)));
 }
 
 /* Transposes 4 x 4 blocks of floats of each 128-bit lane, then the blocks. */
@@ -131,6 +123,145 @@ void qn_tile_put_amx(const qn_tile_panel *panel, size_t row, size_t super, const
         panel->offset[first + lane * QN_TILE_PANEL_ROWS] = block->offset[lane];
 }
 
+/* ---- Blocks of 128 values (blocks.h) ---- */
+
+static void block_tiles_begin(tile_state *state)
+{
+    struct tile_config config = { .palette = 1 };
+    (void)state;
+    for (int tile = 0; tile < 8; tile++) {
+        config.row_bytes[tile] = QN_BLOCK_K;
+        config.rows[tile] = QN_TILE;
+    }
+    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
+}
+
+#define BLOCK_LOAD(state, tile, from) TILE_LOAD_ROWS(tile, from, QN_BLOCK_K)
+#define BLOCK_MULTIPLY(state, c, a, b) TILE_MULTIPLY(state, c, a, b)
+/* The unit sleeps after about 500 ns without a product (gemm_tiles.h). */
+#define BLOCK_KEEP_AWAKE(state, sums)                                                                                  \
+    do {                                                                                                               \
+        TILE_ZERO(state, 3);                                                                                           \
+        TILE_MULTIPLY(state, 3, 4, 6);                                                                                 \
+        TILE_STORE(state, 3, sums);                                                                                    \
+    } while (0)
+
+/* Bit offsets for vpmultishiftqb: byte i takes the bits from i % 4 * step + from on of its 32-bit word. */
+QN_INLINE __m512i offsets_of(int from, int step)
+{
+    const uint64_t four = (uint64_t)(from | (from + step) << 8 | (from + 2 * step) << 16) | (uint64_t)(from + 3 * step)
+                                                                                                << 24;
+    return _mm512_set1_epi64((int64_t)(four | (four + 0x20202020) << 32));
+}
+
+/* has_hi: times_base is stored, too. A constant at the calls, as in what follows. */
+QN_INLINE void store_quad(qn_block_weights *out, size_t quad, bool has_hi, __m512i weights, __m512i times_base)
+{
+    _mm512_store_si512(out->codes[quad], weights);
+    if (has_hi)
+        _mm512_store_si512(out->times_base[quad], times_base);
+}
+
+QN_INLINE void expand_block_1bit(const uint8_t *words, bool has_hi, qn_block_weights *out)
+{
+    const __m512i one = _mm512_set1_epi8(1), base = _mm512_set1_epi8(QN_BLOCK_BASE), minus_one = _mm512_set1_epi8(-1),
+                  minus_base = _mm512_set1_epi8(-QN_BLOCK_BASE);
+    for (size_t word = 0; word < 4; word++) {
+        const __m512i bits = _mm512_loadu_si512(words + 4 * word * QN_PANEL_ROWS);
+        QN_UNROLLED
+        for (int q = 0; q < 8; q++) {
+            const __mmask64 set = _mm512_test_epi8_mask(_mm512_multishift_epi64_epi8(offsets_of(4 * q, 1), bits), one);
+            store_quad(out, 8 * word + (size_t)q, has_hi, _mm512_mask_blend_epi8(set, minus_one, one),
+                       _mm512_mask_blend_epi8(set, minus_base, base));
+        }
+    }
+}
+
+QN_INLINE void expand_block_2bit(const uint8_t *words, bool has_hi, qn_block_weights *out)
+{
+    enum { B = QN_BLOCK_BASE };
+    const __m512i three = _mm512_set1_epi8(3), weights = _mm512_set1_epi32(0x020100ff),
+                  times_base = _mm512_set1_epi32((2 * B) << 24 | B << 16 | (0x100 - B));
+    for (size_t word = 0; word < 8; word++) {
+        const __m512i fields = _mm512_loadu_si512(words + 4 * word * QN_PANEL_ROWS);
+        QN_UNROLLED
+        for (int q = 0; q < 4; q++) {
+            const __m512i codes = _mm512_and_si512(_mm512_multishift_epi64_epi8(offsets_of(8 * q, 2), fields), three);
+            store_quad(out, 4 * word + (size_t)q, has_hi, _mm512_shuffle_epi8(weights, codes),
+                       _mm512_shuffle_epi8(times_base, codes));
+        }
+    }
+}
+
+/* Stores digit - 1 of each byte; digit = (x >= 86) + (x >= 171). */
+QN_INLINE void store_digits(qn_block_weights *out, size_t quad, bool has_hi, __m512i x)
+{
+    const __mmask64 middle = _mm512_cmpge_epu8_mask(x, _mm512_set1_epi8(86)),
+                    upper = _mm512_cmpge_epu8_mask(x, _mm512_set1_epi8((char)171));
+    const __m512i none = _mm512_setzero_si512();
+    store_quad(
+        out, quad, has_hi,
+        _mm512_mask_mov_epi8(_mm512_mask_blend_epi8(middle, _mm512_set1_epi8(-1), none), upper, _mm512_set1_epi8(1)),
+        _mm512_mask_mov_epi8(_mm512_mask_blend_epi8(middle, _mm512_set1_epi8(-QN_BLOCK_BASE), none), upper,
+                             _mm512_set1_epi8(QN_BLOCK_BASE)));
+}
+
+QN_INLINE __m512i next_digit(__m512i x)
+{
+    return _mm512_add_epi8(x, _mm512_add_epi8(x, x));
+}
+
+QN_INLINE void expand_block_ternary(const uint8_t *words, bool has_hi, qn_block_weights *out)
+{
+    for (size_t word = 0; word < 6; word++) {
+        __m512i x = _mm512_loadu_si512(words + 4 * word * QN_PANEL_ROWS);
+        for (size_t n = 0; n < 5; n++, x = next_digit(x))
+            store_digits(out, word < 4 ? 4 * n + word : 20 + 2 * n + word - 4, has_hi, x);
+    }
+    __m512i x = _mm512_loadu_si512(words + 24 * QN_PANEL_ROWS);
+    for (size_t n = 0; n < 4; n += 2) { /* two bytes of codes: a quad is of two digits */
+        const __m512i next = next_digit(x);
+        store_digits(out, 30 + n / 2, has_hi, _mm512_mask_blend_epi16(0xaaaaaaaa, x, _mm512_slli_epi32(next, 16)));
+        x = next_digit(next);
+    }
+}
+
+/* Unpacks a block of rows [16 * tile, 16 * tile + 16) of a panel that is packed. */
+QN_INLINE void expand_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi, qn_block_weights *out)
+{
+    const size_t row = panel->packed_row + tile * QN_TILE,
+                 n_words = (panel->type->block_bytes - panel->type->codes_at) / 4;
+    const uint8_t *from = panel->packed + block * panel->type->block_bytes * QN_PANEL_ROWS, *words = from + 4 * row,
+                  *scales = from + 4 * n_words * QN_PANEL_ROWS + 2 * row;
+    switch (panel->type->type) {
+    case QN_TYPE_Q1_0: expand_block_1bit(words, has_hi, out); break;
+    case QN_TYPE_PQ2_0: expand_block_2bit(words, has_hi, out); break;
+    default: /* PTQ1_0: the scale is in the upper half of the last word */
+        expand_block_ternary(words, has_hi, out);
+        const __m512i last = _mm512_loadu_si512(words + 4 * (n_words - 1) * QN_PANEL_ROWS);
+        _mm512_store_ps(out->scale, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(last, 16))));
+        return;
+    }
+    _mm512_store_ps(out->scale, v16_load_f16((const uint16_t *)(const void *)scales));
+}
+
+static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi,
+                                qn_block_weights *out)
+{
+    if (has_hi)
+        expand_block(panel, tile, block, true, out);
+    else
+        expand_block(panel, tile, block, false, out);
+}
+
+#include "kernels/matmul/gemm_blocks.h"
+
+void qn_block_gemm_amx(const qn_block_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
+                       float *out, size_t out_stride, void *scratch)
+{
+    gemm_blocks(panel, acts, first, n_tokens, accumulate, out, out_stride, scratch);
+}
+
 /* With fewer tokens, unpacking the rows costs more than is won. */
 enum { MIN_TOKENS = 32 };
 
@@ -139,6 +270,8 @@ void qn_matmul_init_amx(qn_matmul_kernels *kernels)
     kernels->gemm_tiles = qn_tile_gemm_amx;
     kernels->put_tile = qn_tile_put_amx;
     kernels->min_tile_tokens = MIN_TOKENS;
+    kernels->block_scales = true;
+    kernels->gemm_blocks = qn_block_gemm_amx;
 }
 
 void qn_tile_gemm_amx(const qn_tile_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,

@@ -314,6 +314,47 @@ static void fill_tiles(qn_acts *acts, size_t row, size_t super, const int8_t *co
     }
 }
 
+/* Writes the digits of 64 values, of which each 32 have a factor. */
+static void fill_digits(const int8_t *codes, const int32_t factor[2], int8_t *hi, int8_t *lo)
+{
+    const v16 base = v16_set1(QN_BLOCK_BASE), inverse_base = v16_set1(1.0f / QN_BLOCK_BASE);
+    QN_UNROLLED
+    for (int i = 0; i < 4; i++) {
+        const __m512i code = _mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)(const void *)(codes + 16 * i)));
+        const v16 x = v16_mul(_mm512_cvtepi32_ps(code), v16_set1((float)factor[i / 2]));
+        const v16 digit = v16_rint(v16_mul(x, inverse_base));
+        v16i_store_i8(hi + 16 * i, v16_to_int(digit));
+        v16i_store_i8(lo + 16 * i, v16_to_int(_mm512_fnmadd_ps(digit, base, x)));
+    }
+}
+
+static void fill_block_tiles(qn_acts *acts, size_t row, size_t super, const int8_t *codes, const int8_t *codes_lo)
+{
+    enum { BLOCKS = QN_SUPER / QN_BLOCK };
+    const size_t block0 = (row * acts->n_super + super) * BLOCKS, token = row % QN_TILE;
+    for (size_t block = 0; block < BLOCKS; block++) {
+        const size_t tile_at = qn_act_block_at(acts, row, super * BLOCKS + block);
+        qn_act_block_tile *tile = &acts->block_tiles[tile_at];
+        const int32_t *factor = acts->factor + (block0 + block) * QN_BLOCK_GROUPS;
+        const bool has_hi = qn_block_has_hi(factor);
+        for (size_t half = 0; half < 2; half++) {
+            const size_t at = block * QN_BLOCK + half * QN_BLOCK_K;
+            int8_t *first = tile->codes[half][token], *second = acts->block_tiles_hi[tile_at].codes[half][token];
+            if (has_hi) {
+                fill_digits(codes + at, factor + 2 * half, second, first);
+                continue;
+            }
+            _mm512_store_si512(first, load(codes + at));
+            if (acts->hilo)
+                _mm512_store_si512(second, load(codes_lo + at));
+            else if (tile->has_hi[token])
+                _mm512_store_si512(second, _mm512_setzero_si512());
+        }
+        tile->scale[token] = acts->block_scale[block0 + block];
+        tile->has_hi[token] = has_hi;
+    }
+}
+
 /* Unpacks for GEMM tiles with the GEMV's readers. */
 QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *blocks, qn_super_block *out)
 {

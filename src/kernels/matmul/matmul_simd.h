@@ -3,7 +3,7 @@
 #ifndef QN_KERNELS_MATMUL_MATMUL_SIMD_H
 #define QN_KERNELS_MATMUL_MATMUL_SIMD_H
 
-#include "kernels/matmul/matmul.h"
+#include "kernels/matmul/blocks.h"
 #include "kernels/matmul/packed.h"
 #include "kernels/vec16.h"
 
@@ -107,10 +107,68 @@ static void fill_lut(const int8_t *codes, uint8_t *lut);
 #endif
 
 #ifdef HAS_TILES
-/* Writes a super-block of a row to the tiles of acts (tiles.h); its scales and sums are in acts. A file that defines
- * HAS_TILES defines this function. */
+/* Write a super-block of a row to the tiles of acts (tiles.h, blocks.h); its scales and sums are in acts. A file that
+ * defines HAS_TILES defines these functions. */
 static void fill_tiles(qn_acts *acts, size_t row, size_t super, const int8_t *codes, const int8_t *codes_lo);
+static void fill_block_tiles(qn_acts *acts, size_t row, size_t super, const int8_t *codes, const int8_t *codes_lo);
 #endif
+
+/* Loads a group of values, padded with zeros. */
+QN_INLINE void load_group(const float *values, size_t begin, size_t n, v16 *a, v16 *b)
+{
+    const size_t left = begin < n ? n - begin : 0;
+    *a = left >= 16 ? v16_load(values + begin) : left ? v16_load_n(values + begin, left) : v16_set1(0);
+    *b = left >= 32  ? v16_load(values + begin + 16)
+         : left > 16 ? v16_load_n(values + begin + 16, left - 16)
+                     : v16_set1(0);
+}
+
+/* Largest magnitude of a group; not meaningful unless all values are finite, which it returns. */
+QN_INLINE bool group_amax(v16 a, v16 b, float *amax)
+{
+    *amax = v16_hmax(v16_max(v16_abs(a), v16_abs(b)));
+    /* The sum of 0 * x is 0 if all x are finite, and NaN otherwise. */
+    return v16_sum(v16_fma(a, v16_set1(0), v16_mul(b, v16_set1(0)))) == 0;
+}
+
+/* Finds the scales of the groups of a super-block, each from its group alone. */
+QN_INLINE void find_group_scales(const float *values, size_t n, qn_group_scale scales[QN_SUPER_GROUPS],
+                                 bool finite[QN_SUPER_GROUPS])
+{
+    for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
+        v16 a, b;
+        float amax;
+        load_group(values, lane * QN_QUANT_GROUP, n, &a, &b);
+        finite[lane] = group_amax(a, b, &amax);
+        const bool zero = !finite[lane] || amax < QN_MIN_GROUP_ABSMAX;
+        scales[lane] = (qn_group_scale){ zero ? 0 : 127.0f / amax, zero ? 0 : amax * (1.0f / 127), 1 };
+    }
+}
+
+/* Finds those of acts with factors. */
+QN_INLINE void find_block_scales(qn_acts *acts, size_t group0, const float *values, size_t n,
+                                 qn_group_scale scales[QN_SUPER_GROUPS], bool finite[QN_SUPER_GROUPS])
+{
+    for (size_t first = 0; first < QN_SUPER_GROUPS; first += QN_BLOCK_GROUPS) {
+        float amax[QN_BLOCK_GROUPS];
+        bool all_finite = true;
+        for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
+            v16 a, b;
+            load_group(values, (first + g) * QN_QUANT_GROUP, n, &a, &b);
+            all_finite = group_amax(a, b, &amax[g]) && all_finite;
+        }
+        for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
+            amax[g] = all_finite ? amax[g] : 0;
+        const float scale = qn_block_scales(amax, acts->hilo, scales + first);
+        acts->block_scale[(group0 + first) / QN_BLOCK_GROUPS] = !all_finite  ? NAN
+                                                                : acts->hilo ? scale * (1.0f / QN_HILO_BASE)
+                                                                             : scale;
+        for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
+            finite[first + g] = all_finite;
+            acts->factor[group0 + first + g] = scales[first + g].factor;
+        }
+    }
+}
 
 static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *values, size_t n)
 {
@@ -120,19 +178,18 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
     if (!acts->scale)
         return;
     _Alignas(64) int8_t codes[QN_SUPER], codes_lo[QN_SUPER];
+    qn_group_scale scales[QN_SUPER_GROUPS];
+    bool finite[QN_SUPER_GROUPS];
+    if (acts->factor)
+        find_block_scales(acts, group0, values, n, scales, finite);
+    else
+        find_group_scales(values, n, scales, finite);
     for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
-        const size_t begin = lane * QN_QUANT_GROUP, left = begin < n ? n - begin : 0;
-        v16 a = left >= 16 ? v16_load(values + begin) : left ? v16_load_n(values + begin, left) : v16_set1(0);
-        v16 b = left >= 32  ? v16_load(values + begin + 16)
-                : left > 16 ? v16_load_n(values + begin + 16, left - 16)
-                            : v16_set1(0);
-        const float amax = v16_hmax(v16_max(v16_abs(a), v16_abs(b)));
-        /* The sum of 0 * x is 0 if all x are finite, and NaN otherwise. */
-        const bool finite = v16_sum(v16_fma(a, v16_set1(0), v16_mul(b, v16_set1(0)))) == 0;
-        const bool zero = !finite || amax < QN_MIN_GROUP_ABSMAX;
-        const float inverse = zero ? 0 : 127.0f / amax, step = zero ? 0 : amax * (1.0f / 127);
-        const float scale = finite ? step : NAN;
-        if (!finite)
+        const size_t begin = lane * QN_QUANT_GROUP;
+        const float inverse = scales[lane].inverse, step = scales[lane].step, scale = finite[lane] ? step : NAN;
+        v16 a, b;
+        load_group(values, begin, n, &a, &b);
+        if (!finite[lane])
             a = b = v16_set1(0);
         v16 qa = v16_rint(v16_mul(a, v16_set1(inverse))), qb = v16_rint(v16_mul(b, v16_set1(inverse)));
         v16i_store_i8(codes + begin, v16_to_int(qa));
@@ -153,9 +210,18 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
         acts->sum[group0 + lane] = (int32_t)(v16_sum(qa) + sum_upper);
         acts->sum_upper[group0 + lane] = (int32_t)sum_upper;
     }
+    for (size_t block = 0; acts->factor && block < QN_SUPER / QN_BLOCK; block++) {
+        const size_t group = group0 + block * QN_BLOCK_GROUPS;
+        int32_t sum = 0;
+        for (size_t g = group; g < group + QN_BLOCK_GROUPS; g++)
+            sum += acts->factor[g] * acts->sum[g];
+        acts->block_sum[group / QN_BLOCK_GROUPS] = sum;
+    }
 #ifdef HAS_TILES
     if (acts->tiles && !acts->skip_tiles)
         fill_tiles(acts, row, super, codes, codes_lo);
+    if (acts->block_tiles && !acts->skip_tiles)
+        fill_block_tiles(acts, row, super, codes, codes_lo);
 #endif
     if (acts->skip_codes)
         return;
@@ -399,13 +465,56 @@ GEMM_VARIANT(plain_hilo, .hilo = true)
 GEMM_VARIANT(wide_hilo, .hilo = true, .wide = true, .no_zero_point = V16_WIDE_ZERO == 0)
 GEMM_VARIANT(offset_hilo, .hilo = true, .has_offset = true, .no_zero_point = true)
 
+/* The integer dot products of the groups of a super-block of a row and a token, without the zero point. */
+QN_INLINE v16i super_isums(const qn_super_block *w, const qn_acts *acts, qn_act_layout layout, size_t super,
+                           int zero_bits)
+{
+    v16i sum = v16i_set1(0);
+    for (size_t v = 0; v < 8 && acts->hilo; v++)
+        sum = v16i_dot(sum, v16b_load(w->codes + 64 * v), v16b_load(acts->codes[layout] + super * QN_SUPER + 64 * v));
+    sum = v16i_sub(v16i_mul(sum, v16i_set1(QN_HILO_BASE)),
+                   v16i_shift_left(v16i_load(acts->sum + super * QN_SUPER_GROUPS), zero_bits));
+    const int8_t *codes = acts->hilo ? acts->codes_lo[layout] : acts->codes[layout];
+    for (size_t v = 0; v < 8; v++)
+        sum = v16i_dot(sum, v16b_load(w->codes + 64 * v), v16b_load(codes + super * QN_SUPER + 64 * v));
+    return sum;
+}
+
+/* A tile of a type with blocks (blocks.h). */
+static void gemm_stored_blocks(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
+                               size_t first, size_t n_tokens, int zero_bits, float *out)
+{
+    const size_t n_blocks = acts->n_cols / QN_BLOCK;
+    for (size_t t = 0; t < n_tokens; t++)
+        for (size_t r = 0; r < n_rows; r++) {
+            float element = 0;
+            for (size_t s = 0; s < acts->n_super; s++) {
+                const qn_super_block *w = &rows[r * acts->n_super + s];
+                const size_t super = (first + t) * acts->n_super + s;
+                int32_t sums[QN_SUPER_GROUPS];
+                v16i_store(sums, v16i_mul(super_isums(w, acts, qn_act_layout_of(type), super, zero_bits),
+                                          v16i_load(acts->factor + super * QN_SUPER_GROUPS)));
+                for (size_t g = 0; g < QN_SUPER_GROUPS; g += QN_BLOCK_GROUPS) {
+                    const size_t block = g / QN_BLOCK_GROUPS;
+                    const int32_t sum = sums[g] + sums[g + 1] + sums[g + 2] + sums[g + 3];
+                    if (s * (QN_SUPER / QN_BLOCK) + block < n_blocks)
+                        element = fmaf((float)sum,
+                                       w->scale[g] * acts->block_scale[super * (QN_SUPER / QN_BLOCK) + block], element);
+                }
+            }
+            out[t * TILE_ROWS + r] = element;
+        }
+}
+
 static void gemm_simd(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
                       size_t first, size_t n_tokens, float *out)
 {
     const qn_act_layout layout = qn_act_layout_of(type);
     const int zero_bits = type->zero_point ? __builtin_ctz(type->zero_point) : 0; /* a power of two, or 0 if there is an
                                                                                      offset */
-    if (type->has_factor)
+    if (acts->factor && qn_type_has_blocks(type))
+        gemm_stored_blocks(type, rows, n_rows, acts, first, n_tokens, zero_bits, out);
+    else if (type->has_factor)
         (type->has_offset ? gemm_factor_offset : gemm_factor)(rows, n_rows, acts, layout, first, n_tokens, zero_bits,
                                                               out);
     else if (type->has_half_scale)

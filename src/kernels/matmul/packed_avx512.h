@@ -207,6 +207,145 @@ QN_INLINE void panel_group_2bit(const uint8_t *p, size_t distance, const __m512 
     }
 }
 
+/* ---- Blocks of 128 values (blocks.h) ---- */
+
+/* Adds factor * isum: both are 16-bit integers. */
+QN_INLINE __m512i add_factored(__m512i sum, __m512i isum, int32_t factor)
+{
+    return _mm512_dpwssd_epi32(sum, isum, _mm512_set1_epi32(factor));
+}
+
+/* Adds a group of 1-bit weights to the sums of its block. */
+QN_INLINE void add_group_1bit(const uint8_t *p, size_t distance, const qn_acts *acts, bool hilo, size_t first,
+                              size_t n_tokens, size_t group, __m512i sum[QN_PANEL_TOKENS][PACK_VECTORS])
+{
+    struct nibbles at[PACK_VECTORS];
+    QN_UNROLLED
+    for (int g = 0; g < PACK_VECTORS; g++)
+        at[g] = load_nibbles(p + 64 * g, distance);
+    QN_UNROLLED
+    for (size_t t = 0; t < n_tokens; t++) {
+        const size_t act = (first + t) * acts->n_super * QN_SUPER_GROUPS + group;
+        const __m512i zero = _mm512_setzero_si512();
+        const struct lut lut = load_lut(acts->lut + act * QN_GROUP_LUT_BYTES);
+        __m512i isum[PACK_VECTORS];
+        QN_UNROLLED
+        for (int g = 0; g < PACK_VECTORS; g++)
+            isum[g] = lut_sum(&lut, &at[g], zero);
+        if (hilo) {
+            const struct lut lut_lo = load_lut(acts->lut_lo + act * QN_GROUP_LUT_BYTES);
+            QN_UNROLLED
+            for (int g = 0; g < PACK_VECTORS; g++)
+                sum[t][g] = _mm512_add_epi32(sum[t][g], pack_hilo(isum[g], lut_sum(&lut_lo, &at[g], zero)));
+            continue;
+        }
+        QN_UNROLLED
+        for (int g = 0; g < PACK_VECTORS; g++)
+            sum[t][g] = add_factored(sum[t][g], isum[g], acts->factor[act]);
+    }
+}
+
+/* The same of 2-bit weights. */
+QN_INLINE void add_group_2bit(const uint8_t *p, size_t distance, const qn_acts *acts, bool hilo, size_t first,
+                              size_t n_tokens, size_t group, __m512i sum[QN_PANEL_TOKENS][PACK_VECTORS])
+{
+    const size_t token_groups = acts->n_super * QN_SUPER_GROUPS, at = first * token_groups + group;
+    const size_t code = (at - group % QN_SUPER_GROUPS) * QN_QUANT_GROUP + group % QN_SUPER_GROUPS * 4;
+    __m512i isum[QN_PANEL_TOKENS][PACK_VECTORS];
+    QN_UNROLLED
+    for (size_t t = 0; t < n_tokens; t++)
+        QN_UNROLLED
+    for (int g = 0; g < PACK_VECTORS; g++)
+        isum[t][g] = _mm512_setzero_si512();
+    accumulate_2bit(p, distance, acts->codes[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens, isum);
+    if (hilo) {
+        QN_UNROLLED
+        for (size_t t = 0; t < n_tokens; t++)
+            QN_UNROLLED
+        for (int g = 0; g < PACK_VECTORS; g++)
+            isum[t][g] = pack_hilo(isum[t][g], _mm512_setzero_si512());
+        accumulate_2bit(p, 0, acts->codes_lo[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens, isum);
+    }
+    QN_UNROLLED
+    for (size_t t = 0; t < n_tokens; t++)
+        QN_UNROLLED
+    for (int g = 0; g < PACK_VECTORS; g++)
+        sum[t][g] = hilo ? _mm512_add_epi32(sum[t][g], isum[t][g])
+                         : add_factored(sum[t][g], isum[t][g], acts->factor[at + t * token_groups]);
+}
+
+/* Scales the sum of a block and adds it. */
+QN_INLINE __m512 add_block(__m512 element, __m512i sum, __m512 scale, float act_scale)
+{
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scale, _mm512_set1_ps(act_scale)), element);
+}
+
+QN_INLINE void store_elements(const __m512 element[PACK_VECTORS], bool accumulate, float *out)
+{
+    QN_UNROLLED
+    for (int g = 0; g < PACK_VECTORS; g++)
+        _mm512_storeu_ps(out + 16 * g,
+                         accumulate ? _mm512_add_ps(_mm512_loadu_ps(out + 16 * g), element[g]) : element[g]);
+}
+
+QN_INLINE void store_partial(const float partial[QN_PANEL_ROWS], bool accumulate, float *out)
+{
+    __m512 element[PACK_VECTORS];
+    QN_UNROLLED
+    for (int g = 0; g < PACK_VECTORS; g++)
+        element[g] = _mm512_load_ps(partial + 16 * g);
+    store_elements(element, accumulate, out);
+}
+
+/* panel_tile of blocks of 128 values. */
+QN_INLINE void panel_tile_blocks(bool bits, bool hilo, const uint8_t *p, size_t n_panels, size_t n_blocks,
+                                 const qn_acts *acts, size_t first, size_t n_tokens, size_t distance, bool accumulate,
+                                 float *out, size_t out_stride)
+{
+    const size_t group_bytes = (size_t)(bits ? 4 : 8) * QN_PANEL_ROWS,
+                 block_bytes = QN_BLOCK_GROUPS * group_bytes + 2 * QN_PANEL_ROWS, panel_bytes = n_blocks * block_bytes;
+    __m512 element[QN_PANEL_TOKENS][PACK_VECTORS]; /* of panels by tokens */
+    QN_UNROLLED
+    for (size_t i = 0; i < n_panels * n_tokens; i++)
+        QN_UNROLLED
+    for (int g = 0; g < PACK_VECTORS; g++)
+        element[i][g] = _mm512_setzero_ps();
+    for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
+        const bool ends = block * block_bytes + distance >= panel_bytes;
+        const size_t ahead = ends ? distance + (n_panels - 1) * panel_bytes : distance;
+        __m512i sum[QN_PANEL_TOKENS][PACK_VECTORS];
+        QN_UNROLLED
+        for (size_t i = 0; i < n_panels * n_tokens; i++)
+            QN_UNROLLED
+        for (int g = 0; g < PACK_VECTORS; g++)
+            sum[i][g] = _mm512_set1_epi32(-acts->block_sum[(first + i % n_tokens) * qn_act_blocks(acts) + block]);
+        for (size_t r = 0; r < QN_BLOCK_GROUPS; r++)
+            QN_UNROLLED
+        for (size_t i = 0; i < n_panels; i++) {
+            const uint8_t *words = p + i * panel_bytes + r * group_bytes;
+            (bits ? add_group_1bit : add_group_2bit)(words, ahead, acts, hilo, first, n_tokens,
+                                                     block * QN_BLOCK_GROUPS + r, sum + i * n_tokens);
+        }
+        QN_UNROLLED
+        for (size_t i = 0; i < n_panels; i++) {
+            __m512 scale[PACK_VECTORS];
+            load_scales(p + i * panel_bytes + QN_BLOCK_GROUPS * group_bytes, ahead, scale);
+            QN_UNROLLED
+            for (size_t t = 0; t < n_tokens; t++)
+                QN_UNROLLED
+            for (int g = 0; g < PACK_VECTORS; g++)
+                element[i * n_tokens + t][g] =
+                    add_block(element[i * n_tokens + t][g], sum[i * n_tokens + t][g], scale[g],
+                              acts->block_scale[(first + t) * qn_act_blocks(acts) + block]);
+        }
+    }
+    QN_UNROLLED
+    for (size_t i = 0; i < n_panels; i++)
+        QN_UNROLLED
+    for (size_t t = 0; t < n_tokens; t++)
+        store_elements(element[i * n_tokens + t], accumulate, out + i * QN_PANEL_ROWS + t * out_stride);
+}
+
 QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *out)
 {
     QN_UNROLLED
@@ -227,12 +366,17 @@ QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *
 }
 
 /* Multiplies n_panels adjacent panels by n_tokens tokens, together at most QN_PANEL_TOKENS. `distance` is that of
- * prefetch_line; at the end of its panels a tile prefetches the beginnings of the next ones. bits, hilo, block_groups,
- * n_panels and n_tokens are constants at the calls. */
-QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8_t *p, size_t n_panels, size_t n_blocks,
-                          const qn_acts *acts, size_t first, size_t n_tokens, size_t distance, bool accumulate,
-                          float *out, size_t out_stride)
+ * prefetch_line; at the end of its panels a tile prefetches the beginnings of the next ones. bits, hilo, blocks
+ * (blocks.h), block_groups, n_panels and n_tokens are constants at the calls. */
+QN_INLINE void panel_tile(bool bits, bool hilo, bool blocks, size_t block_groups, const uint8_t *p, size_t n_panels,
+                          size_t n_blocks, const qn_acts *acts, size_t first, size_t n_tokens, size_t distance,
+                          bool accumulate, float *out, size_t out_stride)
 {
+    if (blocks) {
+        panel_tile_blocks(bits, hilo, p, n_panels, n_blocks, acts, first, n_tokens, distance, accumulate, out,
+                          out_stride);
+        return;
+    }
     const size_t group_bytes = (size_t)(bits ? 4 : 8) * QN_PANEL_ROWS,
                  block_bytes = block_groups * group_bytes + 2 * QN_PANEL_ROWS, panel_bytes = n_blocks * block_bytes;
     _Alignas(64) panel_partial partial[QN_PANEL_TOKENS];
@@ -266,14 +410,14 @@ QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8
 
 /* Multiplies all panels: by one token two panels at a time, by more one, and four, two or one token. Only the first
  * tokens of a panel prefetch: for later tokens it is cached. */
-QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_packed_matrix *weights, size_t row,
-                          size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
-                          float *out, size_t out_stride)
+QN_INLINE void panel_loop(bool bits, bool hilo, bool blocks, size_t block_groups, const qn_packed_matrix *weights,
+                          size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,
+                          bool accumulate, float *out, size_t out_stride)
 {
     const size_t n_blocks = weights->stored.row_bytes / weights->stored.type->block_bytes, last = first + n_tokens,
                  end = row + n_rows;
     for (; n_tokens == 1 && row + PANELS_AT_ONCE * QN_PANEL_ROWS <= end; row += PANELS_AT_ONCE * QN_PANEL_ROWS)
-        panel_tile(bits, hilo, block_groups, weights->packed + row * weights->stored.row_bytes, PANELS_AT_ONCE,
+        panel_tile(bits, hilo, blocks, block_groups, weights->packed + row * weights->stored.row_bytes, PANELS_AT_ONCE,
                    n_blocks, acts, first, 1, PANEL_PREFETCH_BYTES, accumulate, out + row + first * out_stride,
                    out_stride);
     for (; row < end; row += QN_PANEL_ROWS) {
@@ -281,27 +425,36 @@ QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_pa
         float *to = out + row;
         size_t t = first, distance = PANEL_PREFETCH_BYTES;
         for (; t + 4 <= last; t += 4, distance = 0)
-            panel_tile(bits, hilo, block_groups, p, 1, n_blocks, acts, t, 4, distance, accumulate, to + t * out_stride,
-                       out_stride);
+            panel_tile(bits, hilo, blocks, block_groups, p, 1, n_blocks, acts, t, 4, distance, accumulate,
+                       to + t * out_stride, out_stride);
         for (; t + 2 <= last; t += 2, distance = 0)
-            panel_tile(bits, hilo, block_groups, p, 1, n_blocks, acts, t, 2, distance, accumulate, to + t * out_stride,
-                       out_stride);
+            panel_tile(bits, hilo, blocks, block_groups, p, 1, n_blocks, acts, t, 2, distance, accumulate,
+                       to + t * out_stride, out_stride);
         for (; t < last; t++, distance = 0)
-            panel_tile(bits, hilo, block_groups, p, 1, n_blocks, acts, t, 1, distance, accumulate, to + t * out_stride,
-                       out_stride);
+            panel_tile(bits, hilo, blocks, block_groups, p, 1, n_blocks, acts, t, 1, distance, accumulate,
+                       to + t * out_stride, out_stride);
     }
 }
 
-#define PACKED(name, bits, block_groups)                                                                               \
+#define PACKED_VARIANT(name, bits, hilo, blocks, block_groups)                                                         \
     static void name(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,    \
                      size_t n_tokens, bool accumulate, float *out, size_t out_stride)                                  \
     {                                                                                                                  \
-        if (acts->hilo)                                                                                                \
-            panel_loop(bits, true, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out,         \
-                       out_stride);                                                                                    \
-        else                                                                                                           \
-            panel_loop(bits, false, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out,        \
-                       out_stride);                                                                                    \
+        panel_loop(bits, hilo, blocks, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out,     \
+                   out_stride);                                                                                        \
+    }
+#define PACKED(name, bits, block_groups)                                                                               \
+    PACKED_VARIANT(name##_plain, bits, false, false, block_groups)                                                     \
+    PACKED_VARIANT(name##_hilo, bits, true, false, block_groups)                                                       \
+    PACKED_VARIANT(name##_blocks, bits, false, (block_groups) == QN_BLOCK_GROUPS, block_groups)                        \
+    PACKED_VARIANT(name##_blocks_hilo, bits, true, (block_groups) == QN_BLOCK_GROUPS, block_groups)                    \
+    static void name(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,    \
+                     size_t n_tokens, bool accumulate, float *out, size_t out_stride)                                  \
+    {                                                                                                                  \
+        static const qn_packed_gemm_fn variants[2][2] = { { name##_plain, name##_hilo },                               \
+                                                          { name##_blocks, name##_blocks_hilo } };                     \
+        variants[acts->factor != NULL][acts->hilo](weights, row, n_rows, acts, first, n_tokens, accumulate, out,       \
+                                                   out_stride);                                                        \
     }
 
 PACKED(packed_q1_0, true, QN_Q1_0_WEIGHTS / QN_QUANT_GROUP)
@@ -325,10 +478,10 @@ QN_INLINE __m512i ternary_digit(__m512i x, __m512i codes, __m512i *sum, __m512i 
 /* Number of vectors of sixteen rows whose accumulators fit in the registers. */
 enum { TERNARY_VECTORS = 2 };
 
-/* Multiplies a block of ternary weights by one token. codes: the block's 128 activations in ascending order. act_scale
- * and act_sum belong to its four groups. */
-QN_INLINE void panel_block_ternary(const uint8_t *p, size_t distance, const int8_t *codes, const float *act_scale,
-                                   const int32_t *act_sum, float (*partial)[QN_PANEL_ROWS], __mmask16 started)
+/* Multiplies a block of ternary weights by one token. codes: the block's 128 activations in ascending order. isum: of
+ * its four groups, without the zero point. */
+QN_INLINE void panel_block_ternary(const uint8_t *p, size_t distance, const int8_t *codes,
+                                   __m512i isum[TERNARY_VECTORS][4], __m512 scale[TERNARY_VECTORS])
 {
     __m512i sum[TERNARY_VECTORS][4], next_sum[TERNARY_VECTORS][4], x[TERNARY_VECTORS], last[TERNARY_VECTORS];
     QN_UNROLLED
@@ -372,53 +525,99 @@ QN_INLINE void panel_block_ternary(const uint8_t *p, size_t distance, const int8
     }
     QN_UNROLLED
     for (int g = 0; g < TERNARY_VECTORS; g++) {
-        const __m512 scale = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(last[g], 16)));
+        scale[g] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(last[g], 16)));
         QN_UNROLLED
         for (int group = 0; group < 4; group++) {
             const __m512i thrice = _mm512_add_epi32(sum[g][group], _mm512_add_epi32(sum[g][group], sum[g][group]));
-            const __m512i isum = _mm512_sub_epi32(_mm512_srai_epi32(_mm512_sub_epi32(thrice, next_sum[g][group]), 8),
-                                                  _mm512_set1_epi32(act_sum[group]));
-            panel_accumulate(partial[group] + 16 * g, isum, _mm512_mul_ps(scale, _mm512_set1_ps(act_scale[group])),
-                             started);
+            isum[g][group] = _mm512_srai_epi32(_mm512_sub_epi32(thrice, next_sum[g][group]), 8);
         }
     }
 }
 
+/* Adds a block to the partial sums of rows. act_scale and act_sum belong to its four groups. */
+QN_INLINE void add_ternary_groups(__m512i isum[TERNARY_VECTORS][4], const __m512 scale[TERNARY_VECTORS],
+                                  const float *act_scale, const int32_t *act_sum, float (*partial)[QN_PANEL_ROWS],
+                                  __mmask16 started)
+{
+    QN_UNROLLED
+    for (int g = 0; g < TERNARY_VECTORS; g++)
+        QN_UNROLLED
+    for (int group = 0; group < 4; group++)
+        panel_accumulate(partial[group] + 16 * g, _mm512_sub_epi32(isum[g][group], _mm512_set1_epi32(act_sum[group])),
+                         _mm512_mul_ps(scale[g], _mm512_set1_ps(act_scale[group])), started);
+}
+
+/* The same by the arithmetic of blocks.h; partial[0] has the elements. */
+QN_INLINE void add_ternary_block(__m512i isum[TERNARY_VECTORS][4], const __m512 scale[TERNARY_VECTORS],
+                                 const qn_acts *acts, size_t block, float (*partial)[QN_PANEL_ROWS], __mmask16 started)
+{
+    QN_UNROLLED
+    for (int g = 0; g < TERNARY_VECTORS; g++) {
+        __m512i sum = _mm512_set1_epi32(-acts->block_sum[block]);
+        QN_UNROLLED
+        for (int group = 0; group < 4; group++)
+            sum = add_factored(sum, isum[g][group], acts->factor[block * QN_BLOCK_GROUPS + (size_t)group]);
+        panel_accumulate(partial[0] + 16 * g, sum, _mm512_mul_ps(scale[g], _mm512_set1_ps(acts->block_scale[block])),
+                         started);
+    }
+}
+
 /* Multiplies n_panels adjacent panels by one token, as panel_tile. */
-QN_INLINE void panel_tile_ternary(const uint8_t *p, size_t n_panels, size_t n_blocks, const qn_acts *acts, size_t token,
-                                  size_t distance, bool accumulate, float *out)
+QN_INLINE void panel_tile_ternary(bool blocks, const uint8_t *p, size_t n_panels, size_t n_blocks, const qn_acts *acts,
+                                  size_t token, size_t distance, bool accumulate, float *out)
 {
     const size_t block_bytes = QN_PTQ1_0_BYTES * QN_PANEL_ROWS, panel_bytes = n_blocks * block_bytes;
     _Alignas(64) panel_partial partial[PANELS_AT_ONCE];
-    if (4 * n_blocks < QN_LANES)
+    if (4 * n_blocks < QN_LANES && !blocks)
         memset(partial, 0, n_panels * sizeof *partial);
     for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
         const size_t group = token * acts->n_super * QN_SUPER_GROUPS + 4 * block;
         const bool ends = block * block_bytes + distance >= panel_bytes;
         const size_t ahead = ends ? distance + (n_panels - 1) * panel_bytes : distance;
         for (size_t i = 0; i < n_panels; i++)
-            for (size_t g = 0; g < PACK_VECTORS; g += TERNARY_VECTORS)
-                panel_block_ternary(
-                    p + i * panel_bytes + 64 * g, ahead, acts->codes[QN_ACT_PLAIN] + group * QN_QUANT_GROUP,
-                    acts->scale + group, acts->sum + group,
-                    (float(*)[QN_PANEL_ROWS])(partial[i][4 * block % QN_LANES] + 16 * g), pack_started(4 * block));
+            for (size_t g = 0; g < PACK_VECTORS; g += TERNARY_VECTORS) {
+                __m512i isum[TERNARY_VECTORS][4];
+                __m512 scale[TERNARY_VECTORS];
+                panel_block_ternary(p + i * panel_bytes + 64 * g, ahead,
+                                    acts->codes[QN_ACT_PLAIN] + group * QN_QUANT_GROUP, isum, scale);
+                if (blocks)
+                    add_ternary_block(isum, scale, acts, group / QN_BLOCK_GROUPS,
+                                      (float(*)[QN_PANEL_ROWS])(partial[i][0] + 16 * g), block ? 0xffff : 0);
+                else
+                    add_ternary_groups(isum, scale, acts->scale + group, acts->sum + group,
+                                       (float(*)[QN_PANEL_ROWS])(partial[i][4 * block % QN_LANES] + 16 * g),
+                                       pack_started(4 * block));
+            }
     }
     for (size_t i = 0; i < n_panels; i++)
-        panel_store(partial[i], accumulate, out + i * QN_PANEL_ROWS);
+        if (blocks)
+            store_partial(partial[i][0], accumulate, out + i * QN_PANEL_ROWS);
+        else
+            panel_store(partial[i], accumulate, out + i * QN_PANEL_ROWS);
+}
+
+QN_INLINE void ternary_loop(bool blocks, const qn_packed_matrix *weights, size_t row, size_t n_rows,
+                            const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out,
+                            size_t out_stride)
+{
+    const size_t n_blocks = weights->stored.n_cols / QN_PTQ1_0_WEIGHTS, end = row + n_rows,
+                 pair = PANELS_AT_ONCE * QN_PANEL_ROWS;
+    for (; n_tokens == 1 && row + pair <= end; row += pair)
+        panel_tile_ternary(blocks, weights->packed + row * weights->stored.row_bytes, PANELS_AT_ONCE, n_blocks, acts,
+                           first, PANEL_PREFETCH_BYTES, accumulate, out + first * out_stride + row);
+    for (; row < end; row += QN_PANEL_ROWS)
+        for (size_t t = first; t < first + n_tokens; t++)
+            panel_tile_ternary(blocks, weights->packed + row * weights->stored.row_bytes, 1, n_blocks, acts, t,
+                               t == first ? PANEL_PREFETCH_BYTES : 0, accumulate, out + t * out_stride + row);
 }
 
 static void packed_ptq1_0(const qn_packed_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
                           size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
-    const size_t n_blocks = weights->stored.n_cols / QN_PTQ1_0_WEIGHTS, end = row + n_rows,
-                 pair = PANELS_AT_ONCE * QN_PANEL_ROWS;
-    for (; n_tokens == 1 && row + pair <= end; row += pair)
-        panel_tile_ternary(weights->packed + row * weights->stored.row_bytes, PANELS_AT_ONCE, n_blocks, acts, first,
-                           PANEL_PREFETCH_BYTES, accumulate, out + first * out_stride + row);
-    for (; row < end; row += QN_PANEL_ROWS)
-        for (size_t t = first; t < first + n_tokens; t++)
-            panel_tile_ternary(weights->packed + row * weights->stored.row_bytes, 1, n_blocks, acts, t,
-                               t == first ? PANEL_PREFETCH_BYTES : 0, accumulate, out + t * out_stride + row);
+    if (acts->factor)
+        ternary_loop(true, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+    else
+        ternary_loop(false, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
 }
 
 #endif

@@ -1,4 +1,5 @@
 /* Panels of weights for the GEMM of tiles.h. */
+#include "kernels/matmul/blocks.h"
 #include "kernels/matmul/tiles.h"
 
 #include "base/memory.h"
@@ -19,6 +20,36 @@ size_t qn_tile_gemm_scratch(void)
     const size_t sums = 4 * QN_TILE * QN_TILE * sizeof(int32_t),
                  partial = QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS * sizeof(float);
     return sums + 5 * partial + sizeof(qn_tile_weights);
+}
+
+void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t row, qn_block_weights *out)
+{
+    uint8_t codes[QN_BLOCK];
+    int8_t factor[2 * QN_BLOCK_GROUPS];
+    float scale[2 * QN_BLOCK_GROUPS], offset[2 * QN_BLOCK_GROUPS];
+    type->unpack(stored, 1, codes, scale, offset, factor);
+    for (size_t k = 0; k < QN_BLOCK; k++) {
+        const int weight = codes[k] - type->zero_point;
+        out->times_base[k / 4][row][k % 4] = (int8_t)(QN_BLOCK_BASE * weight);
+        out->codes[k / 4][row][k % 4] = (int8_t)weight;
+    }
+    out->scale[row] = scale[0];
+}
+
+void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t block, qn_block_weights *out)
+{
+    const size_t left = row < panel->n_rows ? panel->n_rows - row : 0, n_rows = left < QN_TILE ? left : QN_TILE;
+    memset(out, 0, sizeof *out);
+    for (size_t r = 0; r < n_rows; r++)
+        qn_block_expand_row(panel->type,
+                            panel->stored + (row + r) * panel->row_bytes + block * panel->type->block_bytes, r, out);
+}
+
+size_t qn_block_gemm_scratch(void)
+{
+    const size_t sums = 8 * QN_TILE * QN_TILE * sizeof(int32_t),
+                 elements = QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS * sizeof(float);
+    return sums + elements + QN_BLOCK_CHUNK * sizeof(qn_block_weights);
 }
 
 size_t qn_tile_panel_bytes(size_t n_super)

@@ -70,11 +70,10 @@ static inline size_t qn_act_tile_at(const qn_acts *acts, size_t token, size_t su
     return lane * qn_act_lane_tiles(acts) + first * token_tiles + token / QN_TILE * in_chunk + super - first;
 }
 
-/* Up to 64 rows of weights for the GEMM: Q1_0 as packed, all other types as codes. Rows up to QN_TILE_PANEL_ROWS that
- * do not exist have codes and scales that are finite; their results are not stored. */
+/* Up to 64 rows of weights for the GEMM. Rows up to QN_TILE_PANEL_ROWS that do not exist have codes and scales that are
+ * finite; their results are not stored. */
 typedef struct qn_tile_panel {
     size_t n_rows, n_super, n_groups;
-    const uint8_t *words;          /* Q1_0: a panel of QN_PACKING_WORDS (packed.h); NULL: codes */
     uint8_t *codes;                /* [n_super][16 lanes][64 rows][32], in the order of `order` */
     float *scale, *offset;         /* [n_super][16 lanes][64 rows]; offset is NULL for types without one */
     uint8_t order[QN_QUANT_GROUP]; /* value i of a group is code order[i] */

@@ -1,6 +1,6 @@
 /* The GEMM of tiles.h in plain C: tile registers are memory. */
 #include "kernels/canon.h"
-#include "kernels/matmul/tiles.h"
+#include "kernels/matmul/blocks.h"
 
 #include <string.h>
 
@@ -53,14 +53,6 @@ static v16 v16_load(const float *p)
 static void v16_store(float *p, v16 a)
 {
     memcpy(p, a.x, sizeof a.x);
-}
-
-static v16 v16_load_f16(const uint16_t *p)
-{
-    v16 a;
-    for (int i = 0; i < QN_LANES; i++)
-        a.x[i] = qn_f16_to_f32(p[i]);
-    return a;
 }
 
 static v16 v16_of_int32(const int32_t *p)
@@ -116,12 +108,6 @@ static void expand_codes(const struct code_table *table, const uint8_t *codes, i
         out[i] = (int8_t)(codes[table->order[i]] - table->zero_point);
 }
 
-static void expand_bits(const uint8_t *words, int8_t *out)
-{
-    for (size_t i = 0; i < 2 * QN_QUANT_GROUP; i++)
-        out[i] = words[i / 8] >> i % 8 & 1 ? 1 : -1;
-}
-
 static void tile_transpose(const float *in, float *out)
 {
     for (size_t i = 0; i < QN_TILE * QN_TILE; i++)
@@ -129,6 +115,51 @@ static void tile_transpose(const float *in, float *out)
 }
 
 #include "kernels/matmul/gemm_tiles.h"
+
+static void block_tiles_begin(tile_state *state)
+{
+    tile_begin(state);
+}
+
+#define BLOCK_LOAD(state, tile, from) memcpy((state)->tiles[tile], from, sizeof(state)->tiles[tile])
+#define BLOCK_MULTIPLY(state, c, a, b) block_multiply((state)->tiles[c], (state)->tiles[a], (state)->tiles[b])
+#define BLOCK_KEEP_AWAKE(state, sums) ((void)(state), (void)(sums))
+
+static void block_multiply(void *c, const void *a, const void *b)
+{
+    int32_t(*sums)[QN_TILE] = c;
+    const int8_t(*tokens)[QN_BLOCK_K] = a, (*quads)[QN_TILE][4] = b;
+    for (size_t token = 0; token < QN_TILE; token++)
+        for (size_t k = 0; k < QN_BLOCK_K; k++)
+            for (size_t row = 0; row < QN_TILE; row++)
+                sums[token][row] += tokens[token][k] * quads[k / 4][row][k % 4];
+}
+
+static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi,
+                                qn_block_weights *out)
+{
+    const qn_type_info *type = panel->type;
+    const size_t n_words = (type->block_bytes - type->codes_at) / 4;
+    const uint8_t *words = panel->packed + block * type->block_bytes * QN_PANEL_ROWS;
+    for (size_t r = 0; r < QN_TILE; r++) {
+        const size_t row = panel->packed_row + tile * QN_TILE + r;
+        uint8_t stored[QN_MAX_SUPER_BYTES];
+        for (size_t word = 0; word < n_words; word++)
+            memcpy(stored + type->codes_at + 4 * word, words + 4 * (word * QN_PANEL_ROWS + row), 4);
+        memcpy(stored, words + 4 * n_words * QN_PANEL_ROWS + 2 * row, type->codes_at);
+        qn_block_expand_row(type, stored, r, out);
+    }
+    if (!has_hi)
+        memset(out->times_base, 0x55, sizeof out->times_base); /* must not matter */
+}
+
+#include "kernels/matmul/gemm_blocks.h"
+
+void qn_block_gemm_ref(const qn_block_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
+                       float *out, size_t out_stride, void *scratch)
+{
+    gemm_blocks(panel, acts, first, n_tokens, accumulate, out, out_stride, scratch);
+}
 
 void qn_tile_gemm_ref(const qn_tile_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
                       float *out, size_t out_stride, void *scratch)

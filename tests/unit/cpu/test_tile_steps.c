@@ -17,6 +17,7 @@ static float *logits_of(const char *golden, int n_threads, bool tiles, size_t *c
     snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
     assert_ok(qn_gguf_open(path, &x.file));
     qn_kernels_init(&x.kernels, 0);
+    x.kernels.matmul.block_scales = true; /* the arithmetic of kernels/matmul/blocks.h, as with tiles */
     if (tiles)
         qn_matmul_init_amx_ref(&x.kernels.matmul);
     build_executor_with_kernels(&x, n_threads, N_ROWS, N_ROWS);

@@ -1,0 +1,239 @@
+/* The arithmetic of kernels/matmul/blocks.h: the reference compared with float64, all others with the reference bit for
+ * bit, on stored and packed rows: AVX-512's kernels for few tokens, amx-ref, which emulates matrix units in C and runs
+ * everywhere, and the CPU's units, if it has any. A part of operation matmul. */
+#include "problem.h"
+
+#include "kernels/matmul/blocks.h"
+#include "kernels/matmul/packed.h"
+
+#include <string.h>
+
+enum { MAX_VARIANTS = 6 };
+
+struct variant {
+    const char *name;
+    qn_matmul_kernels kernels;
+};
+
+/* The reference comes first. */
+static size_t find_variants(struct variant variants[MAX_VARIANTS])
+{
+    size_t n = 2;
+    variants[0].name = "ref";
+    qn_matmul_kernels_init(&variants[0].kernels, 0);
+    variants[0].kernels.block_scales = true;
+    variants[1].name = "amx-ref";
+    qn_matmul_kernels_init(&variants[1].kernels, 0);
+    qn_matmul_init_amx_ref(&variants[1].kernels);
+    for (const qn_cpu_level *level = qn_levels(); level->name; level++) {
+        if (!(level->features & QN_CPU_AVX512))
+            continue;
+        struct variant *few = &variants[n++];
+        qn_matmul_kernels_init(&few->kernels, level->features);
+        few->name = level->name;
+        few->kernels.block_scales = true;
+        few->kernels.min_tile_tokens = 1;
+        if (few->kernels.gemm_blocks || n == MAX_VARIANTS)
+            continue;
+        struct variant *many = &variants[n++]; /* packed by AVX-512, multiplied by tiles in C */
+        *many = *few;
+        many->kernels.gemm_blocks = qn_block_gemm_ref;
+        many->name = "avx512 and amx-ref";
+    }
+    return n;
+}
+
+/* The block's activation as a multiple of its scale. */
+static double act_of(const qn_acts *acts, const qn_type_info *type, size_t token, size_t k)
+{
+    const qn_act_layout layout = qn_act_layout_of(type);
+    const size_t super = token * acts->n_super + k / QN_SUPER,
+                 at = super * QN_SUPER + qn_act_index(layout, k % QN_SUPER),
+                 group = super * QN_SUPER_GROUPS + k % QN_SUPER / QN_QUANT_GROUP;
+    const double code = acts->hilo ? QN_HILO_BASE * (double)acts->codes[layout][at] + acts->codes_lo[layout][at]
+                                   : acts->codes[layout][at];
+    return code * acts->factor[group];
+}
+
+/* Error bound: two roundings for each block, of the product of scales and of the fused multiply-add, each at most
+ * 2^-24 of a magnitude below the sum of magnitudes. */
+static void check_against_float64(const qn_problem *p, const qn_acts *acts, const float *out)
+{
+    const size_t n_cols = p->weights.n_cols;
+    float *weights = qn_floats(n_cols);
+    for (size_t r = 0; r < p->weights.n_rows; r++) {
+        p->type->to_float(p->weights.data + r * p->weights.row_bytes, n_cols / QN_BLOCK, weights);
+        for (size_t t = 0; t < p->n_tokens; t++) {
+            double sum = 0, magnitude = 0;
+            for (size_t k = 0; k < n_cols; k++) {
+                const double scale = (double)acts->block_scale[t * qn_act_blocks(acts) + k / QN_BLOCK],
+                             product = (double)weights[k] * act_of(acts, p->type, t, k) * scale;
+                sum += product;
+                magnitude += fabs(product);
+            }
+            const double bound = (double)(n_cols / QN_BLOCK + 2) * 0x1p-24 * magnitude + 1e-30;
+            qn_expect_near(&out[t * p->weights.n_rows + r], &sum, &bound, 1, "element");
+        }
+    }
+}
+
+/* Codes are within half a step of the values. */
+static void check_codes(const qn_problem *p, const qn_acts *acts)
+{
+    for (size_t t = 0; t < p->n_tokens; t++)
+        for (size_t k = 0; k < p->weights.n_cols; k++) {
+            const size_t group = t * acts->n_super * QN_SUPER_GROUPS + k / QN_QUANT_GROUP;
+            const double expected = (double)p->x[t * p->weights.n_cols + k],
+                         scale = (double)acts->block_scale[group / QN_BLOCK_GROUPS];
+            const float value = (float)(act_of(acts, p->type, t, k) * scale);
+            const double bound = (0.5 + 32500 * 0x1p-22) * scale * acts->factor[group] + 1e-30;
+            qn_expect_near(&value, &expected, &bound, 1, "value");
+        }
+}
+
+static void expect_same_scales(const qn_acts *found, const qn_acts *expected)
+{
+    const size_t groups = expected->max_rows * expected->n_super * QN_SUPER_GROUPS, blocks = groups / QN_BLOCK_GROUPS;
+    qn_expect_same(found->scale, expected->scale, groups, "scale");
+    qn_expect_same(found->block_scale, expected->block_scale, blocks, "block scale");
+    qn_expect(!memcmp(found->factor, expected->factor, groups * sizeof(int32_t)), "factors differ");
+    qn_expect(!memcmp(found->block_sum, expected->block_sum, blocks * sizeof(int32_t)), "sums of blocks differ");
+}
+
+static qn_packed_matrix pack(const qn_problem *p, const qn_packed_kernel *kernel)
+{
+    qn_packed_matrix weights = { .stored = p->weights };
+    const size_t n_panels = p->weights.n_rows / QN_PANEL_ROWS;
+    if (!kernel || !n_panels)
+        return weights;
+    uint8_t *packed = qn_guarded(n_panels * QN_PANEL_ROWS * p->weights.row_bytes, 0);
+    qn_matmul_pack(&p->weights, kernel->packing, 0, n_panels, packed);
+    weights.packed = packed;
+    return weights;
+}
+
+/* The matmul in ranges of panels. Returns the activations that the kernels quantised. */
+static qn_acts run(const qn_problem *p, const qn_matmul_kernels *kernels, bool packed, bool accumulate, float *out)
+{
+    const qn_packed_matrix weights = pack(p, packed ? qn_matmul_packed(kernels, p->type) : NULL);
+    const size_t n_rows = p->weights.n_rows;
+    qn_acts acts;
+    qn_acts_keep(&acts, p->n_tokens, p->weights.n_cols,
+                 qn_matmul_act_layouts(kernels, &weights) | 1u << qn_act_layout_of(p->type), p->acts.hilo);
+    if (acts.block_tiles) { /* what was there before, which has lo digits, must not matter */
+        const size_t n = p->n_tokens * p->weights.n_cols;
+        float *before = qn_floats_of(n, 1);
+        for (size_t i = 0; i < n; i++)
+            before[i] *= i / 32 % 3 ? 1e-2f : 1;
+        qn_quantize_rows(kernels, &acts, before, p->n_tokens);
+    }
+    qn_quantize_rows(kernels, &acts, p->x, p->n_tokens);
+    void *scratch = qn_guarded(qn_matmul_scratch(kernels, p->weights.n_cols), 0);
+    for (size_t i = 0; accumulate && i < p->n_tokens * n_rows; i++)
+        out[i] = (float)i;
+    for (size_t begin = 0, end; begin < n_rows; begin = end) {
+        end = begin + (1 + qn_random_below(3)) * QN_PANEL_ROWS;
+        end = end < n_rows ? end : n_rows;
+        qn_matmul_rows(kernels, &weights, &acts, p->n_tokens, begin, end, accumulate, out, n_rows, scratch);
+    }
+    return acts;
+}
+
+static void check_problem(const qn_problem *p, bool accumulate)
+{
+    struct variant variants[MAX_VARIANTS];
+    const size_t n = find_variants(variants), n_out = p->n_tokens * p->weights.n_rows;
+    qn_acts expected_acts;
+    float *expected = NULL;
+    for (size_t v = 0; v < n; v++)
+        for (int packed = 0; packed < 2; packed++) {
+            if (packed && !qn_matmul_packed(&variants[v].kernels, p->type))
+                continue;
+            float *out = qn_guarded_floats(n_out);
+            qn_case_begin("matmul", variants[v].name, "blocks %s rows %zu cols %zu tokens %zu%s%s%s", p->type->name,
+                          p->weights.n_rows, p->weights.n_cols, p->n_tokens, p->acts.hilo ? " hi/lo" : "",
+                          packed ? " packed" : "", accumulate ? " added" : "");
+            const qn_acts acts = run(p, &variants[v].kernels, packed, accumulate, out);
+            if (!expected) {
+                expected = out;
+                expected_acts = acts;
+                check_codes(p, &acts);
+                if (!accumulate)
+                    check_against_float64(p, &acts, out);
+                continue;
+            }
+            expect_same_scales(&acts, &expected_acts);
+            qn_expect_same(out, expected, n_out, "element");
+        }
+    qn_release();
+}
+
+/* Largest sums: every weight at one end and activations of one sign, groups of equal and of different magnitudes. */
+static void check_extremes(const qn_type_info *type, bool hilo)
+{
+    enum { ROWS = 64, COLS = 512, TOKENS = 4 };
+    qn_problem p;
+    qn_random_seed(3);
+    qn_problem_new(&p, type, ROWS, COLS, TOKENS, hilo);
+    for (size_t i = 0; i < TOKENS * COLS; i++)
+        p.x[i] = (i / COLS % 2 ? -1.0f : 1.0f) * (i / COLS < 2 ? 1 : 1.0f / (float)(1 + i / QN_QUANT_GROUP % 4 * 20));
+    for (size_t b = 0; b < ROWS * COLS / QN_BLOCK; b++) {
+        static const uint8_t codes[] = { 0xff, 0x00, 0x55, 0xaa };
+        const size_t scale_at = type->codes_at ? 0 : type->block_bytes - 2;
+        uint8_t *block = p.data + b * type->block_bytes, scale[2];
+        memcpy(scale, block + scale_at, sizeof scale);
+        memset(block, codes[b % sizeof codes], type->block_bytes);
+        memcpy(block + scale_at, scale, sizeof scale);
+    }
+    check_problem(&p, false);
+}
+
+/* A NaN or infinity stays in its token. */
+static void check_not_finite(const qn_type_info *type)
+{
+    enum { ROWS = 70, COLS = 768, TOKENS = 18 };
+    struct variant variants[MAX_VARIANTS];
+    const size_t n = find_variants(variants);
+    for (size_t v = 0; v < n; v++)
+        for (int kind = 0; kind < 3; kind++) {
+            qn_problem p;
+            qn_random_seed(kind + 1);
+            qn_problem_new(&p, type, ROWS, COLS, TOKENS, false);
+            p.x[COLS + qn_random_below(COLS)] = kind == 0 ? NAN : kind == 1 ? INFINITY : -INFINITY;
+            float *out = qn_guarded_floats(TOKENS * ROWS);
+            qn_case_begin("matmul", variants[v].name, "blocks %s not finite", type->name);
+            run(&p, &variants[v].kernels, true, false, out);
+            for (size_t i = 0; i < TOKENS * ROWS; i++)
+                qn_expect(isfinite(out[i]) == (i / ROWS != 1), "element %zu of token %zu is %g", i % ROWS, i / ROWS,
+                          (double)out[i]);
+            qn_release();
+        }
+}
+
+void qn_check_blocks(void)
+{
+    static const size_t rows[] = { 1, 16, 17, 64, 65, 128, 130 }, tokens[] = { 1, 2, 3, 4, 5, 15, 16, 17, 33 };
+    size_t n_types;
+    const qn_type_info *types = qn_types(&n_types);
+    for (size_t t = 0; t < n_types; t++) {
+        if (!qn_type_has_blocks(&types[t]))
+            continue;
+        for (size_t draw = 0; draw < 27; draw++) {
+            qn_problem p;
+            if (!qn_case_selected())
+                continue;
+            qn_random_seed(1000 * t + draw + 700);
+            const size_t blocks = draw < 6 ? draw + 1 : 1 + qn_random_below(20);
+            qn_problem_new(&p, &types[t], rows[draw % 7], blocks * QN_BLOCK, tokens[draw % 9], draw % 3 == 2);
+            for (size_t i = 0; draw % 2 && i < p.n_tokens * p.weights.n_cols; i++) /* groups of any magnitude */
+                p.x[i] *= i / 32 % 5 == 1 ? 1e-3f : i / 32 % 7 == 2 ? 0 : i / 128 % 3 ? 1e3f : 1;
+            check_problem(&p, draw % 4 == 3);
+        }
+        check_extremes(&types[t], false);
+        check_extremes(&types[t], true);
+        check_not_finite(&types[t]);
+    }
+    qn_problem many; /* more tokens than a call of the GEMM takes */
+    qn_problem_new(&many, qn_type_find(QN_TYPE_PTQ1_0), 64, 2 * QN_BLOCK, QN_TILE_MAX_TOKENS + 20, false);
+    check_problem(&many, false);
+}
