@@ -24,7 +24,7 @@
 #endif
 
 enum {
-    QN_GDN_DROPPED_ROWS = 5, /* the most rows by which a sequence can be truncated */
+    QN_GDN_DROPPED_ROWS = 15, /* the most rows by which a sequence can be truncated */
     QN_GDN_SCALE_VALUES = 64 /* values of a scale; a head's last group may have fewer */
 };
 

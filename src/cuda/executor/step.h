@@ -25,6 +25,7 @@ typedef struct qn_cuda_rows_step {
     size_t row, n; /* rows [row, row + n) of the buffers */
     size_t n_few;  /* rows [0, n_few) belong to pieces of few rows, whose attention is one launch */
     bool is_decode;
+    bool is_draft;  /* decode step of the draft head */
     bool in_phases; /* decode step of several rows, executed by the persistent decode kernel */
     qn_gpu_inputs inputs;
     size_t n_samples;  /* sampling parameters uploaded with the inputs */

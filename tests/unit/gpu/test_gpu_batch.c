@@ -243,7 +243,7 @@ TEST(inputs_of_a_padded_step)
     qn_gpu_pad(&order, qn_gpu_padded_rows(&together, order.n_rows), pieces);
     assert_true(order.n_pieces == 4 && order.n_rows == 4 && order.n_few == 4);
     check_piece(&pieces[3], 0, 3, 1, NULL);
-    const qn_gpu_inputs in = qn_gpu_inputs_of(4, 4, 0);
+    const qn_gpu_inputs in = qn_gpu_inputs_of(4, 4, 0, 0);
     assert_true(in.bytes <= sizeof host);
     memset(host, 0xaa, sizeof host);
     qn_gpu_fill_inputs(&in, pieces, 4, host);
@@ -276,7 +276,7 @@ TEST(inputs_of_pieces)
     add(2, 5, 3, 1);
     const qn_gpu_batch b = batch_at(&together, 0, 0);
     const qn_gpu_order order = qn_gpu_order_pieces(&b, has_many, pieces, logit_rows);
-    const qn_gpu_inputs in = qn_gpu_inputs_of(order.n_rows, order.n_pieces, b.n_logits);
+    const qn_gpu_inputs in = qn_gpu_inputs_of(order.n_rows, order.n_pieces, b.n_logits, 0);
     assert_true(in.bytes <= sizeof host);
     qn_gpu_fill_inputs(&in, pieces, order.n_pieces, host);
     assert_true(word(in.cu_seqlens, 0) == 0 && word(in.cu_seqlens, 1) == 3 && word(in.cu_seqlens, 2) == 68);
@@ -294,7 +294,7 @@ TEST(inputs_of_pieces)
 /* Arrays of a step are aligned and none overlaps the next. */
 TEST(arrays_of_inputs)
 {
-    const qn_gpu_inputs in = qn_gpu_inputs_of(7, 3, 5);
+    const qn_gpu_inputs in = qn_gpu_inputs_of(7, 3, 5, 0);
     const struct {
         size_t at, bytes;
     } arrays[] = { { in.kv_tables, 24 },  { in.f16_tables, 24 },      { in.state_from, 12 },
