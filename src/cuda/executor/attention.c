@@ -104,7 +104,7 @@ static uint32_t query_stride(const qn_attention_shape *shape)
 static bool is_prepared_by_attention(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
-    return s->is_decode && op[1].kind == QN_OP_ATTENTION &&
+    return s->is_decode && !s->in_turn && op[1].kind == QN_OP_ATTENTION &&
            qn_attention_gpu_prepares_rows(&format_of(s)->attention, s->n_few, h->n_rot, h->rope == QN_ROPE_TYPE_NORM);
 }
 
@@ -290,7 +290,7 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
         .query_stride = row_of(&op->attention.shape),
         .out_stride = row_of(&op->attention.shape),
         .scale = op->attention.shape.scale,
-        .pdl_prefetch = s->is_decode, /* else a row attends to rows that the previous launch writes */
+        .pdl_prefetch = s->is_decode && !s->in_turn, /* else a row attends to rows that the previous launch writes */
     };
     qn_launch config;
     args.mask.first = op->attention.first;

@@ -52,7 +52,8 @@ qn_status qn_cuda_batch_prepare(qn_cuda_batch *b)
     s->inputs = s->is_decode ? qn_gpu_inputs_of(n_rows, n_rows, 0, n_hidden)
                              : qn_gpu_inputs_of(n_rows, part->n_pieces, part->n_logits, n_hidden);
     order_rows(b, &batching);
-    s->in_phases = s->is_decode && !s->is_draft && qn_cuda_has_phases(s->workspace, s->n);
+    s->in_turn = s->is_decode && qn_gpu_has_turns(s->pieces, s->n_pieces);
+    s->in_phases = s->is_decode && !s->is_draft && !s->in_turn && qn_cuda_has_phases(s->workspace, s->n);
     qn_cuda_fill_inputs(s);
     /* A graph always uploads the same number of bytes. */
     s->n_samples = s->is_decode ? s->n : part->requests ? part->n_logits : 0;

@@ -48,6 +48,8 @@ qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampli
     qn_cuda_captured *captured = s->is_draft ? &s->graphs->drafts[block][bucket]
                                  : s->n > 1  ? &s->graphs->buckets[block][bucket]
                                              : &s->graphs->one_row[block][one_row];
+    if (s->in_turn)
+        return run_decode(s, NULL, false);
     QN_TRY(qn_cuda_prepare_decode(s));
     QN_TRY(capture(s, sampling, copies_logits, captured));
     return qn_cuda_graph_launch(s->common->cuda, captured->graph, s->common->stream);

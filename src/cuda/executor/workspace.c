@@ -221,9 +221,10 @@ static qn_status alloc_inputs(qn_cuda_workspace *workspace, int embeddings, size
 {
     const size_t width = workspace->common->plan->buffers[embeddings].width;
     size_t bytes;
-    const size_t n_pieces = max_rows < QN_GPU_MAX_SEQUENCES ? max_rows : QN_GPU_MAX_SEQUENCES;
+    const size_t n_pieces = max_rows < QN_GPU_MAX_SEQUENCES ? max_rows : QN_GPU_MAX_SEQUENCES,
+                 n_hidden = workspace->common->plan->head.draft ? max_rows : 0;
     if (!qn_mul_size(max_rows, sizeof(qn_sample_params), &bytes) ||
-        !qn_add_size(bytes, qn_gpu_inputs_of(max_rows, n_pieces, max_rows, max_rows).sampling + ALIGN - 1, &bytes))
+        !qn_add_size(bytes, qn_gpu_inputs_of(max_rows, n_pieces, max_rows, n_hidden).sampling + ALIGN - 1, &bytes))
         return qn_fail(QN_ERR_MEMORY, "step: %zu rows do not fit in memory", max_rows);
     workspace->input_bytes = bytes / ALIGN * ALIGN;
     if (!qn_mul_size(max_rows, width * sizeof(float), &bytes) || !qn_add_size(bytes, workspace->input_bytes, &bytes))
