@@ -48,9 +48,12 @@ static qn_status open_cpu(int ordinal, const qn_device_params *params, qn_device
     return qn_cpu_device_create(params, device);
 }
 
-static const qn_backend cpu_backend = {
-    .name = "cpu", .drafts = true, .count = count_cpu, .describe = describe_cpu, .memory = memory_of_cpu, .open = open_cpu
-};
+static const qn_backend cpu_backend = { .name = "cpu",
+                                        .drafts = true,
+                                        .count = count_cpu,
+                                        .describe = describe_cpu,
+                                        .memory = memory_of_cpu,
+                                        .open = open_cpu };
 
 /* ---- The list ---- */
 

@@ -55,8 +55,9 @@ size_t qn_gpu_row_bytes(size_t head_dim, unsigned bits);
  * it with qn_free. */
 qn_status qn_gpu_layer_slots(const qn_plan *plan, uint32_t **slots);
 
-/* qn_gpu_format_init - sets all members of *out but `cache`, head_rows, and the bases and strides. QN_ERR_MEMORY if a page does not
- * fit in memory. Plan, format and slots must outlive it. Free with qn_gpu_format_free, also after an error. */
+/* qn_gpu_format_init - sets all members of *out but `cache`, head_rows, and the bases and strides. QN_ERR_MEMORY if a
+ * page does not fit in memory. Plan, format and slots must outlive it. Free with qn_gpu_format_free, also after an
+ * error. */
 qn_status qn_gpu_format_init(const qn_plan *plan, const qn_kv_format *format, const uint32_t *slots,
                              qn_gpu_format *out);
 

@@ -24,9 +24,8 @@ static size_t find_half(const qn_gpu_head_rows *rows, uint32_t position)
 static uint64_t row_before(const qn_gpu_head_rows *rows, size_t width, uint32_t position, size_t *half)
 {
     *half = position ? find_half(rows, position - 1) : 2;
-    return *half < 2
-               ? row_address(rows, width, *half * QN_GPU_HEAD_KEPT + (position - 1 - rows->halves[*half].begin))
-               : 0;
+    return *half < 2 ? row_address(rows, width, *half * QN_GPU_HEAD_KEPT + (position - 1 - rows->halves[*half].begin))
+                     : 0;
 }
 
 void qn_gpu_head_rows_step(qn_gpu_head_rows *rows, size_t width, uint32_t position, uint32_t n, uint64_t *from,
@@ -44,8 +43,7 @@ void qn_gpu_head_rows_step(qn_gpu_head_rows *rows, size_t width, uint32_t positi
     rows->halves[half].n = n_kept;
     /* The other half's rows at these positions were refused. */
     if (rows->halves[!half].begin + rows->halves[!half].n > position)
-        rows->halves[!half].n =
-            rows->halves[!half].begin < position ? position - rows->halves[!half].begin : 0;
+        rows->halves[!half].n = rows->halves[!half].begin < position ? position - rows->halves[!half].begin : 0;
 }
 
 void qn_gpu_head_rows_draft(qn_gpu_head_rows *rows, size_t width, uint32_t position, uint32_t length, uint64_t *from,

@@ -27,11 +27,11 @@ typedef struct qn_gpu_inputs {
     size_t first_positions;                   /* u32 */
     /* u32 per row. sequences: index of the row's piece, QN_GPU_NO_SEQUENCE for padding. */
     size_t tokens, positions, sequences;
-    size_t sources;    /* u32 per row, qn_row.source */
-    size_t logit_rows; /* u32 per logit row: its row */
+    size_t sources;                /* u32 per row, qn_row.source */
+    size_t logit_rows;             /* u32 per logit row: its row */
     size_t hidden_from, hidden_to; /* u64 per row, for a draft head (gpu/head_rows.h) */
-    size_t bytes;      /* bytes of all arrays above */
-    size_t sampling;   /* after these arrays: parameters of each sampled logit row */
+    size_t bytes;                  /* bytes of all arrays above */
+    size_t sampling;               /* after these arrays: parameters of each sampled logit row */
 } qn_gpu_inputs;
 
 #define QN_GPU_NO_SEQUENCE UINT32_MAX

@@ -120,8 +120,8 @@ static void run_chains(qn_scheduler *s, qn_scheduled *to)
 
 /* ---- Passes that run ahead ---- */
 
-/* Fills the step of pass `index`. After the first, its tokens are those that the pass before it samples. rows: where its
- * rows and requests are. */
+/* Fills the step of pass `index`. After the first, its tokens are those that the pass before it samples. rows: where
+ * its rows and requests are. */
 static qn_step fill_pass(const qn_scheduled *to, qn_scheduled *rows, size_t index)
 {
     qn_step step = begin_step(rows);

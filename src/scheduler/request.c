@@ -106,9 +106,9 @@ static qn_status find_constraint(const qn_scheduler *s, const qn_request_params 
                                 &p->sampling, &r->constraint);
 }
 
-/* The request's kind of draft, else the scheduler's, else that of QN_DRAFT. By default drafts on a GPU, where a step with
- * a draft does not run ahead, are those of a draft head, which was loaded to be used. A draft model does not run beside a
- * step in flight. */
+/* The request's kind of draft, else the scheduler's, else that of QN_DRAFT. By default drafts on a GPU, where a step
+ * with a draft does not run ahead, are those of a draft head, which was loaded to be used. A draft model does not run
+ * beside a step in flight. */
 static void find_drafts(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
 {
     const qn_draft_forced *forced = &s->forced_draft;

@@ -527,9 +527,11 @@ void qn_check_cuda_attention(bool bench)
     }
     for (unsigned format = 4; format <= 16; format += 12) {
         check_shape(
-            &(struct shape){ 128, 32, 2, 1024, format, format, false, 4, { 900, 3, 99, 100 }, 100, false, true, false, 0 },
+            &(struct shape){
+                128, 32, 2, 1024, format, format, false, 4, { 900, 3, 99, 100 }, 100, false, true, false, 0 },
             5);
-        check_shape(&(struct shape){ 128, 20, 2, 1024, format, format, false, 2, { 900, 3 }, 0, true, false, true, 0 }, 0);
+        check_shape(&(struct shape){ 128, 20, 2, 1024, format, format, false, 2, { 900, 3 }, 0, true, false, true, 0 },
+                    0);
     }
     check_shape(&(struct shape){ 128, 8, 8, 1024, 8, 8, true, 3, { 900, 77, 0 }, 0, false, false, true, 0 }, 0);
     for (size_t i = 0; i < 2 * QN_LENGTH(mixes); i++) {

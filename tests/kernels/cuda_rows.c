@@ -1,5 +1,5 @@
-/* Norms, those of a draft head, and SwiGLU of f32 rows on the GPU, against float64. The versions fused with a matmul are checked in the matmul's
- * file.
+/* Norms, those of a draft head, and SwiGLU of f32 rows on the GPU, against float64. The versions fused with a matmul
+ * are checked in the matmul's file.
  */
 #include "cuda.h"
 

@@ -195,17 +195,15 @@ qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_devi
     qn_cuda_model *model;
     *out = NULL;
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "device"));
-    *model = (qn_cuda_model){
-        .base = { .vtable = &vtable,
-                  .batch = BATCH,
-                  .prompt_multiple = QN_GDN_CHUNK,
-                  .row_features = QN_ROW_HIDDEN,
-                  .drafts = params->base.plan->head.draft > 0 },
-        .common = { .plan = params->base.plan,
-                    .deterministic = params->base.deterministic,
-                    .memory_limit = params->base.memory,
-                    .team = params->base.team }
-    };
+    *model = (qn_cuda_model){ .base = { .vtable = &vtable,
+                                        .batch = BATCH,
+                                        .prompt_multiple = QN_GDN_CHUNK,
+                                        .row_features = QN_ROW_HIDDEN,
+                                        .drafts = params->base.plan->head.draft > 0 },
+                              .common = { .plan = params->base.plan,
+                                          .deterministic = params->base.deterministic,
+                                          .memory_limit = params->base.memory,
+                                          .team = params->base.team } };
     qn_hadamard_kernels_init(&model->common.hadamard, params->base.cpu);
     qn_sample_kernels_init(&model->common.sample, params->base.cpu);
     model->base.piece = params->base.deterministic ? QN_GDN_CHUNK : 0;

@@ -369,10 +369,10 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
     const uint32_t splits = qn_persistent_gpu_splits(&p->workspace->common->persistent_gpu, h->head_dim, h->n_heads,
                                                      h->n_kv_heads, h->n_rot);
     qn_cuda_gemv_phase gemv;
-    if (at + 3 >= qn_plan_trunk_ops(p->plan) || heads[1].kind != QN_OP_ATTENTION || heads[2].kind != QN_OP_ATTENTION_COMBINE ||
-        p->format->attention.pages || !splits || q->base || k->base || v->base ||
-        !same_partials(&q->gemv_partials, &k->gemv_partials) || !same_partials(&q->gemv_partials, &v->gemv_partials) ||
-        !gemv_fits(p, at + 2, false, &gemv))
+    if (at + 3 >= qn_plan_trunk_ops(p->plan) || heads[1].kind != QN_OP_ATTENTION ||
+        heads[2].kind != QN_OP_ATTENTION_COMBINE || p->format->attention.pages || !splits || q->base || k->base ||
+        v->base || !same_partials(&q->gemv_partials, &k->gemv_partials) ||
+        !same_partials(&q->gemv_partials, &v->gemv_partials) || !gemv_fits(p, at + 2, false, &gemv))
         return QN_OK;
     qn_attention_gpu_pages none;
     qn_persistent_attention attention = { .qkv = q->gemv_partials,

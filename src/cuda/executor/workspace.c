@@ -67,8 +67,7 @@ static void place(struct layout *l, size_t rows, size_t width, qn_cuda_buffer *b
  * at once (executor.c). */
 static bool has_no_place(const qn_plan *plan, int buffer)
 {
-    return buffer == plan->ops[0].embed.out ||
-           (plan->head.draft && buffer == plan->ops[plan->head.pairs].pair.hidden);
+    return buffer == plan->ops[0].embed.out || (plan->head.draft && buffer == plan->ops[plan->head.pairs].pair.hidden);
 }
 
 static void place_buffers(qn_cuda_workspace *workspace, enum user user, size_t max_rows, struct layout *l)

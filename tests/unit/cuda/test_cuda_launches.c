@@ -784,12 +784,14 @@ static const struct shape dense = { .n_layers = 3,
                                     .type = QN_TYPE_PQ2_0,
                                     .gates = QN_TYPE_PQ2_0,
                                     .odd = QN_TYPE_Q8_0 };
-static const struct model models[] = { { "llama.q1_0", NULL, false },          { "qwen2.q1_0", NULL, false },
-                                       { "qwen3.q1_0", NULL, false },          { "qwen3-yarn.f16", NULL, false },
-                                       { "qwen35.ptq1_0", NULL, false },       { "qwen35.f16", NULL, false },
-                                       { "qwen35-rotated.q1_0", NULL, false }, { "hybrid", &hybrid, false },
-                                       { "rotated hybrid", &rotated, false },  { "dense", &dense, false },
-                                       { "scheduler-mtp", NULL, true }, { "qwen35-mtp-grafted.f16", NULL, true } };
+static const struct model models[] = {
+    { "llama.q1_0", NULL, false },          { "qwen2.q1_0", NULL, false },
+    { "qwen3.q1_0", NULL, false },          { "qwen3-yarn.f16", NULL, false },
+    { "qwen35.ptq1_0", NULL, false },       { "qwen35.f16", NULL, false },
+    { "qwen35-rotated.q1_0", NULL, false }, { "hybrid", &hybrid, false },
+    { "rotated hybrid", &rotated, false },  { "dense", &dense, false },
+    { "scheduler-mtp", NULL, true },        { "qwen35-mtp-grafted.f16", NULL, true }
+};
 
 static void expect_lines(const char *found, const char *expected)
 {

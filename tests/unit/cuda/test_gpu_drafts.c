@@ -19,9 +19,8 @@ static qn_model *load(const char *golden, qn_draft_kind kind, bool deterministic
     qn_model *loaded;
     char path[512];
     snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
-    assert_ok(qn_model_load(path, &MODEL_PARAMS(.device = device, .n_threads = 2, .draft = kind,
-                                                .deterministic = deterministic),
-                            &loaded));
+    assert_ok(qn_model_load(
+        path, &MODEL_PARAMS(.device = device, .n_threads = 2, .draft = kind, .deterministic = deterministic), &loaded));
     return loaded;
 }
 
@@ -149,8 +148,7 @@ TEST(answers_are_the_same)
     model = load("scheduler-mtp", QN_DRAFT_MTP, true);
     force("mtp");
     for (unsigned i = 0; i < 2 * COUNT(formats); i++)
-        expect_answers(formats[i % COUNT(formats)], i * MAX_REQUESTS, i % 2 ? 1 : MAX_REQUESTS, &n_tokens,
-                       &n_accepted);
+        expect_answers(formats[i % COUNT(formats)], i * MAX_REQUESTS, i % 2 ? 1 : MAX_REQUESTS, &n_tokens, &n_accepted);
     print_message("%d of %d tokens are accepted drafts\n", (int)n_accepted, (int)n_tokens);
     assert_true(n_accepted > 300);
     qn_model_free(model);

@@ -351,7 +351,7 @@ TEST(arrays_of_inputs)
                    { in.state_to, 12 },   { in.open_chunks, 12 },     { in.state_positions, 12 },
                    { in.cu_seqlens, 16 }, { in.first_positions, 12 }, { in.tokens, 28 },
                    { in.sources, 28 },    { in.positions, 28 },       { in.sequences, 28 },
-                   { in.logit_rows, 20 }, { in.hidden_from, 56 },    { in.hidden_to, 56 } };
+                   { in.logit_rows, 20 }, { in.hidden_from, 56 },     { in.hidden_to, 56 } };
     size_t end = 0;
     for (size_t i = 0; i < COUNT(arrays); i++) {
         assert_true(arrays[i].at >= end && arrays[i].at % 16 == 0);

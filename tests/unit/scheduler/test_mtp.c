@@ -469,10 +469,10 @@ TEST(a_block_of_another_file_is_for_its_kind)
                                    &CPU_MODEL(.draft = kinds[i], .draft_model = QN_SOURCE_DIR "/" QN_TESTS_MTP_BLOCK),
                                    &other),
                      QN_ERR_INVALID, "a drafter for draft mtp, given with draft ");
-    assert_fails(qn_model_load(QN_SOURCE_DIR "/tests/golden/scheduler.gguf",
-                               &MODEL_PARAMS(.device = "vulkan", .draft_model = QN_SOURCE_DIR "/" QN_TESTS_MTP_BLOCK),
-                               &other),
-                 QN_ERR_UNSUPPORTED, "draft: mtp: blocks for multi-token prediction run on the CPU and on CUDA devices");
+    assert_fails(
+        qn_model_load(QN_SOURCE_DIR "/tests/golden/scheduler.gguf",
+                      &MODEL_PARAMS(.device = "vulkan", .draft_model = QN_SOURCE_DIR "/" QN_TESTS_MTP_BLOCK), &other),
+        QN_ERR_UNSUPPORTED, "draft: mtp: blocks for multi-token prediction run on the CPU and on CUDA devices");
     load_with_drafter("tests/golden/scheduler.gguf", QN_TESTS_MTP_BLOCK, 0, 1, &other);
     assert_fails(qn_scheduler_create(other, &SCHEDULER_PARAMS(.draft = QN_DRAFT_DFLASH), &s), QN_ERR_UNSUPPORTED,
                  "draft: dflash: the model was loaded without a drafter");

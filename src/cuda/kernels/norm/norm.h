@@ -20,8 +20,8 @@ typedef struct qn_norm_rows_args {
  *
  *   y[r] = norm (embedding[r], embedding_weight), norm (h, hidden_weight)    one after the other
  *
- * where h is the normed hidden state of the row before it: what from[r] points to; norm (x[r - 1], weight) if from[r] is
- * QN_NORM_ROW_BEFORE; zeros if it is 0. With `x`, norm (x[r], weight) is stored at to[r], unless that is 0: no row's
+ * where h is the normed hidden state of the row before it: what from[r] points to; norm (x[r - 1], weight) if from[r]
+ * is QN_NORM_ROW_BEFORE; zeros if it is 0. With `x`, norm (x[r], weight) is stored at to[r], unless that is 0: no row's
  * `from` may point to what another row stores. A row's h is normed as it is stored. One block per row. Grid: n_rows. */
 enum { QN_NORM_ROW_BEFORE = 1 };
 
