@@ -37,12 +37,18 @@ static void cache_of(const qn_cuda_rows_step *s, int layer, qn_attention_gpu_cac
 
 /* ---- AURA pages ---- */
 
-/* The most pages that the sequences complete in this step. In a decode step each sequence completes at most one, at any
+/* Whether the pages that the step completes are quantised at its end, in all layers (qn_cuda_quantize_pages). */
+static bool quantizes_later(const qn_cuda_rows_step *s)
+{
+    return s->is_decode || s->verifies;
+}
+
+/* The most pages that the sequences complete in this step. In a graph each sequence completes at most one, at any
  * position. */
 static size_t completed_pages(const qn_cuda_rows_step *s)
 {
-    size_t pages = s->is_decode ? s->n_pieces : 0;
-    for (size_t i = 0; !s->is_decode && i < s->n_pieces; i++) {
+    size_t pages = quantizes_later(s) ? s->n_pieces : 0;
+    for (size_t i = 0; !quantizes_later(s) && i < s->n_pieces; i++) {
         const qn_gpu_piece *piece = &s->pieces[i];
         pages += (piece->position + piece->n) / QN_PAGE - piece->position / QN_PAGE;
     }
@@ -147,9 +153,9 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
     cache_of(s, op->layer, &args.cache, &args.pages);
     QN_TRY(qn_rope_gpu_qk_norm_store(h->head_dim, f->attention.pages, s->n, h->n_heads, h->n_kv_heads, &config));
     QN_TRY(qn_cuda_step_launch_pdl(s, &config, &args));
-    /* The only row of a sequence never attends to the codes of the page that it completes: qn_cuda_quantize_pages
+    /* The last row of a sequence never attends to the codes of the page that it completes: qn_cuda_quantize_pages
      * follows. */
-    return s->is_decode ? QN_OK : quantize_pages(s, op->layer, op->layer, 1);
+    return quantizes_later(s) ? QN_OK : quantize_pages(s, op->layer, op->layer, 1);
 }
 
 /* The same without queries, for the draft head. */
@@ -182,7 +188,7 @@ static qn_status run_k_norm_rope_store(const qn_cuda_rows_step *s, const qn_op *
     cache_of(s, op->layer, &args.cache, &args.pages);
     QN_TRY(qn_rope_gpu_qk_norm_store(h->head_dim, f->attention.pages, s->n, 0, h->n_kv_heads, &config));
     QN_TRY(qn_cuda_step_launch_pdl(s, &config, &args));
-    return s->is_decode ? QN_OK : quantize_pages(s, op->layer, op->layer, 1);
+    return quantizes_later(s) ? QN_OK : quantize_pages(s, op->layer, op->layer, 1);
 }
 
 static qn_attention_mask mask(const qn_cuda_rows_step *s)

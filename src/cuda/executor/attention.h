@@ -16,7 +16,7 @@ qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s);
 qn_status qn_cuda_run_attention_op(const qn_cuda_rows_step *s, const qn_op *op);
 
 /* qn_cuda_quantize_pages - Quantises into AURA codes, in all layers, the pages that a step completes. Only for steps
- * with one row in each piece; in other steps qn_cuda_run_attention_op quantises, layer by layer. */
+ * with one row in each piece, or that verify; in other steps qn_cuda_run_attention_op quantises, layer by layer. */
 qn_status qn_cuda_quantize_pages(const qn_cuda_rows_step *s);
 
 /* qn_cuda_has_prefill - Returns whether a piece uses the prefill kernel. */

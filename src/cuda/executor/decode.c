@@ -1,5 +1,6 @@
-/* Decode steps as CUDA graphs: one for each bucket of rows, block and cache format, captured when first needed. A
- * graph serves all sequences: its kernels read positions, page tables and items of states from the step's inputs. */
+/* Decode steps as CUDA graphs: one for each bucket of rows, block and cache format, captured when first needed; and
+ * steps that verify a draft of one sequence, by their rows. A graph serves all sequences: its kernels read positions,
+ * page tables and items of states from the step's inputs. */
 #include "cuda/executor/decode.h"
 
 #include "cuda/executor/attention.h"
@@ -41,13 +42,21 @@ static qn_status capture(const qn_cuda_rows_step *s, const qn_cuda_sampling *sam
     return QN_OK;
 }
 
-qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits)
+/* Returns the graph of a step. */
+static qn_cuda_captured *captured_of(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits)
 {
     const size_t block = s->block, bucket = qn_gpu_bucket_index(s->n),
                  one_row = sampling ? (size_t)sampling->mode : (size_t)QN_SAMPLE_MODES + copies_logits;
-    qn_cuda_captured *captured = s->is_draft ? &s->graphs->drafts[block][bucket]
-                                 : s->n > 1  ? &s->graphs->buckets[block][bucket]
-                                             : &s->graphs->one_row[block][one_row];
+    if (s->is_draft)
+        return &s->graphs->drafts[block][bucket];
+    if (s->verifies)
+        return &s->graphs->verified[block][s->n];
+    return s->n > 1 ? &s->graphs->buckets[block][bucket] : &s->graphs->one_row[block][one_row];
+}
+
+qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits)
+{
+    qn_cuda_captured *captured = captured_of(s, sampling, copies_logits);
     if (s->in_turn)
         return run_decode(s, NULL, false);
     QN_TRY(qn_cuda_prepare_decode(s));

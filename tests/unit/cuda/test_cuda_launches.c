@@ -713,6 +713,19 @@ static void run_drafts(size_t n)
         qn_memory_on_append(fixture.memories[i], fixture.memories[i]->sequence->length);
 }
 
+/* Drafts of one sequence, of which the second ends its page: a graph, which is captured and launched again. */
+static void run_verified(void)
+{
+    char name[32];
+    for (int i = 0; i < 4; i++) {
+        struct rows r = { .n = 0 };
+        const size_t length = fixture.memories[38]->sequence->length;
+        add_piece(&r, 38, i == 2 ? 64 - length % 64 - 4 : 4, i == 2 ? 0 : 4);
+        snprintf(name, sizeof name, "verified %d", i);
+        run(name, &r, true, i == 2 ? NONE : MIXED);
+    }
+}
+
 /* Rows of a draft with the bits of steps of one row. */
 static void run_single(void)
 {
@@ -735,6 +748,8 @@ static void run_model(const struct model *model, const struct way *way)
     run_ahead(5);
     if (way->deterministic)
         run_single();
+    else
+        run_verified();
     for (size_t n = 1; model->has_head && n < 4; n += 2)
         run_drafts(n);
     tear_down();
