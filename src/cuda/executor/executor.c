@@ -268,6 +268,8 @@ static qn_status run_matmul(const qn_cuda_rows_step *s, const qn_op *op)
 
 /* ---- The draft head ---- */
 
+_Static_assert((int)QN_NORM_ROW_BEFORE == (int)QN_GPU_ROW_BEFORE, "the kernel reads the inputs");
+
 /* A draft step has begun with the embeddings. */
 static qn_status run_pair(const qn_cuda_rows_step *s, const qn_op *op)
 {
