@@ -20,8 +20,12 @@ void qn_bench_tokens(qn_token *tokens, size_t n, uint32_t n_vocab, uint64_t seed
 
 bool qn_bench_limit(const qn_bench *bench, double *rate)
 {
-    if (!bench->on_cpu)
-        return qn_model_read_rate(bench->model, rate) == QN_OK;
+    if (!bench->on_cpu) {
+        const qn_status status = qn_model_read_rate(bench->model, rate);
+        if (status == QN_ERR_UNSUPPORTED)
+            *rate = 0;
+        return status == QN_OK || status == QN_ERR_UNSUPPORTED;
+    }
     *rate = qn_bandwidth_measure(bench->bandwidth, bench->info.n_threads);
     return true;
 }
@@ -218,18 +222,20 @@ static void print_table_line(const qn_bench *bench, qn_bench_test *test)
 {
     const size_t n = (size_t)bench->args->repetitions;
     const double rate = qn_bench_quantile(test->rates, n, 0.5), limit = qn_bench_quantile(test->bandwidths, n, 0.5);
-    char name[64], rates[64], of_limit[16] = "-", of_free[16] = "-", drafted[QN_DRAFT_TEXT];
+    char name[64], rates[64], read[16] = "-", of_limit[16] = "-", of_free[16] = "-", drafted[QN_DRAFT_TEXT];
     if (test->parallel > 1)
         snprintf(name, sizeof name, "%zu x %s", test->parallel, test->name);
     else
         snprintf(name, sizeof name, "%s", test->name);
     snprintf(rates, sizeof rates, "%.2f (%.2f..%.2f)", rate, test->rates[0], test->rates[n - 1]);
+    if (limit > 0)
+        snprintf(read, sizeof read, "%.1f", limit * 1e-9);
     if (test->decode && limit > 0)
         snprintf(of_limit, sizeof of_limit, "%.0f%%", 100 * rate * (double)test->bytes_per_token / limit);
     if (has_free(test))
         snprintf(of_free, sizeof of_free, "%.3f", qn_bench_quantile(test->of_free, n, 0.5));
-    printf("%-18s %8zu %8d %8s %26s %12.1f %10.1f %10s %10s%s\n", name, test->depth, bench->info.n_threads, bench->kv,
-           rates, (double)test->bytes_per_token * 1e-6, limit * 1e-9, of_limit, of_free,
+    printf("%-18s %8zu %8d %8s %26s %12.1f %10s %10s %10s%s\n", name, test->depth, bench->info.n_threads, bench->kv,
+           rates, (double)test->bytes_per_token * 1e-6, read, of_limit, of_free,
            qn_draft_text(test->n_decoded, 0, test->n_drafted, test->n_accepted, drafted));
     if (bench->args->profile)
         qn_bench_profile_print(&test->profile, bench->info.n_threads);

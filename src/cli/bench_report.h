@@ -66,7 +66,7 @@ void qn_bench_print_mode(const qn_bench *bench, qn_bench_mode mode);
 void qn_bench_print_modes(const qn_bench *bench);
 
 /* qn_bench_limit - measure the read bandwidth of the model's device; on the CPU with the model's number of threads.
- * False: error text. */
+ * 0 where the device does not measure it. False: error text. */
 bool qn_bench_limit(const qn_bench *bench, double *rate);
 
 /* qn_bench_print_head - for a table, print the modes and the table's head. */

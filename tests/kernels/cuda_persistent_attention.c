@@ -1,11 +1,14 @@
 /* Attention layers in the persistent decode kernel, from the RMS norm to the output's GEMV, at positions at the edges
- * of tiles and splits, over a cache, contiguous or in pages, that contains NaN from the position on. Stored keys and
- * values and the attention output are compared with float64 on the partials of the qkv GEMV, the last GEMV with float64
- * on the attention partials. Benchmark: time of the attention phase. */
+ * of tiles and splits, over a cache, contiguous or in pages, that contains NaN from the position on; and over a
+ * session's cache of AURA codes, whose fp16 pages but for the first and the open one, and whose codes from the open
+ * page on, are NaN. Stored keys and values and the attention output are compared with float64 on the partials of the
+ * qkv GEMV, the last GEMV with float64 on the attention partials. Benchmark: time of the attention phase. */
+#include "cuda_codec.h"
 #include "cuda_paged_arrays.h"
 #include "cuda_persistent.h"
 
 #include "base/f16.h"
+#include "gpu/format.h"
 #include "kernels/rope/rope.h"
 
 /* Queries and softmax weights are rounded to fp16: 2^-11 at most each, mostly less than half of that, with independent
@@ -27,7 +30,8 @@ struct shape {
     bool interleaved, norms, gated, biases;
     bool synthetic; /* partials from make_synthetic_partials instead of a GEMV */
     uint32_t n_splits;
-    size_t rows; /* of the last GEMV, for benchmarks; 0: ROWS */
+    size_t rows;                   /* of the last GEMV, for benchmarks; 0: ROWS */
+    unsigned key_bits, value_bits; /* of AURA codes; 0: fp16 */
 };
 
 struct problem {
@@ -38,7 +42,12 @@ struct problem {
     float *biases;      /* [n_heads + 2 * n_kv_heads][dim]: of queries, keys and values */
     float *query_weight, *key_weight, *cosines, *sines;
     double *frequencies, *qkv; /* qkv: sums of the partials, and biases */
-    uint16_t *keys, *values;   /* [kv heads][capacity][dim], expected contents of the cache */
+    uint16_t *keys, *values;   /* [kv heads][capacity][dim], expected contents of the cache; of codes: of fp16 pages */
+    qn_aura_codec *codecs[2];
+    uint32_t *codes[2]; /* of keys and values, [kv heads][capacity][words] */
+    float *scales[2];   /* [kv heads][capacity] */
+    float *means;       /* [kv heads][dim] */
+    qn_paged_arrays code_pages;
     uint64_t positions, gpu_y;
     qn_paged_arrays pages; /* of keys and values, if paged */
     bool paged;
@@ -60,6 +69,42 @@ static uint32_t splits_of(const struct shape *s)
     const qn_persistent_gpu gpu = qn_persistent_device();
     const uint32_t splits = qn_persistent_gpu_splits(&gpu, s->dim, s->n_heads, s->n_kv_heads, s->n_rot);
     return s->n_splits && s->n_splits < splits ? s->n_splits : splits;
+}
+
+/* A session's cache of codes: contents of all positions, of which upload_codes makes those there that a row at a
+ * position has. */
+static void codes_new(struct problem *p)
+{
+    const struct shape *s = p->s;
+    const size_t dim = s->dim, rows = s->n_kv_heads * p->capacity;
+    const unsigned bits[2] = { s->key_bits, s->value_bits };
+    size_t code_bytes[QN_PAGED_ARRAYS];
+    for (size_t i = 0; i < 2; i++) {
+        code_bytes[i] = qn_gpu_row_bytes(dim, bits[i]);
+        code_bytes[2 + i] = sizeof(float);
+        p->codecs[i] = qn_codec(dim, bits[i], 1 + i);
+        p->codes[i] = qn_new(rows, code_bytes[i]);
+        p->scales[i] = qn_floats(rows);
+        for (size_t k = 0; k < rows * code_bytes[i] / 4; k++)
+            p->codes[i][k] = (uint32_t)(qn_random() >> 16);
+        for (size_t k = 0; k < rows; k++)
+            p->scales[i][k] = sqrtf((float)dim) * (0.3f + 1.4f * (float)qn_random_below(1000) / 1000);
+    }
+    p->means = qn_floats_of(s->n_kv_heads * dim, 1);
+    const size_t f16_bytes[QN_PAGED_ARRAYS] = { dim * 2, dim * 2, dim * sizeof(float) / QN_PAGE };
+    qn_paged_new(&p->code_pages, 1, p->capacity / QN_PAGE, s->n_kv_heads, code_bytes);
+    qn_paged_new(&p->pages, 1, p->capacity / QN_PAGE, s->n_kv_heads, f16_bytes);
+    p->attention.cache = (qn_persistent_cache){ .keys = p->code_pages.offsets[0],
+                                                .values = p->code_pages.offsets[1],
+                                                .key_scales = p->code_pages.offsets[2],
+                                                .value_scales = p->code_pages.offsets[3],
+                                                .key_head_stride = QN_PAGE * code_bytes[0],
+                                                .value_head_stride = QN_PAGE * code_bytes[1],
+                                                .scale_head_stride = QN_PAGE * sizeof(float),
+                                                .tables = p->code_pages.tables };
+    p->attention.f16_keys = p->pages.offsets[0];
+    p->attention.f16_values = p->pages.offsets[1];
+    p->attention.means = p->pages.offsets[2];
 }
 
 static void attention_new(struct problem *p)
@@ -91,8 +136,10 @@ static void attention_new(struct problem *p)
                                    .maxima = qn_gpu_floats(s->n_heads * splits * 2),
                                    .eps = QN_PERSISTENT_EPS,
                                    .scale = 1 / sqrtf((float)dim) };
-    qn_attention_gpu_cache *cache = &p->attention.cache;
-    if (p->paged) {
+    qn_persistent_cache *cache = &p->attention.cache;
+    if (s->key_bits) {
+        codes_new(p);
+    } else if (p->paged) {
         const size_t row_bytes[QN_PAGED_ARRAYS] = { dim * 2, dim * 2 };
         qn_paged_new(&p->pages, 1, p->capacity / QN_PAGE, s->n_kv_heads, row_bytes);
         cache->keys = p->pages.offsets[0];
@@ -195,6 +242,16 @@ static struct problem *problem_new(const struct shape *s, const qn_type_info *ty
                                     .positions = p->positions,
                                     .n_phases = QN_LENGTH(phases) };
     p->launch = qn_persistent_launch(&p->in.matrix.tiles, 1);
+    if (s->key_bits) {
+        const qn_persistent_gpu gpu = qn_persistent_device();
+        p->args.codes =
+            (qn_persistent_codes){ .keys = qn_gpu_codec(p->codecs[0], qn_gpu_rotation(p->codecs[0]).signs),
+                                   .values = qn_gpu_codec(p->codecs[1], qn_gpu_rotation(p->codecs[1]).signs),
+                                   .tables = p->pages.tables,
+                                   .f16_head = QN_PAGE * s->dim * 2 };
+        qn_assert_ok(
+            qn_persistent_gpu_launch_codes(&gpu, &p->in.matrix.tiles, s->dim, s->key_bits, s->value_bits, &p->launch));
+    }
     p->keys = qn_new(cache, sizeof *p->keys);
     p->values = qn_new(cache, sizeof *p->values);
     for (size_t i = 0; i < cache; i++)
@@ -249,6 +306,23 @@ static void expected_head(const struct problem *p, const double *from, const flo
     }
 }
 
+/* The rotation of a codec, a Walsh-Hadamard transform after a multiplication by signs; or back. */
+static void rotate(const qn_aura_codec *codec, double *x, bool back)
+{
+    const size_t dim = codec->dim;
+    for (size_t d = 0; d < dim; d++)
+        x[d] *= (back ? 1 : (double)codec->signs[d]) / sqrt((double)dim);
+    for (size_t n = 1; n < dim; n *= 2)
+        for (size_t d = 0; d < dim; d++)
+            if (!(d & n)) {
+                const double a = x[d], b = x[d + n];
+                x[d] = a + b;
+                x[d + n] = a - b;
+            }
+    for (size_t d = 0; back && d < dim; d++)
+        x[d] *= (double)codec->signs[d];
+}
+
 static void expect_f16(const uint16_t *found, const double *expected, size_t n, bool is_nan, const char *what,
                        size_t head)
 {
@@ -267,6 +341,46 @@ static uint16_t *read_cache(struct problem *p, bool is_value)
         return qn_gpu_read(is_value ? p->attention.cache.values : p->attention.cache.keys);
     qn_paged_read(&p->pages);
     return qn_paged_gather(&p->pages, is_value, p->capacity);
+}
+
+/* Copies an array [kv heads][capacity] of rows, with poison in place of those outside [begin, end), to pages. */
+static void scatter_part(const struct problem *p, qn_paged_arrays *pages, size_t array, const void *from, size_t begin,
+                         size_t end)
+{
+    const size_t row = pages->row_bytes[array], mark = qn_mark();
+    uint8_t *rows = qn_new(p->s->n_kv_heads * p->capacity, row);
+    memset(rows, 0xff, p->s->n_kv_heads * p->capacity * row);
+    for (size_t h = 0; h < p->s->n_kv_heads && begin < end; h++)
+        memcpy(rows + (h * p->capacity + begin) * row, (const uint8_t *)from + (h * p->capacity + begin) * row,
+               (end - begin) * row);
+    qn_paged_scatter(pages, array, rows, p->capacity);
+    qn_release_to(mark);
+}
+
+/* What a session has before the row at this position. */
+static void upload_codes(struct problem *p, uint32_t position)
+{
+    const size_t page = position / QN_PAGE, dim = p->s->dim, mark = qn_mark();
+    uint16_t *of[2] = { p->keys, p->values };
+    for (size_t h = 0; h < p->s->n_kv_heads; h++)
+        for (size_t t = 0; t < p->capacity; t++)
+            for (size_t i = 0; i < 2; i++)
+                for (size_t d = 0; d < dim; d++)
+                    of[i][(h * p->capacity + t) * dim + d] = t < position && (t < QN_PAGE || t >= page * QN_PAGE)
+                                                                 ? qn_f32_to_f16(qn_random_normal())
+                                                                 : 0xffff;
+    for (size_t i = 0; i < 2; i++) {
+        scatter_part(p, &p->code_pages, i, p->codes[i], QN_PAGE, page * QN_PAGE);
+        scatter_part(p, &p->code_pages, 2 + i, p->scales[i], QN_PAGE, page * QN_PAGE);
+        qn_paged_scatter(&p->pages, i, of[i], p->capacity);
+    }
+    uint8_t *means = qn_new(p->s->n_kv_heads * p->capacity, p->pages.row_bytes[2]);
+    for (size_t h = 0; h < p->s->n_kv_heads; h++)
+        memcpy(means + h * p->capacity * p->pages.row_bytes[2], p->means + h * dim, dim * sizeof *p->means);
+    scatter_part(p, &p->pages, 2, means, 0, QN_PAGE);
+    qn_paged_upload(&p->code_pages);
+    qn_paged_upload(&p->pages);
+    qn_release_to(mark);
 }
 
 static void upload_cache(struct problem *p)
@@ -298,9 +412,13 @@ static void check_cache(struct problem *p, uint32_t position)
         for (size_t d = 0; d < dim; d++)
             bad = bad || v[d] != v[d];
         expected_head(p, p->qkv + p->attention.k_row + h * dim, p->key_weight, expected);
+        if (s->key_bits)
+            rotate(p->codecs[0], expected, false);
         expect_f16(keys + at, expected, dim, bad, "key", h);
         for (size_t d = 0; d < dim; d++)
             expected[d] = v[d] != v[d] ? 0 : v[d];
+        if (s->key_bits)
+            rotate(p->codecs[1], expected, false);
         expect_f16(values + at, expected, dim, false, "value", h);
         memcpy(p->keys + at, keys + at, dim * 2);
         memcpy(p->values + at, values + at, dim * 2);
@@ -309,27 +427,48 @@ static void check_cache(struct problem *p, uint32_t position)
               "other positions of the cache have changed");
 }
 
+/* Key (i 0) or value (i 1) of position t of a key-value head, as a row at `position` reads it. */
+static void load_row(const struct problem *p, size_t kv, size_t t, uint32_t position, size_t i, double *x)
+{
+    const size_t dim = p->s->dim, row = kv * p->capacity + t;
+    if (!p->s->key_bits || t < QN_PAGE || t / QN_PAGE == position / QN_PAGE) {
+        for (size_t d = 0; d < dim; d++)
+            x[d] = (double)qn_f16_to_f32((i ? p->values : p->keys)[row * dim + d]);
+        return;
+    }
+    const qn_aura_codec *codec = p->codecs[i];
+    uint8_t codes[QN_AURA_MAX_DIM];
+    qn_aura_unpack(codes, p->codes[i] + row * qn_gpu_row_bytes(dim, codec->bits) / 4, dim, codec->bits);
+    for (size_t d = 0; d < dim; d++)
+        x[d] = (double)p->scales[i][row] * (double)codec->codebook[codes[d]] + (i ? 0 : (double)p->means[kv * dim + d]);
+}
+
 static void attend(const struct problem *p, uint32_t position, size_t head, double *out)
 {
     const size_t dim = p->s->dim, kv = head / (p->s->n_heads / p->s->n_kv_heads);
-    double query[MAX_DIM], m = -INFINITY, l = 0;
+    double query[MAX_DIM], key[MAX_DIM], value[MAX_DIM], m = -INFINITY, l = 0;
     expected_head(p, p->qkv + head * p->query_stride, p->query_weight, query);
+    if (p->s->key_bits)
+        rotate(p->codecs[0], query, false);
     for (size_t d = 0; d < dim; d++)
         out[d] = 0;
     for (size_t t = 0; t <= position; t++) {
-        const uint16_t *key = p->keys + (kv * p->capacity + t) * dim, *value = p->values + (kv * p->capacity + t) * dim;
         double score = 0;
+        load_row(p, kv, t, position, 0, key);
+        load_row(p, kv, t, position, 1, value);
         for (size_t d = 0; d < dim; d++)
-            score += query[d] * (double)qn_f16_to_f32(key[d]);
+            score += query[d] * key[d];
         score *= (double)p->attention.scale;
         const double raised = score > m ? score : m, old = exp(m - raised), weight = exp(score - raised);
         m = raised;
         l = l * old + weight;
         for (size_t d = 0; d < dim; d++)
-            out[d] = out[d] * old + weight * (double)qn_f16_to_f32(value[d]);
+            out[d] = out[d] * old + weight * value[d];
     }
     for (size_t d = 0; d < dim; d++)
         out[d] /= l;
+    if (p->s->key_bits)
+        rotate(p->codecs[1], out, true);
 }
 
 /* Combines the partials of a head. Splits without positions still hold the poison pattern. */
@@ -410,6 +549,10 @@ static void check_heads(const struct problem *p, uint32_t position, bool *finite
 static void fill_cache(struct problem *p, uint32_t position)
 {
     const struct shape *s = p->s;
+    if (s->key_bits) {
+        upload_codes(p, position);
+        return;
+    }
     for (size_t h = 0; h < s->n_kv_heads; h++)
         for (size_t i = 0; i < position * s->dim; i++) {
             const size_t at = h * p->capacity * s->dim + i;
@@ -446,10 +589,11 @@ static void check_shape(const struct shape *s, bool paged)
     static const uint32_t positions[] = { 0, 1, 15, 16, 17, 63, 64, 100, 127, 128, 255, 256, 700, 1000, 1039 };
     const qn_type_info *type = type_for(s);
     qn_random_seed(s->dim * 100 + s->n_heads);
-    qn_case_begin("persistent-attention", "cuda", "%zu heads of %zu over %zu, rope of %zu%s%s%s%s%s, %u splits%s",
+    qn_case_begin("persistent-attention", "cuda", "%zu heads of %zu over %zu, rope of %zu%s%s%s%s%s, %u splits%s%s",
                   s->n_heads, s->dim, s->n_kv_heads, s->n_rot, s->interleaved ? ", interleaved" : "",
                   s->norms ? ", norms" : "", s->gated ? ", gated" : "", s->biases ? ", biases" : "",
-                  s->synthetic ? ", synthetic partials" : "", splits_of(s), paged ? ", pages" : "");
+                  s->synthetic ? ", synthetic partials" : "", splits_of(s), paged ? ", pages" : "",
+                  s->key_bits ? qn_text(", codes of %u and %u bits", s->key_bits, s->value_bits) : "");
     struct problem *p = problem_new(s, type, paged ? 1088 : 1040, paged);
     for (size_t i = 0; i < QN_LENGTH(positions); i++) {
         bool finite;
@@ -465,6 +609,26 @@ static void check_shape(const struct shape *s, bool paged)
                   positions[i]);
     }
     qn_release();
+}
+
+/* Shapes whose partials come from a GEMV, with codes of all bits. */
+static void check_codes(const struct shape *shapes, size_t n)
+{
+    static const unsigned bits[][2] = { { 4, 4 }, { 4, 2 }, { 3, 3 }, { 2, 2 }, { 8, 8 }, { 6, 6 } };
+    const qn_persistent_gpu gpu = qn_persistent_device();
+    for (size_t i = 0, k = 0; i < n; i++) {
+        struct shape s = shapes[i];
+        const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type_for(&s));
+        for (size_t b = 0; b < QN_LENGTH(bits) && !s.synthetic && splits_of(&s) > 1; b++) {
+            s.key_bits = bits[b][0];
+            s.value_bits = bits[b][1];
+            /* Each shape with 4 bits, and with one of the others: kernels take seconds to compile. */
+            if ((b == 0 || b == 1 + k % (QN_LENGTH(bits) - 1)) &&
+                qn_persistent_gpu_supports_codes(&gpu, &tiles, s.dim, s.key_bits, s.value_bits))
+                check_shape(&s, true);
+        }
+        k += !s.synthetic;
+    }
 }
 
 /* ---- Speed ---- */
@@ -543,10 +707,10 @@ static void bench_model(const struct model *m)
         const size_t n_pages = depth / QN_PAGE + 1, capacity = n_pages * QN_PAGE, row = s->n_kv_heads * s->dim * 2,
                      positions = paged ? QN_PAGE : capacity, mark = qn_mark();
         const uint64_t cache = qn_gpu_random(2 * LAYERS * capacity * row), tables = page_tables(cache, n_pages);
-        p->attention.cache = (qn_attention_gpu_cache){ .keys = paged ? 0 : cache,
-                                                       .tables = paged ? tables : 0,
-                                                       .key_head_stride = positions * s->dim * 2,
-                                                       .value_head_stride = positions * s->dim * 2 };
+        p->attention.cache = (qn_persistent_cache){ .keys = paged ? 0 : cache,
+                                                    .tables = paged ? tables : 0,
+                                                    .key_head_stride = positions * s->dim * 2,
+                                                    .value_head_stride = positions * s->dim * 2 };
         set_position(p, depth);
         const double with = layer_seconds(p, weights, positions * row, true),
                      without = layer_seconds(p, weights, positions * row, false);
@@ -615,6 +779,7 @@ void qn_check_cuda_persistent_attention(bool bench)
     for (size_t i = 0; i < QN_LENGTH(shapes); i++)
         for (int paged = 0; paged < 2; paged++)
             check_shape(&shapes[i], paged);
+    check_codes(shapes, QN_LENGTH(shapes));
     if (bench)
         bench_all();
 }

@@ -380,9 +380,17 @@ static qn_status run_persistent(const qn_cuda_rows_step *s, const qn_cuda_segmen
                                 .acts = workspace->acts,
                                 .acts_scale = workspace->acts_scale,
                                 .acts_f32 = workspace->acts_f32 };
+    const qn_cuda_format *format = qn_cuda_format_of(s->pieces->memory);
+    const qn_attention_gpu *a = &format->attention;
     qn_launch config;
     qn_cuda_set_recurrent_args(s, &args);
-    QN_TRY(qn_persistent_gpu_launch(&s->common->persistent_gpu, &workspace->tiles, (uint32_t)s->n, &config));
+    if (s->n == 1 && qn_cuda_has_code_phases(s->workspace, format)) {
+        args.codes = qn_cuda_persistent_codes(s->workspace, format);
+        QN_TRY(qn_persistent_gpu_launch_codes(&s->common->persistent_gpu, &workspace->tiles, a->head_dim, a->key_bits,
+                                              a->value_bits, &config));
+    } else {
+        QN_TRY(qn_persistent_gpu_launch(&s->common->persistent_gpu, &workspace->tiles, (uint32_t)s->n, &config));
+    }
     return qn_cuda_step_launch(s, &config, &args);
 }
 

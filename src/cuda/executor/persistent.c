@@ -13,6 +13,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { GDN_HEAD_DIM = 128 };
 
@@ -356,8 +357,61 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
     return add_gemv(p, at + 2, &gemv, phase);
 }
 
-/* Adds the phases of QK_NORM_ROPE_STORE, ATTENTION, ATTENTION_COMBINE and the output's MATMUL, over an fp16 KV cache.
- * *n_fused: the number of operations; 0: they cannot be phases. */
+bool qn_cuda_has_code_phases(const qn_cuda_workspace *workspace, const qn_cuda_format *format)
+{
+    const qn_attention_gpu *a = &format->attention;
+    return a->pages && workspace->persistent.tiles.bits && format->codecs[0].rotation.signs &&
+           format->codecs[1].rotation.signs &&
+           qn_persistent_gpu_supports_codes(&workspace->common->persistent_gpu, &workspace->persistent.tiles,
+                                            a->head_dim, a->key_bits, a->value_bits);
+}
+
+/* Whether attention over the format's cache can be a phase with this number of splits. */
+static bool supports_cache(const struct planner *p, uint32_t splits)
+{
+    return p->format->attention.pages ? p->n_rows == 1 && splits > 1 && qn_cuda_has_code_phases(p->workspace, p->format)
+                                      : splits > 0;
+}
+
+static void set_layer_cache(const struct planner *p, size_t layer, qn_persistent_attention *attention)
+{
+    qn_attention_gpu_cache cache;
+    qn_attention_gpu_pages pages;
+    qn_cuda_layer_cache(p->format, layer, &cache, &pages);
+    attention->cache = (qn_persistent_cache){ .keys = cache.keys,
+                                              .values = cache.values,
+                                              .key_scales = cache.key_scales,
+                                              .value_scales = cache.value_scales,
+                                              .key_head_stride = cache.key_head_stride,
+                                              .value_head_stride = cache.value_head_stride,
+                                              .scale_head_stride = cache.scale_head_stride,
+                                              .tables = p->workspace->inputs + qn_gpu_inputs_of(1, 1, 0, 0).kv_tables };
+    attention->f16_keys = pages.keys;
+    attention->f16_values = pages.values;
+    attention->means = pages.means;
+}
+
+qn_persistent_codes qn_cuda_persistent_codes(const qn_cuda_workspace *workspace, const qn_cuda_format *format)
+{
+    const qn_cuda_codec *c = format->codecs;
+    qn_attention_gpu_cache cache;
+    qn_attention_gpu_pages pages;
+    qn_cuda_layer_cache(format, 0, &cache, &pages); /* the strides of all layers are equal */
+    qn_persistent_codes codes;
+    memset(&codes, 0, sizeof codes); /* padding too: equal steps have equal arguments */
+    codes.keys.codebook = c[0].levels.codebook;
+    codes.keys.signs = c[0].rotation.signs;
+    codes.keys.gain = c[0].gain;
+    codes.values.codebook = c[1].levels.codebook;
+    codes.values.signs = c[1].rotation.signs;
+    codes.values.gain = c[1].gain;
+    codes.tables = workspace->inputs + qn_gpu_inputs_of(1, 1, 0, 0).f16_tables;
+    codes.f16_head = pages.head;
+    return codes;
+}
+
+/* Adds the phases of QK_NORM_ROPE_STORE, ATTENTION, ATTENTION_COMBINE and the output's MATMUL. *n_fused: the number of
+ * operations; 0: they cannot be phases. */
 static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *heads = &p->plan->ops[at];
@@ -370,11 +424,10 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
                                                      h->n_kv_heads, h->n_rot);
     qn_cuda_gemv_phase gemv;
     if (at + 3 >= qn_plan_trunk_ops(p->plan) || heads[1].kind != QN_OP_ATTENTION ||
-        heads[2].kind != QN_OP_ATTENTION_COMBINE || p->format->attention.pages || !splits || q->base || k->base ||
-        v->base || !same_partials(&q->gemv_partials, &k->gemv_partials) ||
-        !same_partials(&q->gemv_partials, &v->gemv_partials) || !gemv_fits(p, at + 2, false, &gemv))
+        heads[2].kind != QN_OP_ATTENTION_COMBINE || !supports_cache(p, splits) || q->base || k->base || v->base ||
+        !same_partials(&q->gemv_partials, &k->gemv_partials) || !same_partials(&q->gemv_partials, &v->gemv_partials) ||
+        !gemv_fits(p, at + 2, false, &gemv))
         return QN_OK;
-    qn_attention_gpu_pages none;
     qn_persistent_attention attention = { .qkv = q->gemv_partials,
                                           .q_row = q->row,
                                           .k_row = k->row,
@@ -397,8 +450,7 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
                                           .maxima = p->workspace->persistent.maxima,
                                           .eps = heads->qk_norm_rope_store.eps,
                                           .scale = h->scale };
-    qn_cuda_layer_cache(p->format, (size_t)heads->layer, &attention.cache, &none);
-    attention.cache.tables = p->workspace->inputs + qn_gpu_inputs_of(1, 1, 0, 0).kv_tables;
+    set_layer_cache(p, (size_t)heads->layer, &attention);
     qn_persistent_gemv phase = gemv.phase;
     phase.prologue = QN_PROLOGUE_ATTENTION_COMBINE;
     phase.x = attention.partials;

@@ -33,4 +33,11 @@ typedef struct qn_cuda_decode_plan {
 qn_status qn_cuda_plan_decode(const qn_cuda_workspace *workspace, const qn_cuda_format *format, uint32_t n_rows,
                               qn_cuda_decode_plan *decode_plan);
 
+/* qn_cuda_has_code_phases - Returns whether attention of one row over this format, which has AURA codes, is in phases:
+ * its launches are then qn_persistent_gpu_launch_codes. */
+bool qn_cuda_has_code_phases(const qn_cuda_workspace *workspace, const qn_cuda_format *format);
+
+/* qn_cuda_persistent_codes - Returns what these phases share, an argument of the launches. */
+qn_persistent_codes qn_cuda_persistent_codes(const qn_cuda_workspace *workspace, const qn_cuda_format *format);
+
 #endif

@@ -24,8 +24,11 @@
 #define SHARED_LIMIT ((LARGE_SMEM ? QN_CUDA_ARCH < 900 ? 163u : 227u : 99u) << 10)
 #define DIM QN_HEAD_DIM
 #define CODES (QN_KEY_BITS != 16)
+#ifndef ENTRY_SHIFT // a kernel may have its own layout of the tables, with VALUE_ENTRY
 #define ENTRY_SHIFT (LARGE_SMEM ? 8 : 7)
 #define TABLES_ALIGNED_64K LARGE_SMEM
+#define SHARED_ENTRIES 1 // an entry has the copies of the key table, then of the value table
+#endif
 #define TABLE_ENTRIES                                                                                                          \
     (1 << (index_bits(QN_KEY_BITS) > index_bits(QN_VALUE_BITS) ? index_bits(QN_KEY_BITS) : index_bits(QN_VALUE_BITS)))
 #define TABLE_BYTES (CODES ? TABLE_ENTRIES << ENTRY_SHIFT : 0)
@@ -45,14 +48,18 @@
 #define TILE_KV QN_ATTENTION_TILE_KV
 #define THREADS (QN_WARPS * QN_WARP_SIZE)
 #define LANE_VALUES QN_LANE_VALUES(DIM)
-#define QUERIES_IN_REGISTERS (CODES && (DIM <= 128 || (DIM <= 256 && QN_WARPS <= 8))) // if enough registers remain
+#ifndef QUERIES_IN_REGISTERS // if enough registers remain
+#define QUERIES_IN_REGISTERS (CODES && (DIM <= 128 || (DIM <= 256 && QN_WARPS <= 8)))
+#endif
 #define RESCALE_THRESHOLD 8.0f  // of a score above the maximum in use, log2
 #define MAX_SCALED_VALUE 128.0f // bound of scaled value scales: the operand is below 2^8 * 2^7, which fp16 holds
-#define SCORE_ACCUMULATORS 4    // independent accumulators, against the MMA latency
+#ifndef SCORE_ACCUMULATORS
+#define SCORE_ACCUMULATORS 4 // independent accumulators, against the MMA latency
+#endif
 #define LOWEST (-1e30f)
 
-// An entry of the tables has the copies of the key table, then of the value table. With large shared memory the tables
-// are at address QN_ATTENTION_TABLE_BASE.
+#ifdef SHARED_ENTRIES
+// With large shared memory the tables are at address QN_ATTENTION_TABLE_BASE.
 #define VALUE_ENTRY (1 << ENTRY_SHIFT >> 1)
 #define TABLE_ADDRESS(dynamic) (LARGE_SMEM ? (uint32_t)QN_ATTENTION_TABLE_BASE : qn_shared_address(dynamic))
 #define LANE_TABLE(dynamic, lane) (TABLE_ADDRESS(dynamic) + 4 * (lane) % VALUE_ENTRY) // of the lane's copies
@@ -70,6 +77,8 @@ QN_DEVICE void store_table_entry(uint32_t tables, uint32_t i, uint32_t key, uint
                      : "memory");
     }
 }
+
+#endif
 
 // ---- Operand A of the second MMA: values ----
 

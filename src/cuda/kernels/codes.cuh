@@ -104,6 +104,10 @@ __device__ constexpr int index_bits(int bits)
     return bits == 16 ? 0 : bits <= 4 ? 2 * bits : bits;
 }
 
+#ifndef TABLE_OFFSET // where the address of the tables is a constant: it is then not in `table`
+#define TABLE_OFFSET 0
+#endif
+
 // The table entry of the `n` bits of x from bit `at` on. table: shared address of the lane's copy of entry 0; offset:
 // of the keys' or the values' table within an entry.
 template <int n, int offset> QN_DEVICE uint32_t lut_load(uint32_t table, uint32_t x, int at)
@@ -114,9 +118,9 @@ template <int n, int offset> QN_DEVICE uint32_t lut_load(uint32_t table, uint32_
     } else {
         const uint32_t mask = ((1u << n) - 1) << ENTRY_SHIFT;
         address = (at >= ENTRY_SHIFT ? x >> (at - ENTRY_SHIFT) : x << (ENTRY_SHIFT - at)) & mask;
-        address = TABLES_ALIGNED_64K ? address | table : address + table;
+        address = TABLES_ALIGNED_64K || TABLE_OFFSET ? address | table : address + table;
     }
-    asm volatile("ld.shared.u32 %0, [%1 + %2];" : "=r"(entry) : "r"(address), "n"(offset));
+    asm volatile("ld.shared.u32 %0, [%1 + %2];" : "=r"(entry) : "r"(address), "n"(TABLE_OFFSET + offset));
     return entry;
 }
 

@@ -56,7 +56,7 @@ void qn_gpu_arch(int major, int minor, char arch[QN_GPU_ARCH_MAX]);
 const qn_gpu_cubin *qn_gpu_code_cubin(const qn_gpu_code *code, const char *source, const char *defines,
                                       const char *arch);
 
-enum { QN_GPU_MAX_FILES = 32 };
+enum { QN_GPU_MAX_FILES = 48 };
 
 /* qn_gpu_code_files - Lists a source and all files that it includes, directly or indirectly: the source first, each
  * file once. QN_ERR_INVALID if the source is not in the table, or for more than QN_GPU_MAX_FILES files. */

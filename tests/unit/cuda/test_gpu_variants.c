@@ -215,6 +215,9 @@ static void matmuls(void)
             for (size_t i = 0; i < COUNT(persistent); i++)
                 if (qn_persistent_gpu_supports(&persistent[i], &matrix.tiles, n_rows))
                     selects(qn_persistent_gpu_launch(&persistent[i], &matrix.tiles, n_rows, &launch), &launch);
+        for (size_t dim = 128; dim <= 256; dim += 128)
+            if (qn_persistent_gpu_supports_codes(persistent, &matrix.tiles, dim, 4, 4))
+                selects(qn_persistent_gpu_launch_codes(persistent, &matrix.tiles, dim, 4, 4, &launch), &launch);
         selects(qn_matmul_gpu_pack(&matrix, 0, 64, 16, 0, &matmul), &matmul.launch);
         qn_matmul_embed_args args;
         selects(qn_matmul_gpu_embed(&matrix, 0, 0, 0, 0, 1, 0, &launch, &args), &launch);

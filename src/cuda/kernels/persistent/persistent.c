@@ -16,7 +16,10 @@ static const struct variant {
 } variants[] = {
 #define QN_PLAIN(name, file)
 #define QN_SOURCE(name, file, ...)
-#define QN_VARIANT(name, ...) { KERNEL_##name, { __VA_ARGS__ } },
+#define QN_VARIANT(name, ...) VARIANT_##name(__VA_ARGS__)
+#define VARIANT_persistent(...) { KERNEL_persistent, { __VA_ARGS__ } },
+#define VARIANT_persistent_rows(...) { KERNEL_persistent_rows, { __VA_ARGS__ } },
+#define VARIANT_persistent_codes(...) /* launch_codes makes these */
 #include "cuda/kernels/persistent/variants.def"
 };
 
@@ -251,5 +254,46 @@ qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_l
                         .args_bytes = sizeof(qn_persistent_args),
                         .pdl = true,
                         .cooperative = true };
+    return QN_OK;
+}
+
+/* ---- Attention over AURA codes ---- */
+
+enum { CODES_STAGES = 4 }; /* of the weight ring: the look-up tables take the space of others */
+
+/* Returns the bytes of shared memory of the variant with attention over codes. */
+static uint32_t codes_shared_bytes(const struct variant *variant, unsigned key_bits, unsigned value_bits)
+{
+    const uint32_t tables = qn_attention_gpu_table_bytes(key_bits, false) +
+                            (value_bits == key_bits ? 0 : qn_attention_gpu_table_bytes(value_bits, false));
+    struct variant with_codes = *variant;
+    with_codes.values[STAGES] = CODES_STAGES;
+    return shared_bytes(&with_codes) + tables + QN_PERSISTENT_PARKED_BYTES;
+}
+
+bool qn_persistent_gpu_supports_codes(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, size_t head_dim,
+                                      unsigned key_bits, unsigned value_bits)
+{
+    /* Rows of codes of a slice of 64 dimensions begin at words, and registers hold those of a group's tiles. */
+    const bool fits = head_dim == 64 || head_dim == 128 || (head_dim == 256 && key_bits <= 4 && value_bits <= 4);
+    const struct variant *variant = variant_of(gpu, tiles, 1);
+    return fits && variant && gemv_warps(variant) == WARPS - 1 && variant->values[BIT_PLANES] &&
+           !variant->values[COLUMNS_FIRST] &&
+           codes_shared_bytes(variant, key_bits, value_bits) <= gpu->max_shared_bytes;
+}
+
+qn_status qn_persistent_gpu_launch_codes(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, size_t head_dim,
+                                         unsigned key_bits, unsigned value_bits, qn_launch *out)
+{
+    if (!qn_persistent_gpu_supports_codes(gpu, tiles, head_dim, key_bits, value_bits))
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "persistent decode kernel: codes of %u and %u bits for heads of %zu, weights of %u bits",
+                       key_bits, value_bits, head_dim, tiles->bits);
+    const struct variant *variant = variant_of(gpu, tiles, 1);
+    const uint32_t *v = variant->values;
+    QN_TRY(qn_persistent_gpu_launch(gpu, tiles, 1, out));
+    out->variant =
+        QN_GPU_VARIANT(persistent_codes, v[BITS], v[SCALES], CODES_STAGES, (uint32_t)head_dim, key_bits, value_bits);
+    out->shared_bytes = codes_shared_bytes(variant, key_bits, value_bits);
     return QN_OK;
 }

@@ -23,6 +23,10 @@
 // Registers. Spills are costly beyond their number: the acquire at a grid barrier invalidates L1, so that each spilled
 // value costs a round trip to L2 in the next phase.
 #define KERNEL_ROWS 1
+#ifdef QN_KEY_BITS // only for the configuration of large shared memory
+#define QN_COLUMNS_FIRST 0
+#define QN_BIT_PLANES 1
+#endif
 
 #include "cuda/kernels/persistent/persistent_prologue.cuh"
 #include "cuda/kernels/persistent/persistent_stream.cuh"
@@ -249,34 +253,18 @@ QN_DEVICE void reduce_k_tiles(float *out, const float *acc, uint32_t k_tiles, ui
 
 #endif
 
-// Phase i, a GEMV: see the head comment. gemv_index counts the GEMVs of the launch.
-QN_DEVICE void gemv_phase(const qn_persistent_args &a, uint32_t i, persistent_control &control, const qn_persistent_gemv &s,
-                          uint8_t *scratch, weight_stream &stream, uint32_t gemv_index, uint32_t warp, uint32_t lane)
+QN_DEVICE gemv_shared gemv_shared_of(const qn_persistent_gemv &s, uint8_t *scratch)
 {
-    const work_descriptor &work = control.descriptors[gemv_index % MAX_DESCRIPTORS];
-    const uint32_t k_tiles = work.k_tiles;
-    if (k_tiles == 0)
-        return;
-    const bool store_x = s.prologue == QN_PROLOGUE_RMS_NORM && work.block_in_slice == 0;
     gemv_shared m = { scratch, (float *)(scratch + s.slice_k_tiles * K_TILE_ACTS_BYTES) };
     m.acc = m.rotated = m.acts_f32 + (s.n_f16_tiles ? s.slice_k_tiles * QN_TILE_COLS + F16_SCRATCH : 0);
     if (!s.n_f16_tiles)
         m.acts_f32 = nullptr;
-    uint4 f16_rows = {};
-    if (m.acts_f32)
-        f16_rows = f16_rows_load(s, work.slice, work.block_in_slice);
-    make_activations(control, s, m, work.slice * s.slice_k_tiles * QN_TILE_COLS, k_tiles * QN_TILE_COLS, store_x, warp, lane);
-    __syncthreads();
-    prefetch_next(a, control, i);
-    if (store_x && warp == WARPS - 1) {
-        const float square = qn_warp_sum(lane < WARPS ? control.sumsq[lane] : 0);
-        if (lane == 0)
-            s.sumsq[work.slice] = square;
-    }
-    if (m.acts_f32)
-        f16_rows_gemv(s, m.acts_f32, work.slice, work.block_in_slice, f16_rows, m.acts_f32 + s.slice_k_tiles * QN_TILE_COLS);
+    return m;
+}
 
-    multiply_range(work, control, m, stream, warp, lane);
+// The end of a GEMV phase, after the sums of all warps.
+QN_DEVICE void finish_gemv(const qn_persistent_gemv &s, const gemv_shared &m, const work_descriptor &work)
+{
     float *out = s.out + ((uint64_t)work.slice * s.n_tiles + work.first_tile) * QN_TILE_ROWS;
     __syncthreads();
     if (m.acts_f32 && threadIdx.x >= QN_PERSISTENT_THREADS - QN_TILE_ROWS)
@@ -285,7 +273,46 @@ QN_DEVICE void gemv_phase(const qn_persistent_args &a, uint32_t i, persistent_co
 #if COLUMNS_FIRST
     reduce_segments(out, m.acc, work);
 #else
-    reduce_k_tiles(out, m.acc, k_tiles, work.tiles * QN_TILE_ROWS);
+    reduce_k_tiles(out, m.acc, work.k_tiles, work.tiles * QN_TILE_ROWS);
+#endif
+}
+
+// Phase i, a GEMV: see the head comment. gemv_index counts the GEMVs of the launch.
+QN_DEVICE void gemv_phase(const qn_persistent_args &a, uint32_t i, persistent_control &control, const qn_persistent_gemv &s,
+                          uint8_t *scratch, weight_stream &stream, uint32_t gemv_index, uint32_t warp, uint32_t lane)
+{
+    const work_descriptor &work = work_at(control, gemv_index);
+    const uint32_t k_tiles = work.k_tiles;
+    if (k_tiles == 0)
+        return;
+    const bool store_x = s.prologue == QN_PROLOGUE_RMS_NORM && work.block_in_slice == 0;
+    const gemv_shared m = gemv_shared_of(s, scratch);
+    uint4 f16_rows = {};
+    if (m.acts_f32)
+        f16_rows = f16_rows_load(s, work.slice, work.block_in_slice);
+    make_activations(control, s, m, work.slice * s.slice_k_tiles * QN_TILE_COLS, k_tiles * QN_TILE_COLS, store_x, warp, lane);
+    __syncthreads();
+    prefetch_next(a, control, phase_index(control, i));
+    if (store_x && warp == WARPS - 1) {
+        const float square = qn_warp_sum(lane < WARPS ? control.sumsq[lane] : 0);
+        if (lane == 0)
+            s.sumsq[work_at(control, gemv_index).slice] = square;
+    }
+#if ATTENTION_CODES // computed again: kept, they would be spilled, and their loads queue behind the weights in flight
+    const qn_persistent_gemv &same = phase_at(control, phase_index(control, i)).u.gemv;
+    const work_descriptor &same_work = work_at(control, gemv_index);
+    const gemv_shared same_m = gemv_shared_of(same, scratch);
+    if (same_m.acts_f32)
+        f16_rows_gemv(same, same_m.acts_f32, same_work.slice, same_work.block_in_slice, f16_rows,
+                      same_m.acts_f32 + same.slice_k_tiles * QN_TILE_COLS);
+    multiply_range(same_work, control, same_m, stream, warp, lane);
+    const qn_persistent_gemv &last = phase_at(control, phase_index(control, i)).u.gemv;
+    finish_gemv(last, gemv_shared_of(last, scratch), work_at(control, gemv_index));
+#else
+    if (m.acts_f32)
+        f16_rows_gemv(s, m.acts_f32, work.slice, work.block_in_slice, f16_rows, m.acts_f32 + s.slice_k_tiles * QN_TILE_COLS);
+    multiply_range(work, control, m, stream, warp, lane);
+    finish_gemv(s, m, work);
 #endif
 }
 
@@ -325,6 +352,49 @@ QN_DEVICE attention_range block_range(const qn_persistent_attention &s, uint32_t
     return attention_range_of(s, position, blockIdx.x >> log_splits, blockIdx.x & (s.n_splits - 1), true);
 }
 
+#if ATTENTION_CODES
+
+// The state of a warp's weight stream, in shared memory while attention needs the registers.
+QN_DEVICE weight_stream &parked_stream(uint8_t *scratch, uint32_t warp)
+{
+    return ((weight_stream *)(scratch + QN_PERSISTENT_SCRATCH_BYTES + CODE_TABLE_BYTES))[warp];
+}
+
+static_assert(WARPS * sizeof(weight_stream) <= QN_PERSISTENT_PARKED_BYTES, "QN_PERSISTENT_PARKED_BYTES is too small");
+
+QN_DEVICE void park_stream(uint8_t *scratch, const weight_stream &stream, uint32_t warp, uint32_t lane)
+{
+    if (lane == 0)
+        parked_stream(scratch, warp) = stream;
+    __syncwarp();
+}
+
+QN_DEVICE void unpark_stream(weight_stream &stream, uint8_t *scratch, uint32_t warp, uint32_t lane)
+{
+    stream = parked_stream(scratch, warp);
+    stream.codes += 16 * lane; // the other fields are the same in all lanes
+    stream.scales += 16 * lane;
+}
+
+#endif
+
+QN_DEVICE void attention_phase(const persistent_control &control, const qn_persistent_attention &s,
+                               const qn_persistent_codes &codes, const attention_range &r, uint8_t *scratch,
+                               weight_stream &stream, uint32_t warp, uint32_t lane)
+{
+    const uint32_t position = control.sequences[0].position;
+#if ATTENTION_CODES
+    park_stream(scratch, stream, warp, lane);
+    if (attention_is_codes(r))
+        codes_unit(s, codes, r, control.pages, position, scratch);
+    else
+        attention_unit(s, codes, r, control.pages, attention_f16_position(position), scratch);
+    unpark_stream(stream, scratch, warp, lane);
+#else
+    attention_unit(s, codes, r, control.pages, position, scratch);
+#endif
+}
+
 // ---- Store phase ----
 
 QN_DEVICE void store_phase(const qn_persistent_store &s)
@@ -347,35 +417,42 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
     persistent_control &control = *(persistent_control *)shared;
     uint8_t *scratch = shared + QN_PERSISTENT_CONTROL_BYTES;
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
+#if ATTENTION_CODES
+    fill_tables(scratch + QN_PERSISTENT_SCRATCH_BYTES, a.codes.keys, a.codes.values);
+#endif
     weight_stream stream = begin_launch(a, control, scratch, warp, lane);
     if (threadIdx.x == 0)
         control.sequences[0] = load_sequence(a, 0);
     __syncthreads();
 
     for (uint32_t i = 0; i < a.n_phases; i++) {
+        i = phase_index(control, i);
         const uint32_t kind = phase_at(control, i).kind;
         if (kind != QN_PHASE_GEMV) // a GEMV phase calls it after its prologue
             prefetch_next(a, control, i);
         if (kind == QN_PHASE_DELTA) {
             delta_phase(control.sequences[0], phase_at(control, i).u.delta, scratch);
+            i = phase_index(control, i);
             end_phase(a, i);
             delta_store_deferred(control.sequences[0], phase_at(control, i).u.delta, scratch);
         } else {
             if (kind == QN_PHASE_GEMV)
                 gemv_phase(a, i, control, phase_at(control, i).u.gemv, scratch, stream, control.n_finished, warp, lane);
             else if (kind == QN_PHASE_ATTENTION)
-                attention_unit(phase_at(control, i).u.attention,
-                               block_range(phase_at(control, i).u.attention, control.sequences[0].position), control.pages,
-                               control.sequences[0].position, scratch);
+                attention_phase(control, phase_at(control, i).u.attention, a.codes,
+                                block_range(phase_at(control, i).u.attention, control.sequences[0].position), scratch,
+                                stream, warp, lane);
             else if (kind == QN_PHASE_STORE)
                 store_phase(phase_at(control, i).u.store);
+            i = phase_index(control, i);
             end_phase(a, i);
         }
         if (i + 1 == a.n_phases)
             break;
         if (phase_at(control, i + 1).kind == QN_PHASE_ATTENTION)
-            attention_prefetch(phase_at(control, i + 1).u.attention, control.pages, 0,
-                               block_range(phase_at(control, i + 1).u.attention, control.sequences[0].position));
+            attention_prefetch(phase_at(control, i + 1).u.attention, a.codes, control.pages, 0,
+                               block_range(phase_at(control, i + 1).u.attention, control.sequences[0].position),
+                               control.sequences[0].position);
         wait_for_phase(a, i, control, stream, warp, lane);
     }
     if (threadIdx.x == 0)

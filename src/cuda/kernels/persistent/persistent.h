@@ -81,8 +81,8 @@
 #ifndef QN_CUDA_KERNELS_PERSISTENT_PERSISTENT_H
 #define QN_CUDA_KERNELS_PERSISTENT_PERSISTENT_H
 
+#include "cuda/kernels/attend.h"
 #include "cuda/kernels/deltanet/deltanet.h"
-#include "cuda/kernels/kv.h"
 #include "cuda/kernels/matmul/matmul.h"
 
 #ifndef __CUDACC__
@@ -97,6 +97,7 @@ enum {
     /* Shared memory: control data (phases, work descriptors), scratch of the current phase, ring buffers of weights. */
     QN_PERSISTENT_CONTROL_BYTES = 4096,
     QN_PERSISTENT_SCRATCH_BYTES = 32 << 10,
+    QN_PERSISTENT_PARKED_BYTES = 1024, /* with attention over AURA codes: states of the weight streams */
     QN_PERSISTENT_MAX_ROWS = 8,
     QN_PERSISTENT_ROWS_SCRATCH_BYTES = 120 << 10, /* of launches of several rows */
     QN_PERSISTENT_ROWS_SPLIT_TILES = 16,          /* several rows: least tiles of 16 positions of a split */
@@ -195,7 +196,17 @@ typedef struct qn_persistent_delta {
     float scale;
 } qn_persistent_delta;
 
-/* ---- Attention of one row over an fp16 KV cache ---- */
+/* ---- Attention of one row ---- */
+
+/* The cache of a layer, as in qn_attention_gpu_cache, of the row's sequence. */
+typedef struct qn_persistent_cache {
+    QN_GPU_PTR(const uint8_t) keys;
+    QN_GPU_PTR(const uint8_t) values;
+    QN_GPU_PTR(const uint8_t) key_scales; /* with AURA codes only */
+    QN_GPU_PTR(const uint8_t) value_scales;
+    uint64_t key_head_stride, value_head_stride, scale_head_stride; /* in bytes, between key-value heads */
+    QN_GPU_PTR(const uint64_t) tables;                              /* [1], or one for each row; 0: contiguous */
+} qn_persistent_cache;
 
 /* Biases and qk_norm (if given), rope and kv_store of the row, as in qn_rope_qk_norm_store; then scores, softmax and
  * the sum of values over all positions up to the row's, as split-KV partials in the form of qn_attention_decode
@@ -205,7 +216,11 @@ typedef struct qn_persistent_delta {
  *
  * A unit is one split of one key-value head; block u computes unit u. n_kv_heads * n_splits is at most the number of
  * blocks. The unit that contains the row's position computes and stores the key and the value; every unit computes its
- * own queries. It is never the first phase: page table entries are loaded while a block waits for the previous phase.
+ * own queries. Over AURA codes (variants with QN_KEY_BITS; one row only) split 0 is the fp16 pages of a session, page 0
+ * and the open one, which receives the row's rotated key and value; the pages between are assigned to the other splits,
+ * ceil(pages / (n_splits - 1)) to each. Their sums are stored in the model's basis, so that the combine is the same.
+ *
+ * It is never the first phase: page table entries are loaded while a block waits for the previous phase.
  * All attention phases of a launch have the same page table. */
 typedef struct qn_persistent_attention {
     qn_persistent_partials qkv;
@@ -223,11 +238,23 @@ typedef struct qn_persistent_attention {
     QN_GPU_PTR(const float) key_weight;
     QN_GPU_PTR(const float) cosines; /* [n_rot/2] at the row's position */
     QN_GPU_PTR(const float) sines;
-    qn_attention_gpu_cache cache;
+    qn_persistent_cache cache;
     QN_GPU_PTR(float) partials; /* [n_heads][n_splits][head_dim] */
     QN_GPU_PTR(float) maxima;   /* [n_heads][n_splits][2]: running maximum (log2 domain), sum of exponentials */
     float eps, scale;
+    /* Over AURA codes: heads of QN_HEAD_DIM, a power of two; n_splits is at least 2. `cache` has the codes, and these
+     * are offsets within a page of fp16 rows (qn_attention_gpu_pages). */
+    QN_GPU_PTR(const uint8_t) f16_keys;
+    QN_GPU_PTR(const uint8_t) f16_values;
+    QN_GPU_PTR(const uint8_t) means;
 } qn_persistent_attention;
+
+/* What the attention phases of a launch over AURA codes share. */
+typedef struct qn_persistent_codes {
+    qn_attention_gpu_codec keys, values; /* with signs of the rotations */
+    QN_GPU_PTR(const uint64_t) tables;   /* [1] of fp16 pages */
+    uint64_t f16_head;                   /* stride in bytes between key-value heads of an fp16 page */
+} qn_persistent_codes;
 
 /* ---- Store: results for later launches ---- */
 
@@ -285,6 +312,7 @@ typedef struct qn_persistent_args {
     QN_GPU_PTR(uint8_t) acts; /* operands of the current GEMV: QN_ACTS_HILO, capacity QN_PERSISTENT_MAX_ROWS */
     QN_GPU_PTR(float) acts_scale;
     QN_GPU_PTR(float) acts_f32; /* with fp16 rows: [n_rows][n_k_tiles * 256], neither rotated nor quantised */
+    qn_persistent_codes codes;  /* of attention over AURA codes */
 } qn_persistent_args;
 
 #ifndef __CUDACC__
@@ -331,6 +359,16 @@ uint32_t qn_persistent_gpu_splits(const qn_persistent_gpu *gpu, size_t head_dim,
  * QN_ERR_UNSUPPORTED if qn_persistent_gpu_supports is false. */
 qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows,
                                    qn_launch *out);
+
+/* qn_persistent_gpu_supports_codes - Returns whether the kernel of one row also supports attention over AURA codes of
+ * these heads, with weight tiles of this layout. */
+bool qn_persistent_gpu_supports_codes(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, size_t head_dim,
+                                      unsigned key_bits, unsigned value_bits);
+
+/* qn_persistent_gpu_launch_codes - qn_persistent_gpu_launch for one row, with attention over these codes.
+ * QN_ERR_UNSUPPORTED if qn_persistent_gpu_supports_codes is false. */
+qn_status qn_persistent_gpu_launch_codes(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, size_t head_dim,
+                                         unsigned key_bits, unsigned value_bits, qn_launch *out);
 
 #endif
 #endif

@@ -1,5 +1,7 @@
 // Phases of the persistent decode kernel: attention of one row over an fp16 KV cache (qn_persistent_attention), and the
-// GEMV prologue that combines its splits (QN_PROLOGUE_ATTENTION_COMBINE). Grid barriers are in persistent.cu.
+// GEMV prologue that combines its splits (QN_PROLOGUE_ATTENTION_COMBINE). Grid barriers are in persistent.cu. With
+// QN_KEY_BITS the cache is one of AURA codes: split 0 is its fp16 pages, which are processed here as a short fp16 cache in
+// the rotated basis; the other splits are in persistent_codes.cuh.
 //
 // A unit is one split of one key-value head of a row, for all query heads of the group; a block computes one at a time.
 // A tile is 16 positions. A warp processes a slice of 64 dimensions of a tile; a warp group (head_dim / 64 warps)
@@ -17,8 +19,16 @@
 #ifndef QN_CUDA_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
 #define QN_CUDA_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
 
+#include "cuda/kernels/butterflies.cuh"
 #include "cuda/kernels/kv_pages.cuh"
 #include "cuda/kernels/persistent/persistent.cuh"
+
+#ifdef QN_KEY_BITS
+#define ATTENTION_CODES 1
+#include "cuda/kernels/persistent/persistent_tables.cuh"
+#else
+#define ATTENTION_CODES 0
+#endif
 
 #define ATTENTION_TILE_KV 16 // positions of a tile
 #define ATTENTION_PAGE_TILES (QN_PAGE / ATTENTION_TILE_KV)
@@ -44,7 +54,20 @@ struct attention_inputs {
     union {
         float rows[ATTENTION_TILE_Q + 2][ATTENTION_MAX_DIM];
         float4 scores[2][ATTENTION_WARPS][QN_WARP_SIZE];
+#if ATTENTION_CODES
+        struct {
+            float rows[ATTENTION_TILE_Q + 2][ATTENTION_MAX_DIM];
+            float exchange[ATTENTION_TILE_Q + 2][QN_HEAD_DIM]; // of the rotation, between the two warps of a row of 256
+        } rotated;
+        struct : slice_buffers {
+            uint64_t pages[QN_PERSISTENT_THREADS]; // page table entries of the split
+        } codes;
+#endif
     } u;
+#if ATTENTION_CODES
+    shared codes;                                     // queries in the order of codes, factors, maxima and sums
+    float biases[ATTENTION_TILE_Q][2];                // of each 128 dimensions: of the scores of codes, from the keys' mean
+#endif
 };
 
 struct attention_shared {
@@ -65,6 +88,33 @@ QN_DEVICE uint32_t attention_log_slices(uint32_t head_dim)
     return head_dim >> (ATTENTION_LOG_SLICE + 1); // 64, 128, 256: 0, 1, 2
 }
 
+#if ATTENTION_CODES
+
+// Codes: pages of a split, of the pages between page 0 and that of `position`; split 0 is those two.
+QN_DEVICE uint32_t attention_code_pages(uint32_t position)
+{
+    return max(position / QN_PAGE, 1u) - 1;
+}
+
+QN_DEVICE uint32_t attention_tiles_per_split(uint32_t position, uint32_t n_splits)
+{
+    return max((attention_code_pages(position) + n_splits - 2) / (n_splits - 1), 1u) * ATTENTION_PAGE_TILES;
+}
+
+QN_DEVICE uint32_t attention_used_splits(uint32_t position, uint32_t tiles_per_split)
+{
+    const uint32_t tiles = attention_code_pages(position) * ATTENTION_PAGE_TILES;
+    return 1 + (tiles + tiles_per_split - 1) / tiles_per_split;
+}
+
+// The position in the fp16 pages, page 0 and that of `position`, one after the other.
+QN_DEVICE uint32_t attention_f16_position(uint32_t position)
+{
+    return position < QN_PAGE ? position : QN_PAGE + position % QN_PAGE;
+}
+
+#else
+
 // Tiles of a split for the positions 0 to `position`: ceil(tiles / n_splits). A short context is spread over many
 // splits, since the reduction over the warps of a block costs more than one more split. Several rows occupy the blocks
 // with fewer splits of each: these have a minimum, the same for any number of rows.
@@ -80,10 +130,18 @@ QN_DEVICE uint32_t attention_used_splits(uint32_t position, uint32_t tiles_per_s
     return (uint32_t)__fdividef(position / ATTENTION_TILE_KV + tiles_per_split + 0.5f, tiles_per_split);
 }
 
+#endif
+
 struct attention_range {
     uint32_t kv_head, split, first, last, n_tiles; // tiles [first, last) of n_tiles; first == last: no work
     bool has_pages;                                // attention_pages are of this range
 };
+
+// Whether a range is codes. Its tiles are counted from page 1 on.
+QN_DEVICE bool attention_is_codes(const attention_range &r)
+{
+    return ATTENTION_CODES && r.split > 0;
+}
 
 QN_DEVICE attention_range attention_range_of(const qn_persistent_attention &s, uint32_t position, uint32_t kv_head,
                                              uint32_t split, bool has_pages)
@@ -92,9 +150,16 @@ QN_DEVICE attention_range attention_range_of(const qn_persistent_attention &s, u
     const uint32_t tiles_per_split = attention_tiles_per_split(position, s.n_splits);
     r.kv_head = kv_head;
     r.split = split;
+#if ATTENTION_CODES
+    r.n_tiles = split ? attention_code_pages(position) * ATTENTION_PAGE_TILES
+                      : attention_f16_position(position) / ATTENTION_TILE_KV + 1;
+    r.first = split ? min((split - 1) * tiles_per_split, r.n_tiles) : 0;
+    r.last = r.kv_head >= s.n_kv_heads ? r.first : split ? min(r.first + tiles_per_split, r.n_tiles) : r.n_tiles;
+#else
     r.n_tiles = position / ATTENTION_TILE_KV + 1;
     r.first = min(r.split * tiles_per_split, r.n_tiles);
     r.last = r.kv_head < s.n_kv_heads ? min(r.first + tiles_per_split, r.n_tiles) : r.first;
+#endif
     r.has_pages = has_pages;
     return r;
 }
@@ -113,13 +178,26 @@ QN_DEVICE uint64_t attention_page(const qn_persistent_attention &s, const attent
     const uint32_t page = tile / ATTENTION_PAGE_TILES, i = page - r.first / ATTENTION_PAGE_TILES;
     if (!s.cache.tables)
         return 0;
-    return r.has_pages && i < QN_WARP_SIZE ? pages.entries[0][i] : qn_kv_table(s.cache.tables, 0)[page];
+    return r.has_pages && i < QN_WARP_SIZE ? pages.entries[0][i] : qn_kv_table(s.cache.tables, 0)[page + ATTENTION_CODES];
 }
 
 // The keys or values of a key-value head, without a page's address. The cache is that of the row's sequence.
 QN_DEVICE const uint8_t *attention_rows(const uint8_t *array, uint64_t head_stride, uint32_t kv_head)
 {
     return array + kv_head * head_stride;
+}
+
+// The fp16 keys and values of a key-value head.
+QN_DEVICE const uint8_t *attention_keys(const qn_persistent_attention &s, const qn_persistent_codes &codes, uint32_t kv_head)
+{
+    return ATTENTION_CODES ? attention_rows(s.f16_keys, codes.f16_head, kv_head)
+                           : attention_rows(s.cache.keys, s.cache.key_head_stride, kv_head);
+}
+
+QN_DEVICE const uint8_t *attention_values(const qn_persistent_attention &s, const qn_persistent_codes &codes, uint32_t kv_head)
+{
+    return ATTENTION_CODES ? attention_rows(s.f16_values, codes.f16_head, kv_head)
+                           : attention_rows(s.cache.values, s.cache.value_head_stride, kv_head);
 }
 
 // A position's row in a page, or in a contiguous cache.
@@ -172,8 +250,8 @@ QN_DEVICE float4 attention_apply_rope(float4 x, float4 cosine, float4 sine, cons
 // Stores four dimensions of the row's key (row 0) or value (row 1) from d on, to the cache and to shared.new_kv. A NaN
 // in the value is stored as 0, and the whole key as NaN: the row then makes scores NaN.
 QN_DEVICE void attention_store_new_kv(attention_shared &shared, float4 x, const qn_persistent_attention &s,
-                                      const attention_range &r, const attention_pages &pages, uint32_t position,
-                                      uint32_t row, uint32_t d)
+                                      const qn_persistent_codes &codes, const attention_range &r,
+                                      const attention_pages &pages, uint32_t position, uint32_t row, uint32_t d)
 {
     const attention_inputs &inputs = shared.u.inputs;
     const bool is_value = row == 1;
@@ -187,20 +265,57 @@ QN_DEVICE void attention_store_new_kv(attention_shared &shared, float4 x, const 
                    attention_to_f16(x.z, is_nan, replacement) | attention_to_f16(x.w, is_nan, replacement) << 16);
     *(uint2 *)&shared.new_kv[row][d] = packed;
     // The cache's pointers are const for its readers; this phase writes it.
-    const uint8_t *rows = is_value ? attention_rows(s.cache.values, s.cache.value_head_stride, r.kv_head)
-                                   : attention_rows(s.cache.keys, s.cache.key_head_stride, r.kv_head);
+    const uint8_t *rows = is_value ? attention_values(s, codes, r.kv_head) : attention_keys(s, codes, r.kv_head);
     const uint64_t at = attention_page(s, r, pages, position / ATTENTION_TILE_KV) +
                         (uint64_t)attention_row(s, position) * s.head_dim * 2 + d * 2;
     *(uint2 *)((uint8_t *)rows + at) = packed;
 }
+
+#if ATTENTION_CODES
+
+// Normalised Walsh-Hadamard transform of rows of QN_HEAD_DIM; a thread has four dimensions of row `row` from d on. By all
+// threads of the block; exchange: a row each, for QN_HEAD_DIM 256.
+QN_DEVICE float4 attention_hadamard(float4 x, float (*exchange)[QN_HEAD_DIM], uint32_t row, uint32_t d, bool valid)
+{
+    float v[4] = { x.x, x.y, x.z, x.w };
+    qn_butterflies<1, 4>(v);
+    qn_butterflies<2, 4>(v);
+#pragma unroll
+    for (uint32_t distance = 1; distance < min(QN_HEAD_DIM / 4, QN_WARP_SIZE); distance *= 2) {
+        const float sign = threadIdx.x & distance ? -1.0f : 1.0f; // the upper lane keeps the difference
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = fmaf(v[i], sign, __shfl_xor_sync(QN_FULL_MASK, v[i], distance));
+    }
+    x = make_float4(v[0], v[1], v[2], v[3]);
+    if (QN_HEAD_DIM > 128) {
+        if (valid)
+            *(float4 *)&exchange[row][d] = x;
+        __syncthreads();
+        if (valid)
+            x = add_4(*(const float4 *)&exchange[row][d ^ 128], scale_4(x, d & 128 ? -1.0f : 1.0f));
+    }
+    return scale_4(x, rsqrtf((float)QN_HEAD_DIM));
+}
+
+// Stores four dimensions of a query, from d on, as operand B of the scores of codes.
+QN_DEVICE void attention_store_code_query(shared &s, uint32_t column, uint32_t d, uint2 packed)
+{
+    constexpr uint32_t run = lane_fragment<QN_KEY_BITS, 4>::run;
+    const uint32_t n = d / (run * 4) * run + d % run;
+    *(uint2 *)s.queries[n / 4][column * 4 + d / run % 4] = packed;
+}
+
+#endif
 
 // The queries of n heads from `first_head` on, to shared memory as fp16, divided by a power of two near their norm
 // (factors holds the inverse). With new_kv also the row's key and value, to the cache as qn_rope_qk_norm_store stores
 // them (rope/rope.cu), and to shared.new_kv. A thread processes four dimensions of a row; rows 0 and 1 are then the key
 // and the value.
 QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_persistent_attention &s,
-                                            const attention_range &r, const attention_pages &pages,
-                                            uint32_t position, uint32_t first_head, uint32_t n, bool new_kv)
+                                            const qn_persistent_codes &codes, const attention_range &r,
+                                            const attention_pages &pages, uint32_t position, uint32_t first_head, uint32_t n,
+                                            bool new_kv)
 {
     attention_inputs &inputs = shared.u.inputs;
     const uint32_t log_quads = 4 + attention_log_slices(s.head_dim);
@@ -219,6 +334,13 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
                                        : s.k_row + r.kv_head * s.head_dim;
         float sumsq = rms_sumsq(s.qkv);
         float4 weight = { 1, 1, 1, 1 }, biases = {}, cosine = {}, sine = {};
+#if ATTENTION_CODES
+        float4 sign = {}, mean = {};
+        if (valid)
+            sign = *(const float4 *)((is_value ? codes.values.signs : codes.keys.signs) + d);
+        if (valid && attention_is_codes(r))
+            mean = *(const float4 *)((const float *)(s.means + qn_kv_table(codes.tables, 0)[0]) + r.kv_head * QN_HEAD_DIM + d);
+#endif
         if (bias && valid)
             biases = *(const float4 *)(bias + (is_query ? first_head + column : r.kv_head) * s.head_dim + d);
         if (weights)
@@ -247,10 +369,22 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
                 inputs.sumsq[row][d / 128] = make_float2(before, after);
         }
         __syncthreads();
-        if (!valid)
-            continue;
         if (has_rope)
             x = attention_apply_rope(x, cosine, sine, inputs.u.rows[row], s, d, half_rot);
+#if ATTENTION_CODES
+        x = attention_hadamard(make_float4(x.x * sign.x, x.y * sign.y, x.z * sign.z, x.w * sign.w),
+                               inputs.u.rotated.exchange, row, d, valid);
+        float mean_product = x.x * mean.x + x.y * mean.y + (x.z * mean.z + x.w * mean.w);
+        if (attention_is_codes(r)) {
+#pragma unroll
+            for (int distance = QN_WARP_SIZE / 2; distance > 0; distance /= 2) {
+                const float more = __shfl_xor_sync(QN_FULL_MASK, mean_product, distance);
+                mean_product += distance < 1 << log_quads ? more : 0;
+            }
+        }
+#endif
+        if (!valid)
+            continue;
         float2 acc = inputs.sumsq[row][0];
         if (s.head_dim > 128) {
             acc.x += inputs.sumsq[row][1].x;
@@ -262,12 +396,26 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
         if (is_query) {
             // Exponent of the norm: half the exponent of the sum of squares.
             const uint32_t exponent = ((__float_as_uint(acc.y * scale * scale) >> 23) + 127) / 2;
+            const float factor = s.scale * QN_LOG2E * __uint_as_float(exponent << 23);
             if (d == 0)
-                inputs.factors[column] = s.scale * QN_LOG2E * __uint_as_float(exponent << 23);
+                inputs.factors[column] = factor;
+#if ATTENTION_CODES
+            if (d == 0)
+                inputs.codes.factors[column] = factor / codes.keys.gain; // a power of two
+            if (d % 128 == 0)
+                inputs.biases[column][d / 128] = mean_product * scale * s.scale * QN_LOG2E;
+#endif
             x = scale_4(x, scale * __uint_as_float((254 - exponent) << 23));
-            *(uint2 *)&inputs.queries[column][d] = make_uint2(qn_f32_to_f16x2(x.x, x.y), qn_f32_to_f16x2(x.z, x.w));
+            const uint2 packed = make_uint2(qn_f32_to_f16x2(x.x, x.y), qn_f32_to_f16x2(x.z, x.w));
+#if ATTENTION_CODES
+            if (attention_is_codes(r)) {
+                attention_store_code_query(inputs.codes, column, d, packed);
+                continue;
+            }
+#endif
+            *(uint2 *)&inputs.queries[column][d] = packed;
         } else {
-            attention_store_new_kv(shared, scale_4(x, scale), s, r, pages, position, row, d);
+            attention_store_new_kv(shared, scale_4(x, scale), s, codes, r, pages, position, row, d);
         }
     }
     __syncthreads();
@@ -410,11 +558,37 @@ QN_DEVICE float4 attention_reduce_scores(attention_inputs &inputs, float4 x, uin
 
 // ---- Partials of the split ----
 
+#if ATTENTION_CODES
+
+// Rotates a split's sums, in shared memory, back to the model's basis, and stores them: the combine then is that of an
+// fp16 cache.
+QN_DEVICE void attention_store_rotated(float (*rows)[QN_HEAD_DIM], const qn_persistent_attention &s,
+                                       const qn_persistent_codes &codes, const attention_range &r, uint32_t first_head,
+                                       uint32_t n)
+{
+    const uint32_t row = threadIdx.x / (QN_HEAD_DIM / 4), d = threadIdx.x % (QN_HEAD_DIM / 4) * 4;
+    const bool valid = row < n;
+    float4 sign = {}, x = {};
+    if (valid)
+        sign = *(const float4 *)(codes.values.signs + d);
+    __syncthreads();
+    if (valid)
+        x = *(const float4 *)&rows[row][d];
+    x = attention_hadamard(x, rows + ATTENTION_TILE_Q, row, d, valid);
+    if (valid)
+        *(float4 *)(s.partials + ((uint64_t)(first_head + row) * s.n_splits + r.split) * QN_HEAD_DIM + d) =
+            make_float4(x.x * sign.x, x.y * sign.y, x.z * sign.z, x.w * sign.w);
+}
+
+static_assert(QN_PERSISTENT_MAX_GROUP * QN_HEAD_DIM / 4 <= QN_PERSISTENT_THREADS, "a thread has four values of the sums");
+
+#endif
+
 // The warps of the first group combine the accumulators of the n_groups groups that had tiles, and store the split's
 // partials.
 QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc &acc, const qn_persistent_attention &s,
-                                        const attention_range &r, uint32_t first_head, uint32_t n, uint32_t n_groups,
-                                        uint32_t warp, uint32_t lane)
+                                        const qn_persistent_codes &codes, const attention_range &r, uint32_t first_head,
+                                        uint32_t n, uint32_t n_groups, uint32_t warp, uint32_t lane)
 {
     const uint32_t log_slices = attention_log_slices(s.head_dim), slices = 1 << log_slices;
     const uint32_t group = warp >> log_slices, slice = warp & (slices - 1), g = lane / 4, t = lane % 4;
@@ -432,9 +606,11 @@ QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc 
         }
         __syncthreads();
     }
-    if (group > 0)
+    if (!ATTENTION_CODES && group > 0)
         return;
     float m[2] = { acc.m[0], acc.m[1] };
+    if (group > 0)
+        n_groups = 0;
 #pragma unroll 1
     for (uint32_t i = 1; i < n_groups; i++) {
         const float4 m_l = *(const float4 *)&shared.maxima[i][2 * t]; // m and l of two query heads
@@ -459,6 +635,23 @@ QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc 
         }
     }
     const uint32_t partial = (first_head + 2 * t) * s.n_splits + r.split;
+#if ATTENTION_CODES
+    float(*rows)[QN_HEAD_DIM] = (float(*)[QN_HEAD_DIM])&shared.u;
+    __syncthreads(); // all reads of u are done
+    if (group == 0) {
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            if (2 * t + c >= n)
+                continue;
+            float *row = rows[2 * t + c] + slice * ATTENTION_SLICE + 8 * g;
+            *(float4 *)row = make_float4(acc.v[0][c], acc.v[0][2 + c], acc.v[1][c], acc.v[1][2 + c]);
+            *(float4 *)(row + 4) = make_float4(acc.v[2][c], acc.v[2][2 + c], acc.v[3][c], acc.v[3][2 + c]);
+            if (slice == 0 && g == 0)
+                *(float2 *)(s.maxima + 2 * (partial + c * s.n_splits)) = make_float2(m[c], acc.l[c]);
+        }
+    }
+    attention_store_rotated(rows, s, codes, r, first_head, n);
+#else
     float *to = s.partials + (uint64_t)partial * s.head_dim + slice * ATTENTION_SLICE + 8 * g, *maxima = s.maxima + 2 * partial;
 #pragma unroll
     for (int c = 0; c < 2; c++) {
@@ -471,16 +664,24 @@ QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc 
         to += s.n_splits * s.head_dim;
         maxima += 2 * s.n_splits;
     }
+#endif
 }
+
+#if ATTENTION_CODES
+#include "cuda/kernels/persistent/persistent_codes.cuh"
+#endif
 
 // ---- The phase ----
 
 // Prefetches into L2 the cache rows that the block's warps load first, and makes the page table's entries ready in
 // `pages`. Called while the block waits at the grid barrier before the phase. By two warps, for keys and values; with
 // page tables by a lane a page.
-QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, attention_pages &pages, uint32_t row,
-                                  const attention_range &r)
+QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, const qn_persistent_codes &codes, attention_pages &pages,
+                                  uint32_t row, const attention_range &r, uint32_t position = 0)
 {
+#if ATTENTION_CODES
+    codes_prefetch(s, codes, pages, r, position);
+#else
     constexpr uint32_t max_bytes = 4 * ATTENTION_TILE_STRIDE; // four tiles of each group
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
     if (warp > 1 || (lane > 0 && !s.cache.tables))
@@ -510,11 +711,12 @@ QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, attention_pa
     if (first < last)
         prefetch_bytes(rows + page_address + (uint64_t)attention_row(s, first * ATTENTION_TILE_KV) * 2 * s.head_dim,
                        (last - first) * tile_bytes);
+#endif
 }
 
 // A unit, by the whole block.
-QN_DEVICE void attention_unit(const qn_persistent_attention &s, const attention_range &r, const attention_pages &pages,
-                              uint32_t position, uint8_t *scratch)
+QN_DEVICE void attention_unit(const qn_persistent_attention &s, const qn_persistent_codes &codes, const attention_range &r,
+                              const attention_pages &pages, uint32_t position, uint8_t *scratch)
 {
     attention_shared &shared = *(attention_shared *)scratch;
     if (r.first == r.last)
@@ -528,17 +730,17 @@ QN_DEVICE void attention_unit(const qn_persistent_attention &s, const attention_
     const uint32_t row = attention_row(s, tile * ATTENTION_TILE_KV), stride = s.cache.tables ? 0 : ATTENTION_TILE_STRIDE;
     const auto page_of = [&](uint32_t at) { return at < r.last ? attention_page(s, r, pages, at) : 0; };
     uint64_t page = page_of(tile); // of the tile whose keys and values are loaded next
-    const uint8_t *keys = attention_rows(s.cache.keys, s.cache.key_head_stride, r.kv_head) + slice * (ATTENTION_SLICE * 2) +
-                          t * 16 + (uint64_t)(row + g) * row_bytes;
-    const uint8_t *values = attention_rows(s.cache.values, s.cache.value_head_stride, r.kv_head) +
-                            slice * (ATTENTION_SLICE * 2) + g * 16 + (uint64_t)(row + 2 * t) * row_bytes;
+    const uint8_t *keys =
+        attention_keys(s, codes, r.kv_head) + slice * (ATTENTION_SLICE * 2) + t * 16 + (uint64_t)(row + g) * row_bytes;
+    const uint8_t *values =
+        attention_values(s, codes, r.kv_head) + slice * (ATTENTION_SLICE * 2) + g * 16 + (uint64_t)(row + 2 * t) * row_bytes;
     attention_fragments w = {};
     if (tile < r.last) {
         attention_load_keys(w, keys + page, row_bytes);
         attention_load_values(w, values + page, row_bytes);
     }
     page = page_of(tile + n_groups);
-    attention_qk_norm_rope_store(shared, s, r, pages, position, first_head, n, r.last == r.n_tiles);
+    attention_qk_norm_rope_store(shared, s, codes, r, pages, position, first_head, n, r.last == r.n_tiles);
     uint4 query[2];
 #pragma unroll
     for (int j = 0; j < 2; j++)
@@ -570,7 +772,7 @@ QN_DEVICE void attention_unit(const qn_persistent_attention &s, const attention_
             attention_load_values(w, values + page, row_bytes);
         page = page_of(tile + 2 * n_groups);
     }
-    attention_write_partials(shared, acc, s, r, first_head, n, min(n_groups, r.last - r.first), warp, lane);
+    attention_write_partials(shared, acc, s, codes, r, first_head, n, min(n_groups, r.last - r.first), warp, lane);
 }
 
 // ---- Split-KV combine: prologue of the next GEMV ----

@@ -422,7 +422,7 @@ QN_DEVICE attention_range attention_range_at(const persistent_control &control, 
     return attention_range{};
 }
 
-QN_DEVICE void attention_phase(persistent_control &control, uint32_t i, uint8_t *scratch)
+QN_DEVICE void attention_phase(const qn_persistent_args &a, persistent_control &control, uint32_t i, uint8_t *scratch)
 {
 #pragma unroll 1
     for (uint32_t unit = blockIdx.x, row;; unit += gridDim.x) {
@@ -432,7 +432,7 @@ QN_DEVICE void attention_phase(persistent_control &control, uint32_t i, uint8_t 
         if (unit != blockIdx.x)
             __syncthreads(); // all threads have read the previous unit's scratch, and its phase
         set_row_phase(control, i, row);
-        attention_unit(control.row_phase.u.attention, r, control.pages, control.sequences[row].position, scratch);
+        attention_unit(control.row_phase.u.attention, a.codes, r, control.pages, control.sequences[row].position, scratch);
     }
 }
 
@@ -490,7 +490,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
         else if (kind == QN_PHASE_DELTA)
             delta_phase(control, i, scratch);
         else if (kind == QN_PHASE_ATTENTION)
-            attention_phase(control, i, scratch);
+            attention_phase(a, control, i, scratch);
         else
             store_phase(phase_at(control, i).u.store, control.n_rows);
         end_phase(a, i);
@@ -503,7 +503,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
             uint32_t row;
             const attention_range r = attention_range_at(control, s, blockIdx.x, row);
             if (row < control.n_rows)
-                attention_prefetch(s, control.pages, row, r);
+                attention_prefetch(s, a.codes, control.pages, row, r);
         }
         wait_for_phase(a, i, control, stream, warp, lane);
     }

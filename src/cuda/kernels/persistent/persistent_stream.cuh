@@ -20,7 +20,8 @@
 // release would wait for its copies in flight (decoding 27B Q1_0 on an
 // H200: 446 tok/s with, 461 without; docs/lab/2026-11-gpu.md).
 //
-// Shared memory: persistent_control; scratch of the current phase; ring buffers of the GEMV warps.
+// Shared memory: persistent_control; scratch of the current phase; with attention over AURA codes their look-up tables;
+// ring buffers of the GEMV warps.
 #ifndef QN_CUDA_KERNELS_PERSISTENT_PERSISTENT_STREAM_CUH
 #define QN_CUDA_KERNELS_PERSISTENT_PERSISTENT_STREAM_CUH
 
@@ -74,6 +75,9 @@ struct persistent_control {
     uint32_t next_to_schedule;    // index of the phase of the next GEMV to schedule, or n_phases
     uint32_t words[QN_WARP_SIZE]; // load_descriptor_word of that phase
     attention_pages pages;
+#if ATTENTION_CODES
+    uint32_t index; // of the current phase
+#endif
 #if KERNEL_ROWS > 1
     uint32_t n_rows;
     qn_persistent_phase row_phase; // the current phase with the addresses of one row
@@ -340,6 +344,33 @@ QN_DEVICE const qn_persistent_phase &phase_at(const persistent_control &control,
     return control.phases[slot];
 }
 
+// The index of the current phase, `i`. With attention over codes, which takes all registers, it is in shared memory
+// instead of a register that would be spilled in all phases.
+QN_DEVICE uint32_t phase_index(const persistent_control &control, uint32_t i)
+{
+#if ATTENTION_CODES
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(i) : "r"(qn_shared_address(&control.index)) : "memory");
+#endif
+    return i;
+}
+
+// By one thread, and a block barrier before phase i.
+QN_DEVICE void set_phase_index(persistent_control &control, uint32_t i)
+{
+#if ATTENTION_CODES
+    control.index = i;
+#endif
+}
+
+// The block's work in the current GEMV, number gemv_index of the launch.
+QN_DEVICE const work_descriptor &work_at(const persistent_control &control, uint32_t gemv_index)
+{
+#if ATTENTION_CODES
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(gemv_index) : "r"(qn_shared_address(&control.n_finished)) : "memory");
+#endif
+    return control.descriptors[gemv_index % MAX_DESCRIPTORS];
+}
+
 // ---- Grid barrier ----
 
 // One counter for all barriers of a launch: barrier i is complete at (i + 1) * gridDim.x arrivals. All writes that the
@@ -383,7 +414,11 @@ QN_DEVICE void end_phase(const qn_persistent_args &a, uint32_t i)
 
 QN_DEVICE uint8_t *ring_buffers(uint8_t *scratch)
 {
+#if ATTENTION_CODES
+    return scratch + QN_PERSISTENT_SCRATCH_BYTES + CODE_TABLE_BYTES + QN_PERSISTENT_PARKED_BYTES;
+#else
     return scratch + (KERNEL_ROWS > 1 ? QN_PERSISTENT_ROWS_SCRATCH_BYTES : QN_PERSISTENT_SCRATCH_BYTES);
+#endif
 }
 
 // Everything before the first phase but the sequences of the rows. Weights are in flight afterwards, and results of the
@@ -407,6 +442,7 @@ QN_DEVICE weight_stream begin_launch(const qn_persistent_args &a, persistent_con
     // After the wait, so that all work before this launch is complete, whose results they load early.
     qn_pdl_trigger();
     if (threadIdx.x < 2) {
+        set_phase_index(control, 0);
         control.pages.first[threadIdx.x] = 1;
         control.pages.last[threadIdx.x] = 0;
     }
@@ -420,10 +456,12 @@ QN_DEVICE void wait_for_phase(const qn_persistent_args &a, uint32_t i, persisten
     const uint32_t word = threadIdx.x - 2 * QN_WARP_SIZE;
     if (word < PHASE_WORDS && i + 2 < a.n_phases) // into the slot of phase i - 1
         ((uint32_t *)&control.phases[(i + 2) % 3])[word] = ((const uint32_t *)(a.phases + i + 2))[word];
-    if (threadIdx.x == BARRIER_WARP * QN_WARP_SIZE)
+    if (threadIdx.x == BARRIER_WARP * QN_WARP_SIZE) {
+        set_phase_index(control, i + 1);
         grid_barrier_wait(a.barrier, (i + 1) * gridDim.x);
-    else if (warp == SCHEDULER_WARP)
+    } else if (warp == SCHEDULER_WARP) {
         schedule_next_gemv(a, control, phase_at(control, i).kind == QN_PHASE_GEMV, lane);
+    }
     __syncthreads();
     issue_steps(stream, control, warp, lane);
 }
