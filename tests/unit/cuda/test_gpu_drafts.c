@@ -213,6 +213,7 @@ TEST_EACH(drafts_are_accepted, struct drafter, drafter, drafters)
         print_message("%s: %d of %d drafted tokens are accepted\n", drafter->name, (int)n_accepted[k],
                       (int)n_drafted[k]);
     }
+    assert_true(2 * n_drafted[1] > n_drafted[0]);
     assert_true(n_accepted[1] * n_drafted[0] * 10 > n_accepted[0] * n_drafted[1] * 6);
 }
 
