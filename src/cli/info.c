@@ -314,7 +314,7 @@ static void print_kv(const qn_gguf *file, const char *device)
     if (qn_model_build_with_head(file, &hparams, &plan, &head) != QN_OK)
         return;
     if (head.is_there)
-        puts("drafts      mtp, by the file's block for multi-token prediction, on the CPU");
+        puts("drafts      mtp, by the file's block for multi-token prediction, on the CPU and on CUDA devices");
     if (head.is_broken) {
         fputs("drafts      without mtp: ", stdout);
         qn_print_escaped(stdout, head.why, strlen(head.why));

@@ -256,7 +256,7 @@ const qn_option qn_options[] = {
         "Only tokens that would have come one by one are kept: the text is the same. ngram drafts what followed the "
         "same words before; mtp is the model's block for multi-token prediction, if it has one, or that of a file; "
         "model is what a small model writes, dflash a block drafter (--draft-model). auto is ngram and one of the others on the CPU, "
-        "off on a GPU. Tokens are drafted while that is measured to be faster."),
+        "on a GPU that of a --draft-model or off. Tokens are drafted while that is measured to be faster."),
     CHOICE(BENCH, "--draft", NULL, NULL, draft, "KIND", qn_draft_names,
            "also measure decoding with drafts, as in run: auto, off, ngram, mtp, dflash or model (default off)",
            "The tokens of a benchmark mean nothing; see --accept."),

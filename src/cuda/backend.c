@@ -152,6 +152,7 @@ static const qn_backend_kernels kernels = { .devices = "NVIDIA GPUs",
 
 const qn_backend qn_cuda_backend = { .name = "cuda",
                                      .is_numbered = true,
+                                     .drafts = true,
                                      .count = count,
                                      .describe = describe,
                                      .memory = memory_of,

@@ -37,6 +37,9 @@ typedef struct qn_row {
     /* NULL, or [width of the residual stream] written: the row's hidden state, before and after the norm of
      * LOGIT_NORM, whether or not its logits are computed. Owned by the caller. QN_ROW_HIDDEN */
     float *hidden, *normed;
+    /* The row, and other rows of its memory, which are consecutive, have the bits that steps of one row would give
+     * them. Only for rows with logits, on devices with a `piece`, where other rows differ from those. */
+    bool is_single;
     qn_memory *memory; /* the session's */
 } qn_row;
 

@@ -48,15 +48,18 @@ static qn_status open_cpu(int ordinal, const qn_device_params *params, qn_device
     return qn_cpu_device_create(params, device);
 }
 
-static const qn_backend cpu_backend = {
-    .name = "cpu", .count = count_cpu, .describe = describe_cpu, .memory = memory_of_cpu, .open = open_cpu
-};
+static const qn_backend cpu_backend = { .name = "cpu",
+                                        .drafts = true,
+                                        .count = count_cpu,
+                                        .describe = describe_cpu,
+                                        .memory = memory_of_cpu,
+                                        .open = open_cpu };
 
 /* ---- The list ---- */
 
 /* A backend that a build may lack still has a name, but no functions. */
 #ifndef QN_HAVE_CUDA
-static const qn_backend qn_cuda_backend = { .name = "cuda", .is_numbered = true };
+static const qn_backend qn_cuda_backend = { .name = "cuda", .is_numbered = true, .drafts = true };
 #endif
 #ifndef QN_HAVE_VULKAN
 static const qn_backend qn_vulkan_backend = { .name = "vulkan", .is_numbered = true, .is_by_name = true };
@@ -145,6 +148,11 @@ static const qn_backend *backend_of(const qn_device_name *name)
         if (is_automatic(backends[b]) && backends[b]->count(&count) == QN_OK)
             return backends[b];
     return name->backend ? name->backend : &cpu_backend;
+}
+
+bool qn_device_drafts(const qn_device_name *name)
+{
+    return !name->backend || name->backend->drafts;
 }
 
 bool qn_device_is_cpu(const qn_device_name *name)

@@ -29,6 +29,9 @@ qn_status qn_device_name_select(const char *option, qn_device_name *name);
 /* qn_device_is_cpu - returns whether the name is the CPU's; for "auto", whether there is no other device. */
 bool qn_device_is_cpu(const qn_device_name *name);
 
+/* qn_device_drafts - returns whether the name's devices run draft steps (qn_backend.drafts); true for "auto". */
+bool qn_device_drafts(const qn_device_name *name);
+
 /* qn_device_count - returns the number of devices of the name's backend in *count, at least 1; for "auto" it is 1.
  * QN_ERR_UNSUPPORTED, naming what is missing, if there is none. */
 qn_status qn_device_count(const qn_device_name *name, int *count);

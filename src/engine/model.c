@@ -195,8 +195,11 @@ static qn_status open_drafter(qn_model *model, const qn_model_params *params, qn
     return QN_OK;
 }
 
+static const char not_on_device[] =
+    "blocks for multi-token prediction run on the CPU and on CUDA devices only (device cpu or cuda)";
+
 /* Builds the plan of a model with a drafter: one that is no small model becomes its draft head. */
-static qn_status build_beside_drafter(qn_model *model, const qn_model_params *params, bool is_cpu)
+static qn_status build_beside_drafter(qn_model *model, const qn_model_params *params, const qn_device_name *device)
 {
     char line[QN_ERROR_TEXT_MAX];
     qn_draft_kind kind;
@@ -204,8 +207,10 @@ static qn_status build_beside_drafter(qn_model *model, const qn_model_params *pa
     (void)qn_print(model->head.why, sizeof model->head.why, "the model was loaded with a drafter instead");
     if (kind == QN_DRAFT_MODEL)
         return qn_model_build(model->file, &model->hparams, &model->plan);
-    if (!is_cpu)
-        return qn_fail(QN_ERR_UNSUPPORTED, "draft: %s: drafters run on the CPU only (device cpu)", qn_draft_name(kind));
+    if (kind == QN_DRAFT_MTP && !qn_device_drafts(device))
+        return qn_fail(QN_ERR_UNSUPPORTED, "draft: mtp: %s", not_on_device);
+    if (kind == QN_DRAFT_DFLASH && !qn_device_is_cpu(device))
+        return qn_fail(QN_ERR_UNSUPPORTED, "draft: dflash: block drafters run on the CPU only (device cpu)");
     QN_TRY(qn_model_build_with_drafter(model->file, model->drafter, &model->hparams, &model->plan));
     model->head.is_there = kind == QN_DRAFT_MTP;
     if (kind == QN_DRAFT_MTP && model->hparams.n_blocks > model->hparams.n_layers) {
@@ -215,15 +220,26 @@ static qn_status build_beside_drafter(qn_model *model, const qn_model_params *pa
     return QN_OK;
 }
 
-/* Builds the plan of a model without a drafter, with the model's own draft head if it is wanted and can be used. */
-static qn_status build_alone(qn_model *model, const qn_model_params *params, bool is_cpu)
+/* Why a model has no draft head that could have one. */
+static const char *why_without(qn_draft_kind draft)
+{
+    return draft == QN_DRAFT_MTP    ? not_on_device
+           : draft == QN_DRAFT_AUTO ? "the model was loaded without its block for multi-token prediction, which takes "
+                                      "draft mtp on a GPU"
+                                    : "the model was loaded without its block for multi-token prediction";
+}
+
+/* Builds the plan of a model without a drafter, with the model's own draft head if it is wanted and can be used: on a
+ * GPU only if it is asked for, because every step computes its pairs. */
+static qn_status build_alone(qn_model *model, const qn_model_params *params, const qn_device_name *device)
 {
     char line[QN_ERROR_TEXT_MAX + 32];
     qn_model_head *head = &model->head;
-    const bool is_wanted = params->draft == QN_DRAFT_AUTO || params->draft == QN_DRAFT_MTP;
+    const bool is_wanted = params->draft == QN_DRAFT_MTP ? qn_device_drafts(device)
+                                                         : params->draft == QN_DRAFT_AUTO && qn_device_is_cpu(device);
     if (params->draft == QN_DRAFT_DFLASH || params->draft == QN_DRAFT_MODEL)
         return qn_model_check_draft(model, params->draft);
-    if (is_wanted && is_cpu) {
+    if (is_wanted) {
         QN_TRY(qn_model_build_with_head(model->file, &model->hparams, &model->plan, head));
         if (head->is_broken && params->draft == QN_DRAFT_AUTO) {
             (void)qn_print(line, sizeof line, "drafts: without mtp: %s", head->why);
@@ -231,9 +247,7 @@ static qn_status build_alone(qn_model *model, const qn_model_params *params, boo
         }
     } else {
         QN_TRY(qn_model_build(model->file, &model->hparams, &model->plan));
-        (void)qn_print(head->why, sizeof head->why, "%s",
-                       is_wanted ? "blocks for multi-token prediction run on the CPU only"
-                                 : "the model was loaded without its block for multi-token prediction");
+        (void)qn_print(head->why, sizeof head->why, "%s", why_without(params->draft));
     }
     return params->draft == QN_DRAFT_MTP ? qn_model_check_draft(model, QN_DRAFT_MTP) : QN_OK;
 }
@@ -243,8 +257,7 @@ static qn_status build_plan(qn_model *model, const qn_model_params *params)
     qn_device_name name;
     QN_TRY(qn_draft_check(params->draft));
     QN_TRY(qn_device_name_parse("device", params->device ? params->device : "auto", &name));
-    const bool is_cpu = qn_device_is_cpu(&name);
-    return params->draft_model ? build_beside_drafter(model, params, is_cpu) : build_alone(model, params, is_cpu);
+    return params->draft_model ? build_beside_drafter(model, params, &name) : build_alone(model, params, &name);
 }
 
 qn_status qn_model_check_draft(const qn_model *model, qn_draft_kind kind)

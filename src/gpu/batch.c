@@ -6,11 +6,11 @@ static qn_gpu_memory *memory_of(const qn_row *row)
     return (qn_gpu_memory *)row->memory;
 }
 
-/* Returns the number of rows of the first sequence. */
+/* Returns the number of rows of the first piece. Each single row is one. */
 static size_t first_piece(const qn_row *rows, size_t n_rows)
 {
     size_t n = 1;
-    while (n < n_rows && rows[n].memory == rows->memory)
+    while (n < n_rows && rows[n].memory == rows->memory && !rows->is_single)
         n++;
     return n;
 }
@@ -95,6 +95,14 @@ qn_gpu_order qn_gpu_order_pieces(const qn_gpu_batch *b, bool (*has_many)(const q
     order.n_few = order.n_rows;
     add_pieces(b, has_many, true, &order, pieces, logit_rows);
     return order;
+}
+
+bool qn_gpu_has_turns(const qn_gpu_piece *pieces, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        if (pieces[i].rows && pieces[i].memory == pieces[i - 1].memory)
+            return true;
+    return false;
 }
 
 void qn_gpu_pad(qn_gpu_order *order, size_t n_rows, qn_gpu_piece *pieces)

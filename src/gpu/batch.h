@@ -6,7 +6,7 @@
 #include "gpu/inputs.h"
 
 /* Rows of up to QN_GPU_MAX_SEQUENCES sequences of one cache format: a part of the caller's step. They are not executed
- * in the caller's order: pieces of few rows come first. */
+ * in the caller's order: pieces of few rows come first. Single rows of a sequence (qn_row.is_single) are pieces. */
 typedef struct qn_gpu_batch {
     const qn_row *rows;
     size_t n_rows, n_pieces;
@@ -50,6 +50,9 @@ typedef struct qn_gpu_order {
  *                needed */
 qn_gpu_order qn_gpu_order_pieces(const qn_gpu_batch *batch, bool (*has_many)(const qn_gpu_piece *piece),
                                  qn_gpu_piece *pieces, uint32_t *logit_rows);
+
+/* qn_gpu_has_turns - returns whether consecutive pieces are of one sequence. */
+bool qn_gpu_has_turns(const qn_gpu_piece *pieces, size_t n);
 
 /* qn_gpu_pad - appends pieces of padding, one row each, to a decode step: up to n_rows rows, all of which are of pieces
  * of few rows. `pieces` has room for them. */

@@ -2,6 +2,7 @@
 #include "gpu/format.h"
 
 #include "base/memory.h"
+#include "gpu/head_rows.h"
 
 enum { IDLE_SHARE = 16, F16_BITS = 16 };
 
@@ -21,8 +22,16 @@ static bool add_array(size_t *used, size_t heads, size_t bytes, size_t *at)
            qn_add_size(*used, all / QN_POOL_ALIGN * QN_POOL_ALIGN, used);
 }
 
-static qn_status lay_out_pages(const qn_saved_layout *s, qn_gpu_kv_layout *l)
+/* Returns the number of attention layers, with those of a draft head, which files do not have. */
+static size_t attention_layers(const qn_gpu_format *f)
 {
+    return f->saved.n_attention + f->n_head_layers;
+}
+
+static qn_status lay_out_pages(qn_gpu_format *f)
+{
+    const qn_saved_layout *s = &f->saved;
+    qn_gpu_kv_layout *l = &f->kv;
     const size_t heads = s->n_heads, f16_rows = QN_PAGE * s->head_dim * sizeof(uint16_t),
                  scales = QN_PAGE * sizeof(float);
     size_t bytes, f16_bytes;
@@ -36,11 +45,11 @@ static qn_status lay_out_pages(const qn_saved_layout *s, qn_gpu_kv_layout *l)
                add_array(&l->f16_layer_bytes, heads, f16_rows, &l->f16_keys) &&
                add_array(&l->f16_layer_bytes, heads, f16_rows, &l->f16_values) &&
                add_array(&l->f16_layer_bytes, heads, s->head_dim * sizeof(float), &l->means);
-    if (fits && qn_mul_size(s->n_attention, l->layer_bytes, &bytes) &&
-        qn_mul_size(s->n_attention, l->f16_layer_bytes, &f16_bytes))
+    if (fits && qn_mul_size(attention_layers(f), l->layer_bytes, &bytes) &&
+        qn_mul_size(attention_layers(f), l->f16_layer_bytes, &f16_bytes))
         return QN_OK;
     return qn_fail(QN_ERR_MEMORY, "key-value cache: pages of %zu layers of %zu heads do not fit in memory",
-                   s->n_attention, heads);
+                   attention_layers(f), heads);
 }
 
 qn_gpu_layer_cache qn_gpu_layer_cache_of(const qn_gpu_format *f, size_t layer)
@@ -66,7 +75,7 @@ qn_gpu_layer_cache qn_gpu_layer_cache_of(const qn_gpu_format *f, size_t layer)
 uint64_t qn_gpu_format_bytes(const qn_gpu_format *f, size_t length)
 {
     const qn_saved_layout *s = &f->saved;
-    const uint64_t heads = (uint64_t)s->n_attention * s->n_heads, f16_row = 2 * s->head_dim * sizeof(uint16_t);
+    const uint64_t heads = (uint64_t)attention_layers(f) * s->n_heads, f16_row = 2 * s->head_dim * sizeof(uint16_t);
     const uint64_t fixed = s->n_recurrent * (f->recurrent.state_layer_bytes + f->recurrent.open.bytes);
     if (!qn_gpu_has_codes(f))
         return fixed + heads * length * (f->kv.key_row + f->kv.value_row);
@@ -99,8 +108,12 @@ qn_status qn_gpu_layer_slots(const qn_plan *plan, uint32_t **slots)
 
 qn_status qn_gpu_format_init(const qn_plan *plan, const qn_kv_format *format, const uint32_t *slots, qn_gpu_format *out)
 {
-    *out = (qn_gpu_format){ .format = format, .slots = slots, .saved = qn_saved_layout_of(plan, format) };
-    QN_TRY(lay_out_pages(&out->saved, &out->kv));
+    *out = (qn_gpu_format){ .format = format,
+                            .slots = slots,
+                            .saved = qn_saved_layout_of(plan, format),
+                            .n_head_layers = plan->head.n_layers,
+                            .head_width = qn_gpu_head_width(plan) };
+    QN_TRY(lay_out_pages(out));
     if (out->saved.n_recurrent)
         out->recurrent = qn_gpu_recurrent_layout_of(&plan->recurrent);
     return qn_aura_codecs_new(&out->aura, plan->heads.head_dim, format->key_bits, format->value_bits, QN_KV_SEED);
@@ -134,9 +147,19 @@ qn_status qn_gpu_add_states(qn_pool *pool, const qn_plan *plan, qn_pool_class **
     return qn_pool_add_class(pool, "open chunk on the GPU", n * l.open.bytes, open_chunks);
 }
 
+qn_status qn_gpu_add_head_rows(qn_pool *pool, const qn_plan *plan, qn_pool_class **head_rows)
+{
+    size_t bytes;
+    if (!plan->head.draft)
+        return QN_OK;
+    if (!qn_mul_size(qn_gpu_head_width(plan), QN_GPU_HEAD_ROWS * sizeof(float), &bytes))
+        return qn_fail(QN_ERR_MEMORY, "draft head: rows of %zu do not fit in memory", qn_gpu_head_width(plan));
+    return qn_pool_add_class(pool, "hidden states of a draft head on the GPU", bytes, head_rows);
+}
+
 qn_status qn_gpu_format_add_pages(qn_pool *pool, qn_gpu_format *f)
 {
-    const size_t n = f->saved.n_attention;
+    const size_t n = attention_layers(f);
     qn_cache *cache = &f->cache;
     if (!n)
         return QN_OK;

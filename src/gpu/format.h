@@ -5,6 +5,7 @@
  *   fp16 page    for each attention layer: keys, values [n_kv_heads][64][head_dim] f16 in the rotated basis; means
  *                [n_kv_heads][head_dim] f32, used in page 0 only
  *   state, open chunk   for each recurrent layer: gpu/recurrent_layout.h
+ *   head's rows         of a plan with a draft head: gpu/head_rows.h
  *
  * Arrays of pages begin at multiples of QN_POOL_ALIGN bytes. States and open chunks are the same in all formats. */
 #ifndef QN_GPU_FORMAT_H
@@ -38,8 +39,11 @@ typedef struct qn_gpu_format {
     qn_aura_codecs aura;   /* on the host; both NULL: fp16 */
     const uint32_t *slots; /* [n_layers]: a layer's index among the attention or the recurrent layers */
     qn_saved_layout saved; /* in files; and the numbers of layers, heads and dimensions */
+    size_t n_head_layers;  /* attention layers of a draft head, the last ones, which files do not have */
     qn_gpu_kv_layout kv;
     qn_gpu_recurrent_layout recurrent;
+    qn_pool_class *head_rows; /* NULL without a draft head; the backend sets it */
+    size_t head_width;        /* of the hidden states that a draft head reads */
     uint64_t page_base, page_stride, f16_page_base, f16_page_stride; /* of the pool's classes; 0 for none */
 } qn_gpu_format;
 
@@ -51,8 +55,9 @@ size_t qn_gpu_row_bytes(size_t head_dim, unsigned bits);
  * it with qn_free. */
 qn_status qn_gpu_layer_slots(const qn_plan *plan, uint32_t **slots);
 
-/* qn_gpu_format_init - sets all members of *out but `cache` and the bases and strides. QN_ERR_MEMORY if a page does not
- * fit in memory. Plan, format and slots must outlive it. Free with qn_gpu_format_free, also after an error. */
+/* qn_gpu_format_init - sets all members of *out but `cache`, head_rows, and the bases and strides. QN_ERR_MEMORY if a
+ * page does not fit in memory. Plan, format and slots must outlive it. Free with qn_gpu_format_free, also after an
+ * error. */
 qn_status qn_gpu_format_init(const qn_plan *plan, const qn_kv_format *format, const uint32_t *slots,
                              qn_gpu_format *out);
 
@@ -87,6 +92,10 @@ uint64_t qn_gpu_pool_idle(uint64_t budget);
 /* qn_gpu_add_states - adds the classes of states and open chunks of the plan's recurrent layers; without such layers
  * it adds none, and changes neither *states nor *open_chunks. */
 qn_status qn_gpu_add_states(qn_pool *pool, const qn_plan *plan, qn_pool_class **states, qn_pool_class **open_chunks);
+
+/* qn_gpu_add_head_rows - adds the class of the rows that a draft head keeps; without one it adds none and does not
+ * change *head_rows. */
+qn_status qn_gpu_add_head_rows(qn_pool *pool, const qn_plan *plan, qn_pool_class **head_rows);
 
 /* qn_gpu_format_add_pages - adds the format's classes of pages, and sets format->cache.pages and f16_pages, bases and
  * strides. After an error the pool has the classes that it had before. */

@@ -11,7 +11,7 @@ static void add(size_t *used, size_t count, size_t size, size_t *at)
     *used = qn_round_up(*used + count * size, ALIGN);
 }
 
-qn_gpu_inputs qn_gpu_inputs_of(size_t n_rows, size_t n_pieces, size_t n_logits)
+qn_gpu_inputs qn_gpu_inputs_of(size_t n_rows, size_t n_pieces, size_t n_logits, size_t n_hidden)
 {
     qn_gpu_inputs in = { 0 };
     add(&in.bytes, n_pieces, sizeof(uint64_t), &in.kv_tables);
@@ -27,6 +27,8 @@ qn_gpu_inputs qn_gpu_inputs_of(size_t n_rows, size_t n_pieces, size_t n_logits)
     add(&in.bytes, n_rows, sizeof(uint32_t), &in.positions);
     add(&in.bytes, n_rows, sizeof(uint32_t), &in.sequences);
     add(&in.bytes, n_logits, sizeof(uint32_t), &in.logit_rows);
+    add(&in.bytes, n_hidden, sizeof(uint64_t), &in.hidden_from);
+    add(&in.bytes, n_hidden, sizeof(uint64_t), &in.hidden_to);
     in.sampling = in.bytes;
     return in;
 }
@@ -74,5 +76,34 @@ void qn_gpu_fill_inputs(const qn_gpu_inputs *in, const qn_gpu_piece *pieces, siz
     for (size_t i = 0; i < n_pieces; i++) {
         fill_sequence(in, &pieces[i], i, host);
         fill_rows(in, &pieces[i], i, host);
+    }
+}
+
+/* The rows of the sequence of a piece: consecutive pieces may be of one. *next: the piece after them. */
+static uint32_t sequence_rows(const qn_gpu_piece *pieces, size_t n_pieces, size_t i, size_t *next)
+{
+    uint32_t n = 0;
+    for (*next = i; *next < n_pieces && pieces[*next].rows && pieces[*next].memory == pieces[i].memory; ++*next)
+        n += pieces[*next].n;
+    return n;
+}
+
+void qn_gpu_fill_hidden(const qn_gpu_inputs *in, const qn_gpu_piece *pieces, size_t n_pieces, bool is_draft,
+                        uint8_t *host)
+{
+    for (size_t i = 0, next; i < n_pieces; i = next) {
+        const qn_gpu_piece *piece = &pieces[i];
+        const uint32_t n = sequence_rows(pieces, n_pieces, i, &next);
+        uint64_t *from = addresses_at(host, in->hidden_from) + piece->row,
+                 *to = addresses_at(host, in->hidden_to) + piece->row;
+        qn_gpu_memory *m = piece->memory;
+        if (!n) {
+            *from = *to = 0;
+            next = i + 1;
+        } else if (is_draft) {
+            qn_gpu_head_rows_draft(&m->head_rows, m->format->head_width, piece->position, m->sequence.length, from, to);
+        } else {
+            qn_gpu_head_rows_step(&m->head_rows, m->format->head_width, piece->position, n, from, to);
+        }
     }
 }

@@ -27,19 +27,25 @@ typedef struct qn_gpu_inputs {
     size_t first_positions;                   /* u32 */
     /* u32 per row. sequences: index of the row's piece, QN_GPU_NO_SEQUENCE for padding. */
     size_t tokens, positions, sequences;
-    size_t sources;    /* u32 per row, qn_row.source */
-    size_t logit_rows; /* u32 per logit row: its row */
-    size_t bytes;      /* bytes of all arrays above */
-    size_t sampling;   /* after these arrays: parameters of each sampled logit row */
+    size_t sources;                /* u32 per row, qn_row.source */
+    size_t logit_rows;             /* u32 per logit row: its row */
+    size_t hidden_from, hidden_to; /* u64 per row, for a draft head (gpu/head_rows.h) */
+    size_t bytes;                  /* bytes of all arrays above */
+    size_t sampling;               /* after these arrays: parameters of each sampled logit row */
 } qn_gpu_inputs;
 
 #define QN_GPU_NO_SEQUENCE UINT32_MAX
 
-/* qn_gpu_inputs_of - returns the offsets for a step of n_rows rows, n_pieces pieces and n_logits logit rows. */
-qn_gpu_inputs qn_gpu_inputs_of(size_t n_rows, size_t n_pieces, size_t n_logits);
+/* qn_gpu_inputs_of - returns the offsets for a step of n_rows rows, n_pieces pieces and n_logits logit rows. n_hidden:
+ * n_rows if the plan has a draft head, else 0. */
+qn_gpu_inputs qn_gpu_inputs_of(size_t n_rows, size_t n_pieces, size_t n_logits, size_t n_hidden);
+
+/* qn_gpu_fill_hidden - fills hidden_from and hidden_to for pieces [n_pieces], and counts the step in their memories. */
+void qn_gpu_fill_hidden(const qn_gpu_inputs *inputs, const qn_gpu_piece *pieces, size_t n_pieces, bool is_draft,
+                        uint8_t *host);
 
 /* qn_gpu_fill_inputs - fills the arrays at `host` for pieces [n_pieces], by ascending row, but for logit_rows, which
- * the caller fills. */
+ * the caller fills, and those of a draft head. */
 void qn_gpu_fill_inputs(const qn_gpu_inputs *inputs, const qn_gpu_piece *pieces, size_t n_pieces, uint8_t *host);
 
 #endif

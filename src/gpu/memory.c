@@ -22,9 +22,21 @@ static qn_status update_tables(qn_gpu_memory *m, size_t n_pages)
                : QN_OK;
 }
 
+/* Takes the item of the rows that are kept for the draft head. */
+static qn_status take_head_rows(qn_gpu_memory *m)
+{
+    qn_pool_class *class = m->format->head_rows;
+    if (!class || m->head_item != QN_NO_ITEM)
+        return QN_OK;
+    QN_TRY(qn_pool_take(class, &m->head_item));
+    m->head_rows.address = qn_pool_address(class, m->head_item);
+    return QN_OK;
+}
+
 static qn_status memory_prepare(qn_memory *memory, size_t n)
 {
     qn_gpu_memory *m = gpu_memory_of(memory);
+    QN_TRY(take_head_rows(m));
     QN_TRY(qn_sequence_reserve(&m->sequence, n));
     const qn_status status = update_tables(m, (m->sequence.length + n + QN_PAGE - 1) / QN_PAGE);
     if (status != QN_OK)
@@ -58,6 +70,8 @@ static void memory_free(qn_memory *memory)
 {
     qn_gpu_memory *m = gpu_memory_of(memory);
     qn_sequence_free(&m->sequence);
+    if (m->head_item != QN_NO_ITEM)
+        qn_pool_drop(m->format->head_rows, m->head_item);
     qn_gpu_page_tables_give_back(m->kept_tables, m->tables);
     qn_free(m);
 }
@@ -88,7 +102,8 @@ qn_status qn_gpu_memory_create(const qn_gpu_format *format, qn_gpu_kept_tables *
     *m = (qn_gpu_memory){ .base = { .vtable = &vtable, .sequence = &m->sequence },
                           .format = format,
                           .kept_tables = kept_tables,
-                          .copies = *copies };
+                          .copies = *copies,
+                          .head_item = QN_NO_ITEM };
     const qn_status status = create(m, n_ctx);
     if (status != QN_OK) {
         memory_free(&m->base);

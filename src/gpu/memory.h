@@ -4,6 +4,7 @@
 #ifndef QN_GPU_MEMORY_H
 #define QN_GPU_MEMORY_H
 
+#include "gpu/head_rows.h"
 #include "gpu/page_tables.h"
 #include "gpu/session_file.h"
 
@@ -15,6 +16,8 @@ typedef struct qn_gpu_memory {
     qn_sequence sequence;
     qn_gpu_page_tables *tables;
     uint64_t kv_table, f16_table; /* device addresses of the tables; f16_table: 0 if the format has no codes */
+    uint32_t head_item;           /* of the pool, for head_rows; QN_NO_ITEM before the first step, or without a head */
+    qn_gpu_head_rows head_rows;
 } qn_gpu_memory;
 
 /* qn_gpu_memory_create - implements qn_device_vtable.memory_new for a limit of n_ctx positions, with these kept page

@@ -24,8 +24,8 @@
 #endif
 
 enum {
-    QN_GDN_DROPPED_ROWS = 5, /* the most rows by which a sequence can be truncated */
-    QN_GDN_SCALE_VALUES = 64 /* values of a scale; a head's last group may have fewer */
+    QN_GDN_DROPPED_ROWS = 15, /* the most rows by which a sequence can be truncated */
+    QN_GDN_SCALE_VALUES = 64  /* values of a scale; a head's last group may have fewer */
 };
 
 #define QN_GDN_SCALE_GROUPS(head_v) (((head_v) + QN_GDN_SCALE_VALUES - 1) / QN_GDN_SCALE_VALUES)

@@ -16,7 +16,7 @@ qn_op_matrices qn_gpu_tiled_matrices(const qn_gpu_tiling *tiling, const qn_plan 
     const qn_matrix *table = qn_op_table_of(op);
     if (matrices)
         return *matrices;
-    if (table && tiling->embeds && !qn_gpu_output_of_table(plan))
+    if (table && op == plan->ops && tiling->embeds && !qn_gpu_output_of_table(plan))
         return (qn_op_matrices){ .at[0] = { .weights = *table, .out = -1 }, .n = 1 };
     return (qn_op_matrices){ 0 };
 }

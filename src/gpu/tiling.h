@@ -27,7 +27,7 @@ typedef struct qn_gpu_gemm {
 const qn_op *qn_gpu_output_of_table(const qn_plan *plan);
 
 /* qn_gpu_tiled_matrices - returns the matrices that are tiled for an operation of the plan. The embedding table is
- * tiled once: with tied embeddings for the output. */
+ * tiled once: with tied embeddings for the output. A draft head has no tiles of a table. */
 qn_op_matrices qn_gpu_tiled_matrices(const qn_gpu_tiling *tiling, const qn_plan *plan, const qn_op *op);
 
 /* qn_gpu_group_matrices - groups matrices of an operation, in the order of their first ones. Returns the number of

@@ -49,8 +49,9 @@ static qn_status read_model(qn_build *model, struct nextn *n, const float **norm
 
 /* ---- Operations ---- */
 
-/* The inputs and their projection, which becomes the residual stream. */
-static qn_status add_inputs(qn_build *build, const struct nextn *n, const float *norm, int embedding, int hidden)
+/* The inputs and their projection, which becomes the head's residual stream build->x, in place of the embeddings.
+ * trunk: the residual stream of the model, which stays as it is: devices may read it later. */
+static qn_status add_inputs(qn_build *build, const struct nextn *n, const float *norm, int trunk, int hidden)
 {
     const float eps = build->hparams->eps;
     const int layer = (int)build->hparams->n_layers;
@@ -58,17 +59,17 @@ static qn_status add_inputs(qn_build *build, const struct nextn *n, const float 
                                               .layer = layer,
                                               .pair = { .table = n->table,
                                                         .inverse = n->inverse,
-                                                        .in = build->x,
+                                                        .in = trunk,
                                                         .norm = norm,
-                                                        .embedding = embedding,
+                                                        .embedding = build->x,
                                                         .hidden = hidden,
                                                         .eps = eps } }));
     return qn_build_matmuls(build,
                             &(qn_op){ .kind = QN_OP_PAIR_NORM,
                                       .layer = layer,
-                                      .pair_norm = { .embedding = embedding,
+                                      .pair_norm = { .embedding = build->x,
                                                      .hidden = hidden,
-                                                     .in = build->x,
+                                                     .in = trunk,
                                                      .embedding_norm = n->embedding_norm,
                                                      .hidden_norm = n->hidden_norm,
                                                      .norm = norm,
@@ -108,22 +109,25 @@ static qn_status build_head(qn_build *build, qn_build *model, uint32_t block)
     qn_plan *plan = build->plan;
     struct nextn n;
     const float *norm;
-    int embedding, hidden;
+    const int trunk = build->x;
+    int hidden;
     QN_TRY(read_block(build->weights, h, (int)block, &n));
     const bool has_output = n.output.matrix.data != NULL;
     QN_TRY(read_model(model, &n, &norm));
-    QN_TRY(qn_plan_buffer_new(plan, h->n_embd, &embedding));
+    QN_TRY(qn_plan_buffer_new(plan, h->n_embd, &build->x));
     QN_TRY(qn_plan_buffer_new(plan, h->n_embd, &hidden));
     plan->n_layers = (size_t)h->n_layers + 1;
     plan->head = (qn_plan_head){ .pairs = plan->n_ops, .n_layers = 1, .heads = plan->heads };
-    QN_TRY(add_inputs(build, &n, norm, embedding, hidden));
+    QN_TRY(add_inputs(build, &n, norm, trunk, hidden));
     QN_TRY(add_kv(build, &n));
     plan->head.draft = plan->n_ops;
-    QN_TRY(add_inputs(build, &n, norm, embedding, hidden));
+    QN_TRY(add_inputs(build, &n, norm, trunk, hidden));
     build->first_position = 1;
     QN_TRY(qn_build_attention(build, block));
     QN_TRY(qn_build_feed_forward(build, block, "post_attention_norm.weight"));
-    return qn_build_logits(has_output ? build : model, n.head_norm, &n.output);
+    qn_build of_logits = has_output ? *build : *model;
+    of_logits.x = build->x;
+    return qn_build_logits(&of_logits, n.head_norm, &n.output);
 }
 
 qn_status qn_nextn_build(qn_build *build)

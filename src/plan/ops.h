@@ -84,7 +84,6 @@ typedef struct qn_op {
 typedef union qn_op_addresses {
     uint64_t at[QN_OP_VECTORS]; /* in the order of the table's row */
 #define OP(KIND, name, rows, order, reads, writes, phase, fields) struct { fields uint64_t unused; } name;
-#define LIKE(KIND, name, rows, order, reads, writes, phase, fields)
 #define VECTOR(op, name, width) uint64_t name;
 #define ROTATION(op, name) uint64_t name;
 #include "plan/operations.def"

@@ -164,6 +164,12 @@ qn_status qn_plan_validate(const qn_plan *plan);
  * has written, or writes something that one of these has used; or if operation i+1 begins the draft's section. */
 void qn_plan_find_barriers(const qn_plan *plan, bool *barriers);
 
+/* Returns the number of operations of the trunk. */
+static inline size_t qn_plan_trunk_ops(const qn_plan *plan)
+{
+    return plan->head.draft ? plan->head.pairs : plan->n_ops;
+}
+
 /* Returns the number of operations of a step of the model; the others are those of a draft step. */
 static inline size_t qn_plan_step_ops(const qn_plan *plan)
 {

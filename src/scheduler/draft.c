@@ -18,9 +18,9 @@ qn_drafts qn_drafts_create(const qn_draft_options *o, qn_constraint *constraint)
     const bool overlaps = o->device->vtable->launch, is_greedy = qn_sample_is_greedy(o->sampling);
     const bool is_wanted =
         o->jump_forward == QN_JUMP_FORWARD_ON || (o->jump_forward == QN_JUMP_FORWARD_AUTO && !overlaps);
-    const bool can = (!o->sampling->mirostat || is_greedy) && !o->device->piece &&
-                     (constraint->match || (!constraint->mask && !constraint->accepts));
-    const bool forces = is_wanted && can && constraint->match;
+    const bool can =
+        (!o->sampling->mirostat || is_greedy) && (constraint->match || (!constraint->mask && !constraint->accepts));
+    const bool forces = is_wanted && can && constraint->match && !o->device->piece;
     if (forces && !is_greedy)
         constraint->accepts = NULL;
     const bool checks_first = constraint->accepts && !overlaps && !is_greedy;

@@ -76,10 +76,11 @@ typedef struct qn_draft_options {
     float simulated;
 } qn_draft_options;
 
-/* qn_drafts_create - Returns the drafts of an answer. There are none with mirostat, with a caller's mask, and on a
- * device whose pieces have a fixed size. If forced text may be drafted, tokens are always sampled under masks, unless
- * sampling is greedy: checking first gives a different token for the same random number, and the number of drafted
- * tokens depends on other requests. For the same reason nothing is proposed where tokens are checked first.
+/* qn_drafts_create - Returns the drafts of an answer. There are none with mirostat and with a caller's mask, and none
+ * of forced text on a device whose pieces have a fixed size. If forced text may be drafted, tokens are always sampled
+ * under masks, unless sampling is greedy: checking first gives a different token for the same random number, and the
+ * number of drafted tokens depends on other requests. For the same reason nothing is proposed where tokens are checked
+ * first.
  *
  *   constraint   `accepts` is changed */
 qn_drafts qn_drafts_create(const qn_draft_options *options, qn_constraint *constraint);

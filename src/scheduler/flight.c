@@ -439,7 +439,7 @@ static bool may_run_ahead(qn_scheduler *s, const qn_scheduled *step)
         if (step->pieces[i].n_drafted ||
             (step->pieces[i].samples && qn_request_waits_for_token(step->pieces[i].request)) ||
             (step->pieces[i].samples &&
-             qn_request_expects_proposal(step->pieces[i].request, &s->drafting.costs, step->step.n_rows)))
+             qn_request_expects_proposal(step->pieces[i].request, &s->drafting, step->step.n_rows)))
             return false;
     return true;
 }

@@ -7,11 +7,10 @@
 
 #include <math.h>
 
-/* Whether the chain of a piece has another token, the one with this index. */
+/* Whether the chain of a piece has another token, the one with this index, if the tokens before it are there. */
 static bool goes_on(const qn_scheduled *step, uint32_t i, size_t index)
 {
-    const qn_drafts *d = &step->pieces[i].request->drafts;
-    return step->offers[i].is_passed && step->offers[i].chosen > index && d->head.proposal.n == index;
+    return step->offers[i].is_passed && step->offers[i].chosen > index;
 }
 
 /* The row at a position after the request's last token, which is at 0. */
@@ -28,6 +27,14 @@ static qn_row row_at(const qn_request *r, qn_token token, size_t index)
 static qn_row row_of(const qn_request *r, size_t index)
 {
     return row_at(r, index ? r->drafts.head.proposal.tokens[index - 1] : r->tokens[r->n_tokens - 1], index);
+}
+
+/* The same of a token that the pass in flight samples, its request `sample`. */
+static qn_row row_after(const qn_request *r, size_t index, uint32_t sample)
+{
+    qn_row row = row_at(r, 0, index);
+    row.source = sample + 1;
+    return row;
 }
 
 /* Adds a row to a draft step. */
@@ -140,23 +147,87 @@ static void run_blocks(qn_scheduler *s, qn_scheduled *to)
     }
 }
 
+/* Adds the tokens of pass `index` to their chains, of which one may have ended. */
+static void take_pass(qn_scheduled *to, size_t index, const qn_sample_request *sampled)
+{
+    for (uint32_t i = 0, n = 0; i < to->n_pieces; i++) {
+        qn_drafts *d = &to->pieces[i].request->drafts;
+        if (!goes_on(to, i, index))
+            continue;
+        if (d->head.proposal.n == index)
+            (void)qn_draft_add_to_chain(d, sampled[n].token);
+        n++;
+    }
+}
+
 /* Runs the draft step for token `index` of all chains that have one. Returns false if there is none, or it fails. */
 static bool run_pass(qn_scheduler *s, qn_scheduled *to, size_t index)
 {
     qn_step step = begin_step(to);
-    for (uint32_t i = 0; i < to->n_pieces; i++)
-        if (goes_on(to, i, index))
-            add_row(to, &step, row_of(to->pieces[i].request, index), true);
+    for (uint32_t i = 0; i < to->n_pieces; i++) {
+        const qn_request *r = to->pieces[i].request;
+        if (!goes_on(to, i, index))
+            continue;
+        if (r->drafts.head.proposal.n == index)
+            add_row(to, &step, row_of(r, index), true);
+        else
+            to->offers[i].chosen = index; /* it has ended before */
+    }
     const double start = s->now();
     if (!run_step(s, &step))
         return false;
     qn_row_costs_add(&s->drafting.passes, step.n_rows, s->now() - start);
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < to->n_pieces; i++)
-        if (goes_on(to, i, index))
-            (void)qn_draft_add_to_chain(&to->pieces[i].request->drafts, to->requests[n++].token);
+    take_pass(to, index, to->requests);
     return true;
 }
+
+static void run_chains(qn_scheduler *s, qn_scheduled *to)
+{
+    for (size_t i = 0; i < QN_DRAFT_TOKENS && run_pass(s, to, i); i++)
+        continue;
+}
+
+/* ---- Passes that run ahead ---- */
+
+/* Fills the step of pass `index`. After the first, its tokens are those that the pass before it samples. rows: where
+ * its rows and requests are. */
+static qn_step fill_pass(const qn_scheduled *to, qn_scheduled *rows, size_t index)
+{
+    qn_step step = begin_step(rows);
+    for (uint32_t i = 0, before = 0; i < to->n_pieces; i++) {
+        const qn_request *r = to->pieces[i].request;
+        if (goes_on(to, i, index))
+            add_row(rows, &step, index ? row_after(r, index, before) : row_of(r, 0), true);
+        before += index && goes_on(to, i, index - 1);
+    }
+    return step;
+}
+
+/* Runs all chains: each pass is launched while the one before it is in flight, and reads its tokens on the device. */
+static void run_chains_ahead(qn_scheduler *s, qn_scheduled *to)
+{
+    qn_device *device = s->model->device;
+    qn_scheduled *const places[] = { to, to == s->steps ? &s->steps[1] : s->steps };
+    qn_step steps[2] = { fill_pass(to, to, 0) };
+    double start = s->now();
+    bool is_launched = device->vtable->launch(device, &steps[0]) == QN_OK;
+    for (size_t i = 0; is_launched; i++) {
+        qn_step *next = &steps[(i + 1) % 2];
+        *next = fill_pass(to, places[(i + 1) % 2], i + 1);
+        is_launched = next->n_rows && device->vtable->launch(device, next) == QN_OK;
+        if (device->vtable->finish(device) != QN_OK) {
+            if (is_launched)
+                (void)device->vtable->finish(device);
+            return;
+        }
+        take_pass(to, i, places[i % 2]->requests);
+        const double now = s->now();
+        qn_row_costs_add(&s->drafting.passes, steps[i % 2].n_rows, now - start);
+        start = now;
+    }
+}
+
+/* ---- Chains and blocks ---- */
 
 /* Reserves memory for the chains and blocks, without taking any from other requests. Blocks that the draft step has no
  * rows for are dropped. Returns the length of the longest sequence with what follows it; 0: there is none. */
@@ -207,9 +278,10 @@ void qn_scheduler_run_passes(qn_scheduler *s, qn_scheduled *to)
         device->vtable->reserve(device, s->params.max_rows, qn_step_positions(longest, s->params.n_ctx));
     if (status == QN_OK && s->model->plan.head.block)
         run_blocks(s, to);
+    else if (status == QN_OK && device->ahead >= to->n_pieces)
+        run_chains_ahead(s, to);
     else if (status == QN_OK)
-        for (size_t i = 0; i < QN_DRAFT_TOKENS && run_pass(s, to, i); i++)
-            continue;
+        run_chains(s, to);
     qn_model_unlock(s->model);
     end_chains(to);
     to->draft_seconds += s->now() - start;

@@ -106,15 +106,17 @@ static qn_status find_constraint(const qn_scheduler *s, const qn_request_params 
                                 &p->sampling, &r->constraint);
 }
 
-/* The request's kind of draft, else the scheduler's, else that of QN_DRAFT. By default drafts are made on the CPU only:
- * on a GPU a step with a draft does not run ahead. Nor does a draft model run beside a step in flight. */
+/* The request's kind of draft, else the scheduler's, else that of QN_DRAFT. By default drafts on a GPU, where a step
+ * with a draft does not run ahead, are those of a draft head, which was loaded to be used. A draft model does not run
+ * beside a step in flight. */
 static void find_drafts(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
 {
     const qn_draft_forced *forced = &s->forced_draft;
     const qn_plan_head *head = &s->model->plan.head;
     const qn_draft_kind asked = p->draft == QN_DRAFT_AUTO ? s->params.draft : p->draft,
                         kind = asked == QN_DRAFT_AUTO ? forced->kind : asked,
-                        found = kind == QN_DRAFT_AUTO && s->overlaps ? QN_DRAFT_OFF : kind;
+                        on_gpu = s->model->device->drafts ? QN_DRAFT_MTP : QN_DRAFT_OFF,
+                        found = kind == QN_DRAFT_AUTO && s->overlaps ? on_gpu : kind;
     const qn_draft_options options = { .device = s->model->device,
                                        .sampling = &p->sampling,
                                        .jump_forward = p->jump_forward,

@@ -191,19 +191,29 @@ size_t qn_request_block_rows(const qn_request *r)
     return n_ctx - r->n_tokens + 1 < n ? n_ctx - r->n_tokens + 1 : n;
 }
 
-bool qn_request_expects_proposal(qn_request *r, const qn_row_costs *costs, size_t n_rows)
+/* Whether the draft head offers tokens that are worth their passes. */
+static bool expects_chain(qn_drafts *d, const qn_drafting *drafting, size_t n_rows)
+{
+    const size_t n = d->has_head ? qn_draft_offer_head(d, QN_DRAFT_TOKENS) : 0;
+    qn_row_offer offer = { .chances = d->head.chances, .n = n, .is_passed = true, .block = d->head.block };
+    return n && (d->always || qn_row_costs_choose(&drafting->costs, &drafting->passes, n_rows, &offer, 1, n) > 0);
+}
+
+bool qn_request_expects_proposal(qn_request *r, const qn_drafting *drafting, size_t n_rows)
 {
     static const float likely = 0.5f;
     qn_drafts *d = &r->drafts;
     const qn_draft_input input = draft_input(r);
     if (!d->proposes)
         return false;
+    if (expects_chain(d, drafting, n_rows))
+        return true;
     if (d->proposed_after != r->n_tokens)
         qn_draft_propose(d, &input, QN_DRAFT_TOKENS);
     if (d->proposal.n < 2 || d->chances[0] < likely)
         return d->always && d->proposal.n > 1;
     qn_row_offer offer = { .chances = d->chances + 1, .n = d->proposal.n - 1 };
-    return d->always || qn_row_costs_choose(costs, NULL, n_rows, &offer, 1, offer.n) > 0;
+    return d->always || qn_row_costs_choose(&drafting->costs, NULL, n_rows, &offer, 1, offer.n) > 0;
 }
 
 size_t qn_request_take_proposal(qn_request *r, size_t n, uint32_t *masks)

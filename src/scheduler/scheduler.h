@@ -630,8 +630,9 @@ size_t qn_request_offer_head(qn_request *request, size_t most);
 size_t qn_request_block_rows(const qn_request *request);
 
 /* qn_request_expects_proposal - Returns true if the step of n_rows rows in flight, which samples the request's next
- * token, is likely to sample a proposed one, after which more tokens are worth a draft. Step thread. */
-bool qn_request_expects_proposal(qn_request *request, const qn_row_costs *costs, size_t n_rows);
+ * token, is likely to sample a proposed one, after which more tokens are worth a draft, or if those of the draft head
+ * after it are. Step thread. */
+bool qn_request_expects_proposal(qn_request *request, const qn_drafting *drafting, size_t n_rows);
 
 /* qn_request_take_proposal - Drafts the first n tokens of the proposal, as qn_request_draft does. masks: NULL without a
  * grammar. Step thread. */

@@ -447,6 +447,7 @@ static void fill_piece(const qn_scheduler *s, qn_scheduled *to, qn_piece *piece)
                                              .source = is_known ? 0 : r->logit_row + 1,
                                              .position = at,
                                              .rope_offsets = { offset, offset, offset, offset },
+                                             .is_single = piece->n_drafted && s->model->device->piece,
                                              .memory = r->memory };
     }
     qn_scheduler_fill_scores(to, piece, piece->first_row);

@@ -24,6 +24,7 @@ struct shape {
     size_t n_rows;
     uint32_t positions[4], window; /* positions: of rows 0 to 3, which the others repeat */
     bool not_causal, sinks, gates;
+    uint32_t first; /* positions before it are not attended to */
 };
 
 struct problem {
@@ -151,7 +152,8 @@ static void problem_new(struct problem *p, const struct shape *s, uint32_t n_spl
                                    .sessions = qn_gpu_copy(p->sessions),
                                    .n_keys = (uint32_t)(s->not_causal ? s->capacity - 3 : s->capacity),
                                    .window = s->window,
-                                   .causal = !s->not_causal };
+                                   .causal = !s->not_causal,
+                                   .first = s->first };
     a->pdl_prefetch = s->n_rows == 1 && !s->not_causal;
     a->sinks = s->sinks ? qn_gpu_copy(p->sinks) : 0;
     a->gates = s->gates ? qn_gpu_copy(p->gates) : 0;
@@ -216,7 +218,7 @@ static void attend(const struct problem *p, size_t session, uint32_t position, s
     memcpy(query, given, dim * sizeof *query);
     if (p->key_codec && p->key_codec->signs && !s->pages)
         qn_aura_rotate(&p->kernels.aura, p->key_codec, query, given);
-    size_t end = s->not_causal ? s->capacity - 3 : position + 1u, begin = 0;
+    size_t end = s->not_causal ? s->capacity - 3 : position + 1u, begin = s->first;
     if (s->window && position + 1u > s->window)
         begin = position + 1 - s->window;
     double out[QN_AURA_MAX_DIM] = { 0 }, m = s->sinks ? (double)p->sinks[h] : -INFINITY, l = s->sinks ? 1 : 0;
@@ -250,10 +252,10 @@ static void check_shape(const struct shape *s, uint32_t n_splits)
     const size_t dim = s->dim, n_queries = s->n_rows * s->n_heads;
     qn_random_seed(dim * 100 + s->key_bits * 10 + s->value_bits + s->positions[0]);
     qn_case_begin("attention", "cuda",
-                  "heads %zu of %zu over %zu, bits %u and %u%s, capacity %zu, %zu rows, position %u%s%s%s%s",
+                  "heads %zu of %zu over %zu, bits %u and %u%s, capacity %zu, %zu rows, position %u%s%s%s%s%s",
                   s->n_heads, dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in pages" : "", s->capacity,
                   s->n_rows, s->positions[0], s->window ? ", window" : "", s->not_causal ? ", all" : "",
-                  s->sinks ? ", sinks" : "", s->gates ? ", gates" : "");
+                  s->sinks ? ", sinks" : "", s->gates ? ", gates" : "", s->first ? ", not the first" : "");
     problem_new(&p, s, n_splits);
     const float *found = run(&p);
     qn_gpu_poison(p.decode_args.out, p.decode_args.partials);
@@ -513,19 +515,25 @@ void qn_check_cuda_attention(bool bench)
         }
     for (size_t i = 0; i < QN_LENGTH(mixed); i++)
         check_shape(
-            &(struct shape){ 128, 32, 8, 512, mixed[i][0], mixed[i][1], i == 1, 1, { 400 }, 0, false, false, false },
+            &(struct shape){ 128, 32, 8, 512, mixed[i][0], mixed[i][1], i == 1, 1, { 400 }, 0, false, false, false, 0 },
             0);
     for (size_t i = 0; i < QN_LENGTH(edges); i++) {
-        check_shape(&(struct shape){ 256, 24, 4, 1024, 4, 4, false, 1, { edges[i] }, 0, false, true, false }, 33);
-        check_shape(&(struct shape){ 256, 24, 4, 1024, 4, 4, true, 1, { edges[i] }, 0, false, false, true }, 0);
+        check_shape(&(struct shape){ 256, 24, 4, 1024, 4, 4, false, 1, { edges[i] }, 0, false, true, false, 0 }, 33);
+        check_shape(&(struct shape){ 256, 24, 4, 1024, 4, 4, true, 1, { edges[i] }, 0, false, false, true, 0 }, 0);
+        /* A draft head. The only row at position 0 sees nothing. */
+        check_shape(&(struct shape){ 256, 24, 4, 1024, 16, 16, false, 1, { edges[i] }, 0, false, false, true, 1 }, 0);
+        check_shape(&(struct shape){ 256, 24, 4, 1024, 4, 4, true, 1, { edges[i] }, 0, false, false, true, 1 }, 0);
+        check_shape(&(struct shape){ 128, 8, 2, 1024, 16, 16, false, 1, { edges[i] }, 0, false, false, false, 1 }, 0);
     }
     for (unsigned format = 4; format <= 16; format += 12) {
         check_shape(
-            &(struct shape){ 128, 32, 2, 1024, format, format, false, 4, { 900, 3, 99, 100 }, 100, false, true, false },
+            &(struct shape){
+                128, 32, 2, 1024, format, format, false, 4, { 900, 3, 99, 100 }, 100, false, true, false, 0 },
             5);
-        check_shape(&(struct shape){ 128, 20, 2, 1024, format, format, false, 2, { 900, 3 }, 0, true, false, true }, 0);
+        check_shape(&(struct shape){ 128, 20, 2, 1024, format, format, false, 2, { 900, 3 }, 0, true, false, true, 0 },
+                    0);
     }
-    check_shape(&(struct shape){ 128, 8, 8, 1024, 8, 8, true, 3, { 900, 77, 0 }, 0, false, false, true }, 0);
+    check_shape(&(struct shape){ 128, 8, 8, 1024, 8, 8, true, 3, { 900, 77, 0 }, 0, false, false, true, 0 }, 0);
     for (size_t i = 0; i < 2 * QN_LENGTH(mixes); i++) {
         const unsigned format = i % 2 ? 4 : 16;
         struct shape s = { .dim = mixes[i / 2].dim,

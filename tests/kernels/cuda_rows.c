@@ -1,5 +1,5 @@
-/* Norm and SwiGLU of f32 rows on the GPU, against float64. The versions fused with a matmul are checked in the matmul's
- * file.
+/* Norms, those of a draft head, and SwiGLU of f32 rows on the GPU, against float64. The versions fused with a matmul
+ * are checked in the matmul's file.
  */
 #include "cuda.h"
 
@@ -54,6 +54,103 @@ static void check_norm(size_t n_rows, size_t n)
             r.bound[row * n + i] = fabs(y) * (double)(n / 256 + 16) * 0x1p-24 + 1e-30;
         }
     }
+    run_and_compare(&r, &launch, &args);
+}
+
+/* y = the norm of a row in double. */
+static void norm_of(const double *x, const float *weight, size_t n, float eps, double *y)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] / sqrt(sum / (double)n + (double)eps) * (double)weight[i];
+}
+
+static double *doubles_of(const float *x, size_t n)
+{
+    double *y = qn_doubles(n);
+    for (size_t i = 0; i < n; i++)
+        y[i] = (double)x[i];
+    return y;
+}
+
+/* Two norms one after the other, each as in check_norm. */
+static void set_bounds(const double *expected, size_t count, size_t n, double *bound)
+{
+    for (size_t i = 0; i < count; i++)
+        bound[i] = fabs(expected[i]) * 2 * (double)(n / 256 + 16) * 0x1p-24 + 1e-30;
+}
+
+/* The inputs of a draft head, and what is kept for it: rows from memory, from the row before, and without any. */
+static void check_pair(size_t n_rows, size_t n, bool is_draft)
+{
+    const float eps = 1e-5f;
+    struct rows r = rows_new(n_rows, 2 * n, 3 * n); /* b: weights of embeddings, of h, of x */
+    const float *weights[] = { r.b, r.b + n, r.b + 2 * n }, *kept = qn_floats_of(n_rows * n, 1);
+    const uint64_t gpu_kept = qn_gpu_copy(kept), gpu_to = qn_gpu_floats(n_rows * n), x = r.gpu_a + n_rows * n * 4;
+    uint64_t *from = qn_new(n_rows, sizeof *from), *to = qn_new(n_rows, sizeof *to);
+    double *expected_to = qn_doubles(n_rows * n), *bound_to = qn_doubles(n_rows * n), *h = qn_doubles(n);
+    qn_launch launch;
+    qn_gpu_fill(gpu_to, 0x3c); /* small floats: rows that are not kept stay as they are */
+    const float *before = qn_gpu_read(gpu_to);
+    qn_case_begin("pair", "cuda", "%zu rows of %zu%s", n_rows, n, is_draft ? ", a draft" : "");
+    for (size_t row = 0; row < n_rows; row++) {
+        const size_t kind = row && !is_draft ? qn_random_below(3) : qn_random_below(2);
+        from[row] = kind == 2 ? QN_NORM_ROW_BEFORE : kind ? gpu_kept + row * n * sizeof(float) : 0;
+        to[row] = qn_random_below(2) ? gpu_to + row * n * sizeof(float) : 0;
+        norm_of(doubles_of(r.a + row * n, n), weights[0], n, eps, r.expected + row * 2 * n);
+        if (kind == 2)
+            norm_of(doubles_of(r.a + (n_rows + row - 1) * n, n), weights[2], n, eps, h);
+        if (kind)
+            norm_of(kind == 2 ? h : doubles_of(kept + row * n, n), weights[1], n, eps, r.expected + row * 2 * n + n);
+        for (size_t i = 0; i < n && !kind; i++)
+            r.expected[row * 2 * n + n + i] = 0;
+        if (to[row] && !is_draft)
+            norm_of(doubles_of(r.a + (n_rows + row) * n, n), weights[2], n, eps, expected_to + row * n);
+        for (size_t i = 0; i < n && (!to[row] || is_draft); i++)
+            expected_to[row * n + i] = (double)before[row * n + i];
+    }
+    set_bounds(r.expected, n_rows * 2 * n, n, r.bound);
+    set_bounds(expected_to, n_rows * n, n, bound_to);
+    const qn_norm_pair_args args = { .embedding = r.gpu_a,
+                                     .x = is_draft ? 0 : x,
+                                     .from = qn_gpu_copy(from),
+                                     .to = qn_gpu_copy(to),
+                                     .embedding_weight = r.gpu_b,
+                                     .hidden_weight = r.gpu_b + n * sizeof(float),
+                                     .weight = r.gpu_b + 2 * n * sizeof(float),
+                                     .y = r.gpu_y,
+                                     .n = (uint32_t)n,
+                                     .eps = eps };
+    qn_assert_ok(qn_norm_gpu_pair(n, n_rows, &launch));
+    qn_gpu_launch(&launch, &args);
+    qn_expect_near(qn_gpu_read(r.gpu_y), r.expected, r.bound, n_rows * 2 * n, "value");
+    qn_expect_near(qn_gpu_read(gpu_to), expected_to, bound_to, n_rows * n, "kept value");
+    qn_release();
+}
+
+/* The rows that a draft step keeps. */
+static void check_keep(size_t n_rows, size_t n)
+{
+    const float eps = 1e-5f;
+    struct rows r = rows_new(n_rows, n, n);
+    uint64_t *to = qn_new(n_rows, sizeof *to);
+    qn_launch launch;
+    qn_gpu_fill(r.gpu_y, 0x3c);
+    const float *before = qn_gpu_read(r.gpu_y);
+    qn_case_begin("keep", "cuda", "%zu rows of %zu", n_rows, n);
+    for (size_t row = 0; row < n_rows; row++) {
+        to[row] = row % 3 == 1 ? 0 : r.gpu_y + row * n * sizeof(float);
+        norm_of(doubles_of(r.a + row * n, n), r.b, n, eps, r.expected + row * n);
+        for (size_t i = 0; i < n && !to[row]; i++)
+            r.expected[row * n + i] = (double)before[row * n + i];
+    }
+    set_bounds(r.expected, n_rows * n, n, r.bound);
+    const qn_norm_keep_args args = {
+        .x = r.gpu_a, .weight = r.gpu_b, .to = qn_gpu_copy(to), .n = (uint32_t)n, .eps = eps
+    };
+    qn_assert_ok(qn_norm_gpu_keep(n, n_rows, &launch));
     run_and_compare(&r, &launch, &args);
 }
 
@@ -121,6 +218,9 @@ void qn_check_cuda_rows(bool bench)
         qn_random_seed(w);
         const size_t n_rows = 1 + qn_random_below(MAX_ROWS);
         check_norm(n_rows, widths[w]);
+        check_pair(n_rows, widths[w], false);
+        check_pair(n_rows, widths[w], true);
+        check_keep(n_rows, widths[w]);
         check_swiglu(n_rows, widths[w]);
         check_gather(n_rows, widths[w]);
     }

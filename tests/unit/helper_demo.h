@@ -13,6 +13,8 @@ static uint32_t n_vocab;
 #define QN_TESTS_DEMO "tests/golden/scheduler.gguf"
 #endif
 
+#ifndef QN_TESTS_OWN_DEVICE /* the program's tests load models themselves */
+
 static int load_demo(void)
 {
 #ifdef QN_TESTS_DEMO_DRAFTER
@@ -31,6 +33,8 @@ static int free_demo(void)
 }
 
 TEST_GROUP(load_demo, free_demo)
+
+#endif
 
 static inline void make_tokens(uint64_t seed, qn_token *tokens, size_t n)
 {

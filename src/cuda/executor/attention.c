@@ -37,12 +37,18 @@ static void cache_of(const qn_cuda_rows_step *s, int layer, qn_attention_gpu_cac
 
 /* ---- AURA pages ---- */
 
-/* The most pages that the sequences complete in this step. In a decode step each sequence completes at most one, at any
+/* Whether the pages that the step completes are quantised at its end, in all layers (qn_cuda_quantize_pages). */
+static bool quantizes_later(const qn_cuda_rows_step *s)
+{
+    return s->is_decode || s->verifies;
+}
+
+/* The most pages that the sequences complete in this step. In a graph each sequence completes at most one, at any
  * position. */
 static size_t completed_pages(const qn_cuda_rows_step *s)
 {
-    size_t pages = s->is_decode ? s->n_pieces : 0;
-    for (size_t i = 0; !s->is_decode && i < s->n_pieces; i++) {
+    size_t pages = quantizes_later(s) ? s->n_pieces : 0;
+    for (size_t i = 0; !quantizes_later(s) && i < s->n_pieces; i++) {
         const qn_gpu_piece *piece = &s->pieces[i];
         pages += (piece->position + piece->n) / QN_PAGE - piece->position / QN_PAGE;
     }
@@ -81,7 +87,7 @@ qn_status qn_cuda_quantize_pages(const qn_cuda_rows_step *s)
     const qn_plan *plan = s->common->plan;
     int first = -1, second = -1;
     uint32_t n_layers = 0;
-    for (size_t i = 0; i < plan->n_ops; i++) {
+    for (size_t i = 0; i < qn_plan_step_ops(plan); i++) {
         if (!(qn_op_desc_of(plan->ops[i].kind)->writes & QN_USES_KV))
             continue;
         first = n_layers == 0 ? plan->ops[i].layer : first;
@@ -104,7 +110,7 @@ static uint32_t query_stride(const qn_attention_shape *shape)
 static bool is_prepared_by_attention(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
-    return s->is_decode && op[1].kind == QN_OP_ATTENTION &&
+    return s->is_decode && !s->in_turn && op[1].kind == QN_OP_ATTENTION &&
            qn_attention_gpu_prepares_rows(&format_of(s)->attention, s->n_few, h->n_rot, h->rope == QN_ROPE_TYPE_NORM);
 }
 
@@ -147,9 +153,42 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
     cache_of(s, op->layer, &args.cache, &args.pages);
     QN_TRY(qn_rope_gpu_qk_norm_store(h->head_dim, f->attention.pages, s->n, h->n_heads, h->n_kv_heads, &config));
     QN_TRY(qn_cuda_step_launch_pdl(s, &config, &args));
-    /* The only row of a sequence never attends to the codes of the page that it completes: qn_cuda_quantize_pages
+    /* The last row of a sequence never attends to the codes of the page that it completes: qn_cuda_quantize_pages
      * follows. */
-    return s->is_decode ? QN_OK : quantize_pages(s, op->layer, op->layer, 1);
+    return quantizes_later(s) ? QN_OK : quantize_pages(s, op->layer, op->layer, 1);
+}
+
+/* The same without queries, for the draft head. */
+static qn_status run_k_norm_rope_store(const qn_cuda_rows_step *s, const qn_op *op)
+{
+    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
+    const qn_op_addresses *vectors = &qn_cuda_step_op(s, op)->vectors;
+    const qn_cuda_format *f = format_of(s);
+    const uint32_t key_row = (uint32_t)(h->n_kv_heads * h->head_dim);
+    qn_rope_qk_norm_store_args args = { .keys = qn_cuda_step_buffer(s, op->qk_norm_rope_store.keys),
+                                        .values = qn_cuda_step_buffer(s, op->qk_norm_rope_store.values),
+                                        .key_bias = vectors->k_norm_rope_store.k_bias,
+                                        .value_bias = vectors->k_norm_rope_store.v_bias,
+                                        .key_weight = vectors->k_norm_rope_store.k_norm,
+                                        .cosines = s->workspace->cosines.address,
+                                        .sines = s->workspace->sines.address,
+                                        .positions = qn_cuda_step_positions(s),
+                                        .sessions = qn_cuda_step_input(s, s->inputs.sequences),
+                                        .key_rotation = f->codecs[0].rotation,
+                                        .value_rotation = f->codecs[1].rotation,
+                                        .n_rows = (uint32_t)s->n,
+                                        .n_kv_heads = (uint32_t)h->n_kv_heads,
+                                        .n_rot = (uint32_t)h->n_rot,
+                                        .key_row_stride = key_row,
+                                        .value_row_stride = key_row,
+                                        .capacity = (uint32_t)s->workspace->max_positions,
+                                        .interleaved = h->rope == QN_ROPE_TYPE_NORM,
+                                        .eps = op->qk_norm_rope_store.eps };
+    qn_launch config;
+    cache_of(s, op->layer, &args.cache, &args.pages);
+    QN_TRY(qn_rope_gpu_qk_norm_store(h->head_dim, f->attention.pages, s->n, 0, h->n_kv_heads, &config));
+    QN_TRY(qn_cuda_step_launch_pdl(s, &config, &args));
+    return quantizes_later(s) ? QN_OK : quantize_pages(s, op->layer, op->layer, 1);
 }
 
 static qn_attention_mask mask(const qn_cuda_rows_step *s)
@@ -257,9 +296,10 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
         .query_stride = row_of(&op->attention.shape),
         .out_stride = row_of(&op->attention.shape),
         .scale = op->attention.shape.scale,
-        .pdl_prefetch = s->is_decode, /* else a row attends to rows that the previous launch writes */
+        .pdl_prefetch = s->is_decode && !s->in_turn, /* else a row attends to rows that the previous launch writes */
     };
     qn_launch config;
+    args.mask.first = op->attention.first;
     if (op[-1].kind == QN_OP_QK_NORM_ROPE_STORE && is_prepared_by_attention(s, &op[-1]))
         add_new_rows(s, &op[-1], &args);
     cache_of(s, op->layer, &args.cache, &args.pages);
@@ -285,6 +325,8 @@ qn_status qn_cuda_run_attention_op(const qn_cuda_rows_step *s, const qn_op *op)
 {
     if (op->kind == QN_OP_QK_NORM_ROPE_STORE)
         return run_qk_norm_rope_store(s, op);
+    if (op->kind == QN_OP_K_NORM_ROPE_STORE)
+        return run_k_norm_rope_store(s, op);
     if (op->kind == QN_OP_ATTENTION)
         return run_attention(s, op);
     return QN_OK; /* QN_OP_ATTENTION_COMBINE: QN_OP_ATTENTION has combined the splits */

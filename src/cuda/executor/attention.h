@@ -11,12 +11,12 @@ enum { QN_CUDA_PREFILL_ROWS = 64 };
 /* qn_cuda_run_angles - Launches the computation of rope's cosines and sines for the step's positions. */
 qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s);
 
-/* qn_cuda_run_attention_op - Launches QN_OP_QK_NORM_ROPE_STORE, QN_OP_ATTENTION or QN_OP_ATTENTION_COMBINE, without
- * the quantisation of activations. */
+/* qn_cuda_run_attention_op - Launches QN_OP_QK_NORM_ROPE_STORE, QN_OP_K_NORM_ROPE_STORE, QN_OP_ATTENTION or
+ * QN_OP_ATTENTION_COMBINE, without the quantisation of activations. */
 qn_status qn_cuda_run_attention_op(const qn_cuda_rows_step *s, const qn_op *op);
 
 /* qn_cuda_quantize_pages - Quantises into AURA codes, in all layers, the pages that a step completes. Only for steps
- * with one row in each piece; in other steps qn_cuda_run_attention_op quantises, layer by layer. */
+ * with one row in each piece, or that verify; in other steps qn_cuda_run_attention_op quantises, layer by layer. */
 qn_status qn_cuda_quantize_pages(const qn_cuda_rows_step *s);
 
 /* qn_cuda_has_prefill - Returns whether a piece uses the prefill kernel. */

@@ -17,7 +17,8 @@ qn_cuda_batch qn_cuda_batch_of(qn_cuda_model *model, const qn_step *step, size_t
     const qn_gpu_batching batching = batching_of(model);
     return (qn_cuda_batch){ .model = model,
                             .part = qn_gpu_batch_of(&batching, step, row, logit),
-                            .step = { .common = &model->common,
+                            .step = { .is_draft = step->is_draft,
+                                      .common = &model->common,
                                       .weights = &model->weights,
                                       .workspace = &model->workspace,
                                       .sampler = model->sampler,
@@ -39,21 +40,32 @@ static void order_rows(qn_cuda_batch *b, const qn_gpu_batching *batching)
     s->n_few = order.n_few;
 }
 
+/* Whether the batch is a draft of one sequence to verify. Drafts end at the end of a page (qn_sequence_max_drafted). */
+static bool verifies(const qn_gpu_batching *batching, const qn_gpu_batch *part)
+{
+    return !batching->deterministic && part->n_pieces == 1 && part->n_rows > 1 &&
+           part->n_rows <= QN_CUDA_VERIFIED_ROWS && part->n_logits == part->n_rows &&
+           part->rows->position % QN_PAGE + part->n_rows <= QN_PAGE;
+}
+
 qn_status qn_cuda_batch_prepare(qn_cuda_batch *b)
 {
     const qn_gpu_batching batching = batching_of(b->model);
     const qn_gpu_batch *part = &b->part;
     qn_cuda_rows_step *s = &b->step;
     s->is_decode = qn_gpu_is_decode(&batching, part);
+    s->verifies = verifies(&batching, part);
     const size_t n_rows = s->is_decode ? qn_gpu_padded_rows(&batching, part->n_rows) : part->n_rows;
     QN_TRY(qn_cuda_graphs_of(&b->model->graphs, qn_cuda_format_of((qn_gpu_memory *)part->rows->memory), &s->graphs));
-    s->inputs =
-        s->is_decode ? qn_gpu_inputs_of(n_rows, n_rows, 0) : qn_gpu_inputs_of(n_rows, part->n_pieces, part->n_logits);
+    const size_t n_hidden = s->common->plan->head.draft ? n_rows : 0;
+    s->inputs = s->is_decode ? qn_gpu_inputs_of(n_rows, n_rows, 0, n_hidden)
+                             : qn_gpu_inputs_of(n_rows, part->n_pieces, part->n_logits, n_hidden);
     order_rows(b, &batching);
-    s->in_phases = s->is_decode && qn_cuda_has_phases(s->workspace, s->n);
+    s->in_turn = s->is_decode && qn_gpu_has_turns(s->pieces, s->n_pieces);
+    s->in_phases = s->is_decode && !s->is_draft && !s->in_turn && qn_cuda_has_phases(s->workspace, s->n);
     qn_cuda_fill_inputs(s);
     /* A graph always uploads the same number of bytes. */
-    s->n_samples = s->is_decode ? s->n : part->requests ? part->n_logits : 0;
+    s->n_samples = s->is_decode || s->verifies ? s->n : part->requests ? part->n_logits : 0;
     b->sampling = (qn_cuda_sampling){ .n = part->n_logits, .params = s->inputs.sampling, .block = s->block };
     if (!part->requests || b->samples_later)
         return QN_OK;

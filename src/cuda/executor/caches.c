@@ -13,7 +13,7 @@ struct qn_cuda_caches {
     qn_cuda_common *common;
     qn_cuda_pool_memory memory;
     qn_pool *pool; /* NULL until the first format is created */
-    qn_pool_class *states, *open_chunks;
+    qn_pool_class *states, *open_chunks, *head_rows;
     uint32_t *slots;
     qn_cuda_format *formats;
     pthread_mutex_t lock; /* protects pool, classes and formats */
@@ -97,6 +97,7 @@ static qn_status fill_pool(qn_cuda_caches *c)
     const qn_cuda_work_stream work = { c->common->stream, &c->common->stream_lock };
     QN_TRY(qn_cuda_pool_memory_open(c->common->cuda, &work, budget, &c->memory, &memory));
     QN_TRY(qn_pool_create(&memory, budget, qn_gpu_pool_idle(budget), &c->pool));
+    QN_TRY(qn_gpu_add_head_rows(c->pool, c->common->plan, &c->head_rows));
     return qn_gpu_add_states(c->pool, c->common->plan, &c->states, &c->open_chunks);
 }
 
@@ -173,6 +174,7 @@ static qn_status create_format(qn_cuda_caches *c, const qn_kv_format *format, qn
                                 .copy_out = copy_out,
                                 .copy_in = copy_in,
                                 .context = c };
+    f->base.head_rows = c->head_rows;
     if (f->base.aura.keys)
         QN_TRY(create_tables(f, c->common->cuda));
     return qn_gpu_format_add_pages(c->pool, &f->base);

@@ -1,5 +1,6 @@
-/* Decode steps as CUDA graphs: one for each bucket of rows, block and cache format, captured when first needed. A
- * graph serves all sequences: its kernels read positions, page tables and items of states from the step's inputs. */
+/* Decode steps as CUDA graphs: one for each bucket of rows, block and cache format, captured when first needed; and
+ * steps that verify a draft of one sequence, by their rows. A graph serves all sequences: its kernels read positions,
+ * page tables and items of states from the step's inputs. */
 #include "cuda/executor/decode.h"
 
 #include "cuda/executor/attention.h"
@@ -11,8 +12,9 @@
 static qn_status run_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits)
 {
     QN_TRY(qn_cuda_upload_inputs(s));
-    QN_TRY(qn_cuda_run_trunk(s));
-    QN_TRY(qn_cuda_quantize_pages(s));
+    QN_TRY(s->is_draft ? qn_cuda_run_draft(s) : qn_cuda_run_trunk(s));
+    if (!s->is_draft) /* what a draft stores is stored again */
+        QN_TRY(qn_cuda_quantize_pages(s));
     QN_TRY(qn_cuda_run_logits(s));
     if (sampling)
         return qn_cuda_run_sampler(s->sampler, sampling);
@@ -40,12 +42,23 @@ static qn_status capture(const qn_cuda_rows_step *s, const qn_cuda_sampling *sam
     return QN_OK;
 }
 
+/* Returns the graph of a step. */
+static qn_cuda_captured *captured_of(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits)
+{
+    const size_t block = s->block, bucket = qn_gpu_bucket_index(s->n),
+                 one_row = sampling ? (size_t)sampling->mode : (size_t)QN_SAMPLE_MODES + copies_logits;
+    if (s->is_draft)
+        return &s->graphs->drafts[block][bucket];
+    if (s->verifies)
+        return &s->graphs->verified[block][s->n];
+    return s->n > 1 ? &s->graphs->buckets[block][bucket] : &s->graphs->one_row[block][one_row];
+}
+
 qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits)
 {
-    const size_t block = s->block,
-                 one_row = sampling ? (size_t)sampling->mode : (size_t)QN_SAMPLE_MODES + copies_logits;
-    qn_cuda_captured *captured =
-        s->n > 1 ? &s->graphs->buckets[block][qn_gpu_bucket_index(s->n)] : &s->graphs->one_row[block][one_row];
+    qn_cuda_captured *captured = captured_of(s, sampling, copies_logits);
+    if (s->in_turn)
+        return run_decode(s, NULL, false);
     QN_TRY(qn_cuda_prepare_decode(s));
     QN_TRY(capture(s, sampling, copies_logits, captured));
     return qn_cuda_graph_launch(s->common->cuda, captured->graph, s->common->stream);

@@ -146,11 +146,21 @@ static qn_status describe_device(qn_cuda_common *common)
     return qn_attention_gpu_check(&common->attention);
 }
 
+static qn_status check_head(const qn_plan *plan)
+{
+    if (plan->head.block)
+        return qn_fail(QN_ERR_UNSUPPORTED, "device: a block drafter runs on the CPU only");
+    if (plan->head.draft && plan->ops[plan->head.pairs].pair.table.data != plan->ops[0].embed.table.data)
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "device: a block for multi-token prediction with an embedding table of its own runs on the CPU "
+                       "only");
+    return QN_OK;
+}
+
 /* Checks that the device supports the plan: steps begin with the tokens' embeddings, and rows have no others. */
 static qn_status check_plan(const qn_plan *plan)
 {
-    if (plan->head.draft)
-        return qn_fail(QN_ERR_UNSUPPORTED, "device: a draft head for multi-token prediction runs on the CPU only");
+    QN_TRY(check_head(plan));
     for (size_t i = 0; i < plan->n_ops; i++)
         if ((plan->ops[i].kind == QN_OP_EMBED) != (i == 0) || plan->ops[i].kind == QN_OP_INPUT)
             return qn_fail(QN_ERR_UNSUPPORTED,
@@ -185,13 +195,15 @@ qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_devi
     qn_cuda_model *model;
     *out = NULL;
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "device"));
-    *model = (qn_cuda_model){
-        .base = { .vtable = &vtable, .batch = BATCH, .prompt_multiple = QN_GDN_CHUNK, .row_features = QN_ROW_HIDDEN },
-        .common = { .plan = params->base.plan,
-                    .deterministic = params->base.deterministic,
-                    .memory_limit = params->base.memory,
-                    .team = params->base.team }
-    };
+    *model = (qn_cuda_model){ .base = { .vtable = &vtable,
+                                        .batch = BATCH,
+                                        .prompt_multiple = QN_GDN_CHUNK,
+                                        .row_features = QN_ROW_HIDDEN,
+                                        .drafts = params->base.plan->head.draft > 0 },
+                              .common = { .plan = params->base.plan,
+                                          .deterministic = params->base.deterministic,
+                                          .memory_limit = params->base.memory,
+                                          .team = params->base.team } };
     qn_hadamard_kernels_init(&model->common.hadamard, params->base.cpu);
     qn_sample_kernels_init(&model->common.sample, params->base.cpu);
     model->base.piece = params->base.deterministic ? QN_GDN_CHUNK : 0;

@@ -3,6 +3,7 @@
 #include "cuda/executor/executor.h"
 
 #include "cuda/executor/attention.h"
+#include "cuda/executor/inputs.h"
 #include "cuda/executor/poison.h"
 #include "cuda/executor/recurrent.h"
 #include "cuda/kernels/elementwise/elementwise.h"
@@ -95,6 +96,8 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
         return (struct acts_source){ .op = QN_ACTS_OP_SWIGLU,
                                      .x = qn_cuda_step_buffer(s, op->swiglu.gate),
                                      .x2 = qn_cuda_step_buffer(s, op->swiglu.up) };
+    case QN_OP_PAIR_NORM: /* run_pair_norm has written them to scratch */
+        return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->workspace->scratch.address };
     case QN_OP_GATED_NORM: /* more than one row: qn_cuda_run_recurrent_op has written them to scratch */
         if (s->n > 1)
             return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->workspace->scratch.address };
@@ -107,7 +110,6 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
     case QN_OP_QK_NORM_ROPE_STORE:
     case QN_OP_K_NORM_ROPE_STORE:
     case QN_OP_PAIR:
-    case QN_OP_PAIR_NORM:
     case QN_OP_CAPTURE:
     case QN_OP_FUSE:
     case QN_OP_ATTENTION:
@@ -264,6 +266,48 @@ static qn_status run_matmul(const qn_cuda_rows_step *s, const qn_op *op)
     return QN_OK;
 }
 
+/* ---- The draft head ---- */
+
+_Static_assert((int)QN_NORM_ROW_BEFORE == (int)QN_GPU_ROW_BEFORE, "the kernel reads the inputs");
+
+/* A draft step has begun with the embeddings. */
+static qn_status run_pair(const qn_cuda_rows_step *s, const qn_op *op)
+{
+    return s->is_draft ? qn_cuda_run_angles(s) : qn_cuda_embed_again(s, op->pair.embedding);
+}
+
+/* Writes both norms to scratch, and keeps the hidden states of the trunk's last rows. */
+static qn_status run_pair_norm(const qn_cuda_rows_step *s, const qn_op *op)
+{
+    const qn_op_addresses *vectors = &qn_cuda_step_op(s, op)->vectors;
+    const qn_norm_pair_args args = { .embedding = qn_cuda_step_buffer(s, op->pair_norm.embedding),
+                                     .x = s->is_draft ? 0 : qn_cuda_step_buffer(s, op->pair_norm.in),
+                                     .from = qn_cuda_step_input(s, s->inputs.hidden_from),
+                                     .to = qn_cuda_step_input(s, s->inputs.hidden_to),
+                                     .embedding_weight = vectors->pair_norm.embedding_norm,
+                                     .hidden_weight = vectors->pair_norm.hidden_norm,
+                                     .weight = vectors->pair_norm.norm,
+                                     .y = s->workspace->scratch.address,
+                                     .n = (uint32_t)s->common->plan->buffers[op->pair_norm.embedding].width,
+                                     .eps = op->pair_norm.eps };
+    qn_launch config;
+    QN_TRY(qn_norm_gpu_pair(args.n, s->n, &config));
+    return qn_cuda_step_launch(s, &config, &args); /* no PDL: the embeddings may be a copy */
+}
+
+/* Keeps the normed hidden states of a draft step for the next one. */
+static qn_status keep_draft(const qn_cuda_rows_step *s, const qn_op *op)
+{
+    const qn_norm_keep_args args = { .x = qn_cuda_step_buffer(s, op->norm.in),
+                                     .weight = qn_cuda_step_op(s, op)->vectors.logit_norm.weight,
+                                     .to = qn_cuda_step_input(s, s->inputs.hidden_to),
+                                     .n = (uint32_t)s->common->plan->buffers[op->norm.in].width,
+                                     .eps = op->norm.eps };
+    qn_launch config;
+    QN_TRY(qn_norm_gpu_keep(args.n, s->n, &config));
+    return qn_cuda_step_launch_pdl(s, &config, &args);
+}
+
 /* ---- Steps ---- */
 
 /* Launches all of an operation except the quantisation of its activations. */
@@ -273,20 +317,20 @@ static qn_status run_before_acts(const qn_cuda_rows_step *s, const qn_op *op)
     case QN_OP_EMBED: return qn_cuda_run_angles(s);
     case QN_OP_MATMUL:
     case QN_OP_LOGITS: return run_matmul(s, op);
+    case QN_OP_PAIR: return run_pair(s, op);
+    case QN_OP_PAIR_NORM: return run_pair_norm(s, op);
+    case QN_OP_LOGIT_NORM: return s->is_draft ? keep_draft(s, op) : QN_OK;
     case QN_OP_QK_NORM_ROPE_STORE:
+    case QN_OP_K_NORM_ROPE_STORE:
     case QN_OP_ATTENTION:
     case QN_OP_ATTENTION_COMBINE: return qn_cuda_run_attention_op(s, op);
     case QN_OP_CONV:
     case QN_OP_DELTA_RULE:
     case QN_OP_GATED_NORM: return qn_cuda_run_recurrent_op(s, op);
-    case QN_OP_INPUT: /* this and the draft head's are not in plans of a GPU (device.c) */
-    case QN_OP_K_NORM_ROPE_STORE:
-    case QN_OP_PAIR:
-    case QN_OP_PAIR_NORM:
+    case QN_OP_INPUT: /* this and a block drafter's are not in plans of a GPU (device.c) */
     case QN_OP_CAPTURE:
     case QN_OP_FUSE:
     case QN_OP_NORM:
-    case QN_OP_LOGIT_NORM:
     case QN_OP_SWIGLU: break;
     }
     return QN_OK;
@@ -318,6 +362,8 @@ bool qn_cuda_has_phases(const qn_cuda_workspace *workspace, size_t n)
 /* Returns the decode plan of a step; NULL: every operation is launched, without a plan. */
 static qn_cuda_decode_plan *decode_plan_of(const qn_cuda_rows_step *s)
 {
+    if (s->is_draft)
+        return NULL;
     return s->n == 1 ? &s->graphs->decode_plan : s->in_phases ? &s->graphs->rows_plan : NULL;
 }
 
@@ -374,16 +420,32 @@ qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s)
     return QN_OK;
 }
 
+/* Launches operations [first, end) but those of the logits. */
+static qn_status run_ops(const qn_cuda_rows_step *s, size_t first, size_t end)
+{
+    const qn_op *ops = s->common->plan->ops;
+    for (size_t i = first; i < end; i++)
+        if (!qn_op_is_logits(&ops[i]))
+            QN_TRY(run_op(s, &ops[i]));
+    return QN_OK;
+}
+
 qn_status qn_cuda_run_trunk(const qn_cuda_rows_step *s)
 {
     const qn_plan *plan = s->common->plan;
     const qn_cuda_decode_plan *decode_plan = decode_plan_of(s);
+    qn_cuda_rows_step pairs = *s;
+    pairs.in_phases = false;
     for (size_t i = 0; decode_plan && i < decode_plan->n_segments; i++)
         QN_TRY(run_segment(s, &decode_plan->segments[i]));
-    for (size_t i = 0; !decode_plan && i < plan->n_ops; i++)
-        if (!qn_op_is_logits(&plan->ops[i]))
-            QN_TRY(run_op(s, &plan->ops[i]));
-    return QN_OK;
+    if (!decode_plan)
+        QN_TRY(run_ops(s, 0, qn_plan_trunk_ops(plan)));
+    return plan->head.draft ? run_ops(&pairs, plan->head.pairs, plan->head.draft) : QN_OK;
+}
+
+qn_status qn_cuda_run_draft(const qn_cuda_rows_step *s)
+{
+    return run_ops(s, s->common->plan->head.draft, s->common->plan->n_ops);
 }
 
 qn_status qn_cuda_gather_rows(const qn_cuda_rows_step *s, size_t first, size_t n)
@@ -405,8 +467,10 @@ qn_status qn_cuda_gather_rows(const qn_cuda_rows_step *s, size_t first, size_t n
 
 qn_status qn_cuda_run_logits(const qn_cuda_rows_step *s)
 {
-    for (size_t i = 0; i < s->common->plan->n_ops; i++)
-        if (qn_op_is_logits(&s->common->plan->ops[i]))
-            QN_TRY(run_op(s, &s->common->plan->ops[i]));
+    const qn_plan *plan = s->common->plan;
+    const size_t end = s->is_draft ? plan->n_ops : qn_plan_trunk_ops(plan);
+    for (size_t i = s->is_draft ? plan->head.draft : 0; i < end; i++)
+        if (qn_op_is_logits(&plan->ops[i]))
+            QN_TRY(run_op(s, &plan->ops[i]));
     return QN_OK;
 }

@@ -10,8 +10,12 @@
  * plan is of the current workspace, and for other steps. */
 qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s);
 
-/* qn_cuda_run_trunk - Launches all operations before the logits. Call qn_cuda_prepare_decode before it. */
+/* qn_cuda_run_trunk - Launches all operations of the trunk before the logits, then the pairs of a draft head, which
+ * leave what the logits read. Call qn_cuda_prepare_decode before it. */
 qn_status qn_cuda_run_trunk(const qn_cuda_rows_step *s);
+
+/* qn_cuda_run_draft - Launches all operations of a draft step before the logits. */
+qn_status qn_cuda_run_draft(const qn_cuda_rows_step *s);
 
 /* qn_cuda_gather_rows - Copies rows logit_rows[first, first + n) of the last layer's output to workspace->gathered;
  * n <= QN_CUDA_LOGIT_ROWS. logit_rows is an array of the step's inputs. */

@@ -59,7 +59,7 @@ static uint64_t persistent_k_tiles(const qn_cuda_weights *weights, const qn_tile
     uint64_t k_tiles = 0;
     if (!qn_persistent_gpu_supports(&weights->common->persistent_gpu, tiles, 1))
         return 0;
-    for (size_t i = 0; i < weights->common->plan->n_ops; i++)
+    for (size_t i = 0; i < qn_plan_trunk_ops(weights->common->plan); i++)
         if (qn_cuda_find_gemv(weights, tiles, 1, i, &gemv))
             k_tiles += (uint64_t)gemv.phase.n_tiles * gemv.phase.n_k_tiles;
     return k_tiles;
@@ -72,7 +72,7 @@ static qn_tile_layout choose_tiles(const qn_cuda_weights *weights)
     const qn_cuda_common *common = weights->common;
     qn_tile_layout best = { 0 };
     uint64_t largest = 0;
-    for (size_t i = 0; i < weights->common->plan->n_ops; i++)
+    for (size_t i = 0; i < qn_plan_trunk_ops(weights->common->plan); i++)
         for (size_t p = 0; weights->common->plan->ops[i].kind == QN_OP_MATMUL && p < weights->ops[i].n_gemms; p++) {
             const qn_tile_layout *tiles = &weights->ops[i].gemms[p].tiled_matrix.tiles;
             const uint64_t k_tiles = qn_cuda_same_tiles(tiles, &best) ? 0 : persistent_k_tiles(weights, tiles);
@@ -103,7 +103,7 @@ static struct sizes max_sizes(const qn_cuda_weights *weights, const qn_tile_layo
     const qn_plan *plan = weights->common->plan;
     const size_t rows = QN_PERSISTENT_MAX_ROWS;
     struct sizes largest = { 0 };
-    for (size_t i = 0; i < plan->n_ops; i++) {
+    for (size_t i = 0; i < qn_plan_trunk_ops(plan); i++) {
         qn_cuda_gemv_phase one, several;
         if (plan->ops[i].kind == QN_OP_NORM)
             largest.x = max_size(largest.x, rows * plan->buffers[plan->ops[i].norm.in].width);

@@ -5,11 +5,16 @@
 
 #include "cuda/executor/step.h"
 
-/* qn_cuda_fill_inputs - Fills the inputs in the step's block on the host, except logit_rows, which the caller fills. */
+/* qn_cuda_fill_inputs - Fills the inputs in the step's block on the host, except logit_rows, which the caller fills.
+ * With a draft head, counts the step in its memories (gpu/head_rows.h). */
 void qn_cuda_fill_inputs(const qn_cuda_rows_step *s);
 
 /* qn_cuda_upload_inputs - Queues the copy of the inputs to the device, and the embeddings: copied from the host, or
  * dequantised from the table on the device. */
 qn_status qn_cuda_upload_inputs(const qn_cuda_rows_step *s);
+
+/* qn_cuda_embed_again - Queues the embeddings once more, to another buffer of the plan, after the upload and before the
+ * step samples. */
+qn_status qn_cuda_embed_again(const qn_cuda_rows_step *s, int out);
 
 #endif

@@ -54,6 +54,9 @@ typedef struct qn_cuda_common {
  * buffers. */
 enum { QN_CUDA_LOGIT_ROWS = 256, QN_CUDA_ATTENTION_ROWS = 256 };
 
+/* The most rows of a step that verifies a draft as a graph. */
+enum { QN_CUDA_VERIFIED_ROWS = 16 };
+
 /* The most steps in flight. Each step has its own block of host memory for inputs and results, so that the host can
  * prepare a step while the previous one is in flight. On the device all steps share one workspace, which the next step
  * overwrites: only sampled tokens pass from one step to the next. */

@@ -13,6 +13,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { GDN_HEAD_DIM = 128 };
 
@@ -48,7 +49,7 @@ struct planner {
     const qn_plan *plan;
     uint32_t n_rows;
     qn_cuda_decode_plan *decode_plan; /* NULL in the first pass, which only sets exec_mode */
-    enum exec_mode *exec_mode;        /* [n_ops] */
+    enum exec_mode *exec_mode;        /* of each operation of the trunk */
     struct location *locations;       /* [n_buffers] */
     bool open;                        /* a segment of phases is open; it begins at first_op and first_phase */
     size_t first_op, first_phase;
@@ -68,7 +69,7 @@ static void set_in_place(struct planner *p, int buffer)
 /* Whether an operation from `at` on reads the buffer before it is written again. */
 static bool is_live(const struct planner *p, int buffer, size_t at)
 {
-    for (; at < p->plan->n_ops; at++) {
+    for (; at < qn_plan_trunk_ops(p->plan); at++) {
         if (reads(&p->plan->ops[at], buffer))
             return true;
         if (writes(&p->plan->ops[at], buffer))
@@ -80,7 +81,7 @@ static bool is_live(const struct planner *p, int buffer, size_t at)
 /* Whether one of the launched operations from `at` on, up to the next segment of phases, reads the buffer. */
 static bool read_by_launch(const struct planner *p, int buffer, size_t at)
 {
-    for (; at < p->plan->n_ops && p->exec_mode[at] != PERSISTENT; at++) {
+    for (; at < qn_plan_trunk_ops(p->plan) && p->exec_mode[at] != PERSISTENT; at++) {
         if (reads(&p->plan->ops[at], buffer))
             return true;
         if (writes(&p->plan->ops[at], buffer) || p->exec_mode[at] == ACTS_PERSISTENT)
@@ -215,7 +216,7 @@ static qn_status add_gemv(struct planner *p, size_t at, const qn_cuda_gemv_phase
  * norm. */
 static bool gemv_fits(const struct planner *p, size_t at, bool norm, qn_cuda_gemv_phase *gemv)
 {
-    if (at + 1 >= p->plan->n_ops ||
+    if (at + 1 >= qn_plan_trunk_ops(p->plan) ||
         !qn_cuda_find_gemv(p->workspace->weights, &p->workspace->persistent.tiles, p->n_rows, at + 1, gemv) ||
         find_free_partials(p, at) == QN_CUDA_PARTIALS || (norm && n_sumsq(p, &gemv->phase) > QN_PERSISTENT_MAX_SLICES))
         return false;
@@ -323,7 +324,7 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
     const qn_op *conv = &p->plan->ops[at], *out = conv + 2;
     const qn_recurrent_shape *r = &p->plan->recurrent;
     qn_cuda_gemv_phase gemv;
-    if (at + 3 >= p->plan->n_ops || conv[1].kind != QN_OP_DELTA_RULE || out->kind != QN_OP_GATED_NORM ||
+    if (at + 3 >= qn_plan_trunk_ops(p->plan) || conv[1].kind != QN_OP_DELTA_RULE || out->kind != QN_OP_GATED_NORM ||
         r->head_k != GDN_HEAD_DIM || r->head_v != GDN_HEAD_DIM || r->taps > QN_GDN_MAX_TAPS ||
         !gemv_fits(p, at + 2, false, &gemv))
         return QN_OK;
@@ -384,7 +385,7 @@ static void set_layer_cache(const struct planner *p, size_t layer, qn_persistent
                                               .key_head_stride = cache.key_head_stride,
                                               .value_head_stride = cache.value_head_stride,
                                               .scale_head_stride = cache.scale_head_stride,
-                                              .tables = p->workspace->inputs + qn_gpu_inputs_of(1, 1, 0).kv_tables };
+                                              .tables = p->workspace->inputs + qn_gpu_inputs_of(1, 1, 0, 0).kv_tables };
     attention->f16_keys = pages.keys;
     attention->f16_values = pages.values;
     attention->means = pages.means;
@@ -396,10 +397,17 @@ qn_persistent_codes qn_cuda_persistent_codes(const qn_cuda_workspace *workspace,
     qn_attention_gpu_cache cache;
     qn_attention_gpu_pages pages;
     qn_cuda_layer_cache(format, 0, &cache, &pages); /* the strides of all layers are equal */
-    return (qn_persistent_codes){ .keys = { c[0].levels.codebook, c[0].rotation.signs, c[0].gain },
-                                  .values = { c[1].levels.codebook, c[1].rotation.signs, c[1].gain },
-                                  .tables = workspace->inputs + qn_gpu_inputs_of(1, 1, 0).f16_tables,
-                                  .f16_head = pages.head };
+    qn_persistent_codes codes;
+    memset(&codes, 0, sizeof codes); /* padding too: equal steps have equal arguments */
+    codes.keys.codebook = c[0].levels.codebook;
+    codes.keys.signs = c[0].rotation.signs;
+    codes.keys.gain = c[0].gain;
+    codes.values.codebook = c[1].levels.codebook;
+    codes.values.signs = c[1].rotation.signs;
+    codes.values.gain = c[1].gain;
+    codes.tables = workspace->inputs + qn_gpu_inputs_of(1, 1, 0, 0).f16_tables;
+    codes.f16_head = pages.head;
+    return codes;
 }
 
 /* Adds the phases of QK_NORM_ROPE_STORE, ATTENTION, ATTENTION_COMBINE and the output's MATMUL. *n_fused: the number of
@@ -415,8 +423,8 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
     const uint32_t splits = qn_persistent_gpu_splits(&p->workspace->common->persistent_gpu, h->head_dim, h->n_heads,
                                                      h->n_kv_heads, h->n_rot);
     qn_cuda_gemv_phase gemv;
-    if (at + 3 >= p->plan->n_ops || heads[1].kind != QN_OP_ATTENTION || heads[2].kind != QN_OP_ATTENTION_COMBINE ||
-        !supports_cache(p, splits) || q->base || k->base || v->base ||
+    if (at + 3 >= qn_plan_trunk_ops(p->plan) || heads[1].kind != QN_OP_ATTENTION ||
+        heads[2].kind != QN_OP_ATTENTION_COMBINE || !supports_cache(p, splits) || q->base || k->base || v->base ||
         !same_partials(&q->gemv_partials, &k->gemv_partials) || !same_partials(&q->gemv_partials, &v->gemv_partials) ||
         !gemv_fits(p, at + 2, false, &gemv))
         return QN_OK;
@@ -524,14 +532,14 @@ static qn_status plan_ops(struct planner *p)
 {
     for (int b = 0; (size_t)b < p->plan->n_buffers; b++)
         set_in_place(p, b);
-    for (size_t at = 0, n_fused; at < p->plan->n_ops; at += n_fused) {
+    for (size_t at = 0, n_fused; at < qn_plan_trunk_ops(p->plan); at += n_fused) {
         QN_TRY(add_fused(p, at, &n_fused));
         if (!n_fused) {
             QN_TRY(add_launch(p, at));
             n_fused = 1;
         }
     }
-    return end_segment(p, p->plan->n_ops);
+    return end_segment(p, qn_plan_trunk_ops(p->plan));
 }
 
 qn_status qn_cuda_plan_decode(const qn_cuda_workspace *workspace, const qn_cuda_format *format, uint32_t n_rows,
@@ -539,7 +547,7 @@ qn_status qn_cuda_plan_decode(const qn_cuda_workspace *workspace, const qn_cuda_
 {
     struct planner p = { .workspace = workspace, .format = format, .plan = workspace->common->plan, .n_rows = n_rows };
     decode_plan->n_segments = decode_plan->n_phases = 0;
-    QN_TRY(qn_alloc(&p.exec_mode, p.plan->n_ops, sizeof *p.exec_mode, "plan"));
+    QN_TRY(qn_alloc(&p.exec_mode, qn_plan_trunk_ops(p.plan), sizeof *p.exec_mode, "plan"));
     qn_status status = qn_alloc(&p.locations, p.plan->n_buffers, sizeof *p.locations, "plan");
     if (status == QN_OK)
         status = plan_ops(&p);

@@ -15,7 +15,7 @@ typedef struct qn_cuda_segment {
     size_t phase, n_phases; /* of the plan's; 0 phases: a launched operation */
 } qn_cuda_segment;
 
-/* The operations of one row, or of several, up to their logits, in execution order. */
+/* The operations of the trunk for one row, or for several, up to their logits, in execution order. */
 typedef struct qn_cuda_decode_plan {
     qn_cuda_segment *segments;
     size_t n_segments, cap_segments;

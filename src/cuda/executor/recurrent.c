@@ -93,11 +93,18 @@ static qn_gdn_open_args open_args(const qn_cuda_rows_step *s, const struct delta
                                .eps = d->out->gated_norm.eps };
 }
 
+/* Pieces in turn read what the previous launch writes, before they would wait for it. */
+static qn_status launch_open(const qn_cuda_rows_step *s, qn_launch *config, const qn_gdn_open_args *args)
+{
+    config->pdl = !s->in_turn;
+    return qn_cuda_step_launch(s, config, args);
+}
+
 static qn_status launch_open_step(const qn_cuda_rows_step *s, const struct delta *d, qn_gdn_open_args *args)
 {
     qn_launch config;
     QN_TRY(qn_gdn_gpu_open_step(args, d->shape->head_k, d->shape->head_v, &s->common->gdn, &config));
-    return qn_cuda_step_launch_pdl(s, &config, args);
+    return launch_open(s, &config, args);
 }
 
 /* Launches all rows of pieces [first, first + n), with indices from the step's inputs. */
@@ -116,7 +123,7 @@ static qn_status run_open_pieces(const qn_cuda_rows_step *s, const struct delta 
         return launch_open_step(s, d, &args);
     qn_launch config;
     QN_TRY(qn_gdn_gpu_open_row(&args, &s->common->gdn, &config));
-    return qn_cuda_step_launch_pdl(s, &config, &args);
+    return launch_open(s, &config, &args);
 }
 
 /* Launches rows of one sequence; without rows there is no launch. */
@@ -290,7 +297,7 @@ qn_status qn_cuda_run_recurrent_op(const qn_cuda_rows_step *s, const qn_op *op)
         return QN_OK;
     const struct delta d = delta_of(s, op);
     for (size_t i = 0, n; i < s->n_pieces; i += n) {
-        for (n = 0; i + n < s->n_pieces && !has_complete_chunk(&d, &s->pieces[i + n]);)
+        for (n = 0; i + n < s->n_pieces && (!n || !s->in_turn) && !has_complete_chunk(&d, &s->pieces[i + n]);)
             n++;
         if (n) {
             QN_TRY(run_open_pieces(s, &d, i, n));
@@ -330,11 +337,13 @@ qn_status qn_cuda_fold_full_chunks(const qn_cuda_rows_step *s)
 {
     for (size_t i = 0; s->common->plan->recurrent.n_v_heads && i < s->n_pieces && s->pieces[i].rows; i++) {
         const qn_gpu_piece *piece = &s->pieces[i];
-        if (piece->position - sequence_of(piece)->state_position < CHUNK)
+        const uint32_t begin = sequence_of(piece)->state_position + CHUNK;
+        if (piece->position < begin)
             continue;
-        QN_TRY(fold_piece(s, piece));
+        if (piece->position == begin) /* pieces in turn may follow */
+            QN_TRY(fold_piece(s, piece));
         qn_cuda_host_input(s, s->inputs.state_from)[i] = sequence_of(piece)->state_to;
-        qn_cuda_host_input(s, s->inputs.state_positions)[i] = piece->position;
+        qn_cuda_host_input(s, s->inputs.state_positions)[i] = begin;
     }
     return QN_OK;
 }

@@ -25,6 +25,11 @@ typedef struct qn_cuda_rows_step {
     size_t row, n; /* rows [row, row + n) of the buffers */
     size_t n_few;  /* rows [0, n_few) belong to pieces of few rows, whose attention is one launch */
     bool is_decode;
+    bool is_draft;  /* decode step of the draft head */
+    bool verifies;  /* 2 to QN_CUDA_VERIFIED_ROWS rows of one sequence, up to the end of its page, each with its logits:
+                       as  in a decode step, one graph serves all such steps of n rows */
+    bool in_turn;   /* decode step with several pieces of a sequence: what depends on their order is launched piece by
+                       piece, without a graph */
     bool in_phases; /* decode step of several rows, executed by the persistent decode kernel */
     qn_gpu_inputs inputs;
     size_t n_samples;  /* sampling parameters uploaded with the inputs */

@@ -20,13 +20,13 @@ static qn_cuda_model *cuda_model_of(qn_device *device)
     return (qn_cuda_model *)device;
 }
 
-/* ---- Decode: rows of different sequences with their logits, as a graph ---- */
+/* ---- Graphs: rows of different sequences with their logits, a draft to verify, draft steps ---- */
 
-/* Queues a decode step. Sampling may change the logits: they are copied before it. */
+/* Queues a step that is a graph. Sampling may change the logits: they are copied before it. */
 static qn_status queue_decode(const qn_cuda_batch *b)
 {
     qn_cuda_model *model = b->model;
-    const bool one = b->step.n == 1, samples_now = b->part.requests && !b->samples_later,
+    const bool one = b->step.n == 1 && !b->step.is_draft, samples_now = b->part.requests && !b->samples_later,
                samples_in_graph = one && samples_now && !b->part.logits;
     QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &b->sampling : NULL, one && b->part.logits));
     if (b->part.logits && !one)
@@ -148,9 +148,9 @@ static qn_status queue_batch(qn_cuda_batch *b, const qn_cuda_launched *launched)
     if (!b->part.first && launched->is_timed)
         QN_TRY(qn_cuda_event_record(b->model->common.cuda, launched->started, b->model->common.stream));
     QN_TRY(qn_cuda_poison_step(&b->step));
-    if (b->step.is_decode || b->step.n == 1)
+    if ((b->step.is_decode || b->step.n == 1) && !b->step.is_draft)
         QN_TRY(qn_cuda_fold_full_chunks(&b->step));
-    QN_TRY(b->step.is_decode ? queue_decode(b) : queue_launches(b));
+    QN_TRY(b->step.is_decode || b->step.verifies ? queue_decode(b) : queue_launches(b));
     return queue_hidden(b);
 }
 

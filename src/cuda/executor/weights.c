@@ -40,8 +40,19 @@ static qn_tiled_matrix tiled_matrix_of(const qn_gpu_gemm *group, const qn_op_mat
     return m;
 }
 
+/* The operation of the trunk whose output matrix a draft head has, too; NULL if it has its own. */
+static const qn_cuda_op *find_output(const qn_cuda_weights *weights, const qn_op *op)
+{
+    const qn_plan *plan = weights->common->plan;
+    for (size_t i = 0; op->kind == QN_OP_LOGITS && i < qn_plan_trunk_ops(plan); i++)
+        if (plan->ops[i].kind == QN_OP_LOGITS && &plan->ops[i] != op &&
+            plan->ops[i].matmul.matrices.at[0].weights.data == op->matmul.matrices.at[0].weights.data)
+            return &weights->ops[i];
+    return NULL;
+}
+
 static qn_status create_tiled_matrices(qn_cuda_weights *weights, const qn_gpu_tiling *tiling,
-                                       const qn_op_matrices *matrices, qn_cuda_op *to)
+                                       const qn_op_matrices *matrices, const qn_cuda_op *output, qn_cuda_op *to)
 {
     qn_gpu_gemm groups[QN_OP_MATRICES];
     to->n_gemms = qn_gpu_group_matrices(tiling, matrices, groups);
@@ -49,6 +60,10 @@ static qn_status create_tiled_matrices(qn_cuda_weights *weights, const qn_gpu_ti
         qn_cuda_gemm *gemm = &to->gemms[i];
         size_t bytes;
         *gemm = (qn_cuda_gemm){ .group = groups[i], .tiled_matrix = tiled_matrix_of(&groups[i], matrices) };
+        if (output) {
+            gemm->tiled_matrix.address = output->gemms[i].tiled_matrix.address;
+            continue;
+        }
         QN_TRY(qn_matmul_gpu_bytes(&gemm->tiled_matrix.tiles, gemm->tiled_matrix.n_tiles, gemm->tiled_matrix.n_cols,
                                    &bytes));
         QN_TRY(qn_cuda_alloc(weights->common->cuda, bytes, 1, "weights on the GPU", &gemm->memory));
@@ -141,11 +156,11 @@ static void find_table(qn_cuda_weights *weights, const qn_gpu_tiling *tiling)
                                       .signs = weights->ops[0].vectors.embed.inverse };
 }
 
-/* The most rows of a pass in which the matmuls compute each row by the same operations. */
+/* The most rows of a pass in which the matmuls of the trunk compute each row by the same operations. */
 static size_t same_rows(const qn_cuda_weights *weights)
 {
     size_t least = QN_FEW_MAX_TOKENS;
-    for (size_t i = 1; i < weights->common->plan->n_ops; i++)
+    for (size_t i = 1; i < qn_plan_trunk_ops(weights->common->plan); i++)
         for (size_t g = 0; g < weights->ops[i].n_gemms; g++) {
             const qn_cuda_gemm *gemm = &weights->ops[i].gemms[g];
             const size_t rows = qn_matmul_gpu_same_tokens(&weights->common->matmul, &gemm->tiled_matrix);
@@ -163,7 +178,8 @@ qn_status qn_cuda_weights_create(const qn_cuda_common *common, qn_cuda_weights *
     QN_TRY(qn_alloc(&weights->signs, common->plan->n_acts, sizeof *weights->signs, "plan"));
     for (size_t i = 0; i < weights->common->plan->n_ops; i++) {
         const qn_op_matrices matrices = qn_gpu_tiled_matrices(&tiling, common->plan, &common->plan->ops[i]);
-        QN_TRY(create_tiled_matrices(weights, &tiling, &matrices, &weights->ops[i]));
+        QN_TRY(create_tiled_matrices(weights, &tiling, &matrices, find_output(weights, &common->plan->ops[i]),
+                                     &weights->ops[i]));
     }
     for (size_t i = 0; i < weights->common->plan->n_ops; i++)
         decide_fusion(weights, i);
@@ -239,7 +255,7 @@ qn_status qn_cuda_weights_upload(qn_cuda_weights *weights, const uint8_t *data, 
             qn_cuda_gemm *gemm = &weights->ops[i].gemms[p];
             for (size_t out = 0; out < gemm->tiled_matrix.n_outs; out++) {
                 const qn_matrix *matrix = &matrices.at[gemm->group.matrices[out]].weights;
-                if (matrix->data != data)
+                if (matrix->data != data || !gemm->memory.address)
                     continue;
                 QN_TRY(upload_matrix(weights, gemm, out, matrix));
                 *taken = true;

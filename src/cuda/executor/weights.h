@@ -10,7 +10,7 @@
 typedef struct qn_cuda_gemm {
     qn_gpu_gemm group;
     qn_tiled_matrix tiled_matrix; /* one out for each matrix of the group, without its address */
-    qn_cuda_buffer memory;
+    qn_cuda_buffer memory;        /* empty if it is another operation's, as of a draft head's output matrix */
     /* The last launch, cached for its number of rows: finding a launch takes longer than launching it. */
     qn_matmul_launch launch;
     size_t launch_rows;         /* 0: none */

@@ -63,11 +63,19 @@ static void place(struct layout *l, size_t rows, size_t width, qn_cuda_buffer *b
     l->most = l->used > l->most ? l->used : l->most;
 }
 
+/* Whether a buffer has no place: embeddings have memory of their own, and hidden states of a draft head are activations
+ * at once (executor.c). */
+static bool has_no_place(const qn_plan *plan, int buffer)
+{
+    return buffer == plan->ops[0].embed.out || (plan->head.draft && buffer == plan->ops[plan->head.pairs].pair.hidden);
+}
+
 static void place_buffers(qn_cuda_workspace *workspace, enum user user, size_t max_rows, struct layout *l)
 {
-    for (size_t i = 0; i < workspace->common->plan->n_buffers; i++)
-        if ((int)i != workspace->common->plan->ops[0].embed.out && user_of(workspace->common->plan, (int)i) == user)
-            place(l, max_rows, workspace->common->plan->buffers[i].width, &workspace->buffers[i]);
+    const qn_plan *plan = workspace->common->plan;
+    for (size_t i = 0; i < plan->n_buffers; i++)
+        if (!has_no_place(plan, (int)i) && user_of(plan, (int)i) == user)
+            place(l, max_rows, plan->buffers[i].width, &workspace->buffers[i]);
 }
 
 static void place_attention(qn_cuda_workspace *workspace, size_t max_rows, size_t max_positions, struct layout *l)
@@ -212,9 +220,10 @@ static qn_status alloc_inputs(qn_cuda_workspace *workspace, int embeddings, size
 {
     const size_t width = workspace->common->plan->buffers[embeddings].width;
     size_t bytes;
-    const size_t n_pieces = max_rows < QN_GPU_MAX_SEQUENCES ? max_rows : QN_GPU_MAX_SEQUENCES;
+    const size_t n_pieces = max_rows < QN_GPU_MAX_SEQUENCES ? max_rows : QN_GPU_MAX_SEQUENCES,
+                 n_hidden = workspace->common->plan->head.draft ? max_rows : 0;
     if (!qn_mul_size(max_rows, sizeof(qn_sample_params), &bytes) ||
-        !qn_add_size(bytes, qn_gpu_inputs_of(max_rows, n_pieces, max_rows).sampling + ALIGN - 1, &bytes))
+        !qn_add_size(bytes, qn_gpu_inputs_of(max_rows, n_pieces, max_rows, n_hidden).sampling + ALIGN - 1, &bytes))
         return qn_fail(QN_ERR_MEMORY, "step: %zu rows do not fit in memory", max_rows);
     workspace->input_bytes = bytes / ALIGN * ALIGN;
     if (!qn_mul_size(max_rows, width * sizeof(float), &bytes) || !qn_add_size(bytes, workspace->input_bytes, &bytes))

@@ -64,8 +64,8 @@ static void prepare(struct batch *b, const qn_gpu_batching *batching)
     const qn_gpu_batch *part = &b->part;
     b->is_decode = part->n_logits && qn_gpu_is_decode(batching, part);
     const size_t n_rows = b->is_decode ? qn_gpu_padded_rows(batching, part->n_rows) : part->n_rows;
-    const qn_gpu_inputs inputs =
-        b->is_decode ? qn_gpu_inputs_of(n_rows, n_rows, 0) : qn_gpu_inputs_of(n_rows, part->n_pieces, part->n_logits);
+    const qn_gpu_inputs inputs = b->is_decode ? qn_gpu_inputs_of(n_rows, n_rows, 0, 0)
+                                              : qn_gpu_inputs_of(n_rows, part->n_pieces, part->n_logits, 0);
     uint32_t *logit_rows = (uint32_t *)(void *)(model->workspace.inputs.host + inputs.logit_rows);
     qn_gpu_order order = qn_gpu_order_pieces(part, has_many, model->pieces, b->is_decode ? NULL : logit_rows);
     if (b->is_decode)

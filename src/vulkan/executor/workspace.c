@@ -81,7 +81,7 @@ static qn_status allocate(qn_vk_workspace *w, size_t max_rows, size_t max_positi
     const qn_plan *plan = w->common->plan;
     qn_vk *vk = w->common->vk;
     const size_t n_pieces = max_rows < QN_GPU_MAX_SEQUENCES ? max_rows : QN_GPU_MAX_SEQUENCES;
-    size_t bytes, used = qn_round_up(qn_gpu_inputs_of(max_rows, n_pieces, max_rows).bytes, ALIGN);
+    size_t bytes, used = qn_round_up(qn_gpu_inputs_of(max_rows, n_pieces, max_rows, 0).bytes, ALIGN);
     if (!place_rows(w, max_rows, 0, &bytes))
         return does_not_fit(max_rows);
     QN_TRY(qn_vk_alloc(vk, bytes, QN_VK_ON_DEVICE, "step buffers", &w->rows));

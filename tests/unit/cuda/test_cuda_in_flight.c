@@ -70,7 +70,7 @@ static void launch_flight(struct flight *f, size_t block)
     const size_t n = f->rows.n;
     assert_ok(fixture.cuda.device->vtable->launch(fixture.cuda.device, &f->step));
     const bool is_captured = count("qn_matmul_embed", from, &embed) > 0;
-    const qn_gpu_inputs in = qn_gpu_inputs_of(qn_gpu_bucket(n), qn_gpu_bucket(n), 0);
+    const qn_gpu_inputs in = qn_gpu_inputs_of(qn_gpu_bucket(n), qn_gpu_bucket(n), 0, 0);
     const uint32_t *sources = (const void *)(fixture.model->workspace.block_inputs[block] + in.sources);
     for (size_t i = 0; i < qn_gpu_bucket(n); i++)
         assert_int_equal(sources[i], i < n ? f->rows.rows[i].source : 0);

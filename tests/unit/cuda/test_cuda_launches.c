@@ -185,6 +185,8 @@ static const struct function {
     { "qn_matmul_gemv_norm", sizeof(qn_matmul_gemv_norm_args) },
     { "qn_matmul_gemv", sizeof(qn_matmul_gemv_args) },
     { "qn_matmul_quantize_acts", sizeof(qn_matmul_quantize_acts_args) },
+    { "qn_norm_keep", sizeof(qn_norm_keep_args) },
+    { "qn_norm_pair", sizeof(qn_norm_pair_args) },
     { "qn_norm_rows", sizeof(qn_norm_rows_args) },
     { "qn_persistent_decode", sizeof(qn_persistent_args) },
     { "qn_rope_angles", sizeof(qn_rope_angles_args) },
@@ -394,6 +396,7 @@ struct way {
 struct model {
     const char *name;          /* of a golden model if there is no shape */
     const struct shape *shape; /* or NULL */
+    bool has_head;             /* with its block for multi-token prediction */
 };
 
 struct fixture {
@@ -417,6 +420,12 @@ static void set_up(const struct model *model, const struct way *way)
         fixture.cuda.hparams.head_dim = (uint32_t)model->shape->head_dim;
     } else {
         read_golden(&fixture.cuda, model->name);
+    }
+    if (model->has_head) {
+        qn_model_head head;
+        qn_plan_free(&fixture.cuda.plan);
+        assert_ok(qn_model_build_with_head(fixture.cuda.file, &fixture.cuda.hparams, &fixture.cuda.plan, &head));
+        assert_true(head.is_there);
     }
     const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = QN_FAKE_NVRTC };
     unsigned cpu;
@@ -468,13 +477,14 @@ struct rows {
 static void add_piece(struct rows *r, size_t sequence, size_t n, size_t logits)
 {
     qn_memory *memory = fixture.memories[sequence];
+    const size_t n_tokens = fixture.cuda.plan.n_vocab < 100 ? fixture.cuda.plan.n_vocab : 100;
     assert_ok(memory->vtable->prepare(memory, n));
     for (size_t i = 0; i < n; i++) {
         const uint32_t position = memory->sequence->length + (uint32_t)i;
         if (i + logits >= n)
             r->logit_rows[r->n_logits++] = (uint32_t)r->n;
         r->rows[r->n++] =
-            (qn_row){ .token = (int32_t)((sequence + position) % 100), .position = position, .memory = memory };
+            (qn_row){ .token = (int32_t)((sequence + position) % n_tokens), .position = position, .memory = memory };
     }
 }
 
@@ -668,6 +678,65 @@ static void run_full(void)
     run("one", &r, true, GREEDY);
 }
 
+/* Draft steps of chains of two tokens; the second takes its tokens from the first, which is in flight where the device
+ * allows it. */
+static void run_drafts(size_t n)
+{
+    const qn_device_vtable *d = fixture.cuda.device->vtable;
+    const bool ahead = fixture.cuda.device->ahead >= n;
+    char name[32];
+    struct rows first = { .n = 0 }, second = { .n = 0 };
+    for (size_t i = 0; i < n; i++) {
+        qn_memory *memory = fixture.memories[i];
+        add_piece(&first, i, 2, 0);
+        first.rows[i] = first.rows[2 * i];
+        second.rows[i] = first.rows[2 * i + 1];
+        second.rows[i].source = ahead ? (uint32_t)(i + 1) : 0;
+        first.logit_rows[i] = second.logit_rows[i] = (uint32_t)i;
+        assert_ptr_equal(second.rows[i].memory, memory);
+    }
+    first.n = first.n_logits = second.n = second.n_logits = n;
+    qn_step steps[] = { step_of(&first, false, GREEDY), step_of(&second, false, GREEDY) };
+    steps[0].is_draft = steps[1].is_draft = true;
+    for (int again = 0; again < 2; again++) {
+        snprintf(name, sizeof name, "draft %zu.%d", n, again);
+        begin_step(name);
+        assert_ok(d->launch(fixture.cuda.device, &steps[0]));
+        if (!ahead)
+            assert_ok(d->finish(fixture.cuda.device));
+        assert_ok(d->launch(fixture.cuda.device, &steps[1]));
+        for (size_t i = 0; i < (size_t)1 + ahead; i++)
+            assert_ok(d->finish(fixture.cuda.device));
+        end(fixture.name);
+    }
+    for (size_t i = 0; i < n; i++) /* takes back what was reserved */
+        qn_memory_on_append(fixture.memories[i], fixture.memories[i]->sequence->length);
+}
+
+/* Drafts of one sequence, of which the second ends its page: a graph, which is captured and launched again. */
+static void run_verified(void)
+{
+    char name[32];
+    for (int i = 0; i < 4; i++) {
+        struct rows r = { .n = 0 };
+        const size_t length = fixture.memories[38]->sequence->length;
+        add_piece(&r, 38, i == 2 ? 64 - length % 64 - 4 : 4, i == 2 ? 0 : 4);
+        snprintf(name, sizeof name, "verified %d", i);
+        run(name, &r, true, i == 2 ? NONE : MIXED);
+    }
+}
+
+/* Rows of a draft with the bits of steps of one row. */
+static void run_single(void)
+{
+    struct rows r = { .n = 0 };
+    add_piece(&r, 38, 1, 1);
+    add_piece(&r, 39, 4, 4);
+    for (size_t i = 1; i < r.n; i++)
+        r.rows[i].is_single = true;
+    run("single", &r, true, MIXED);
+}
+
 static void run_model(const struct model *model, const struct way *way)
 {
     set_up(model, way);
@@ -677,6 +746,12 @@ static void run_model(const struct model *model, const struct way *way)
     run_later(1);
     run_later(5);
     run_ahead(5);
+    if (way->deterministic)
+        run_single();
+    else
+        run_verified();
+    for (size_t n = 1; model->has_head && n < 4; n += 2)
+        run_drafts(n);
     tear_down();
 }
 
@@ -724,11 +799,14 @@ static const struct shape dense = { .n_layers = 3,
                                     .type = QN_TYPE_PQ2_0,
                                     .gates = QN_TYPE_PQ2_0,
                                     .odd = QN_TYPE_Q8_0 };
-static const struct model models[] = { { "llama.q1_0", NULL },          { "qwen2.q1_0", NULL },
-                                       { "qwen3.q1_0", NULL },          { "qwen3-yarn.f16", NULL },
-                                       { "qwen35.ptq1_0", NULL },       { "qwen35.f16", NULL },
-                                       { "qwen35-rotated.q1_0", NULL }, { "hybrid", &hybrid },
-                                       { "rotated hybrid", &rotated },  { "dense", &dense } };
+static const struct model models[] = {
+    { "llama.q1_0", NULL, false },          { "qwen2.q1_0", NULL, false },
+    { "qwen3.q1_0", NULL, false },          { "qwen3-yarn.f16", NULL, false },
+    { "qwen35.ptq1_0", NULL, false },       { "qwen35.f16", NULL, false },
+    { "qwen35-rotated.q1_0", NULL, false }, { "hybrid", &hybrid, false },
+    { "rotated hybrid", &rotated, false },  { "dense", &dense, false },
+    { "scheduler-mtp", NULL, true },        { "qwen35-mtp-grafted.f16", NULL, true }
+};
 
 static void expect_lines(const char *found, const char *expected)
 {

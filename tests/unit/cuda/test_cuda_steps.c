@@ -99,7 +99,7 @@ enum { N_MODELS = COUNT(models) };
 /* The inputs of a step of n sequences from position 10 on. */
 static void expect_inputs(size_t n, size_t bucket)
 {
-    const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0);
+    const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0, 0);
     for (size_t row = 0; row < bucket; row++) {
         const bool real = row < n;
         assert_int_equal(input(in.tokens)[row], real ? row + 10 + row : 0);
@@ -155,7 +155,7 @@ TEST(decode_in_phases)
         for (int k = 0; k < fake.launches; k++) /* phases read no activations that a GEMM has computed */
             if (!strcmp(launch(k)->function, "qn_matmul_gemm_few"))
                 assert_int_equal(((const qn_matmul_few_args *)(const void *)launch(k)->args)->next.op, 0);
-        const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0);
+        const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0, 0);
         const qn_persistent_args *args = (const void *)persistent->args;
         assert_int_equal(args->n_rows, bucket);
         assert_int_equal(args->positions, inputs() + in.positions);
@@ -198,7 +198,7 @@ TEST(decode_of_many)
         assert_int_equal(count("qn_matmul_quantize_acts", 0, &other), acts());
         assert_int_equal(count("qn_matmul_gemv_norm", 0, &other), row_gemms());
         assert_int_equal(count("qn_norm_rows", 0, &other) + count("qn_hadamard_tiles", 0, &other), 0);
-        const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0);
+        const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0, 0);
         const qn_attention_decode_args *args = (const void *)attention->args;
         assert_int_equal(args->n_rows, bucket);
         assert_int_equal(args->mask.sessions, inputs() + in.sequences);
@@ -240,7 +240,7 @@ static bool expect_prepared_rows(const qn_attention_decode_args *args)
     assert_int_equal(args->new_rows.cosines, fixture.model->workspace.cosines.address);
     assert_int_equal(args->new_rows.sines, fixture.model->workspace.sines.address);
     assert_int_equal(args->new_rows.n_rot, h->n_rot);
-    const qn_gpu_inputs in = qn_gpu_inputs_of(args->n_rows, args->n_rows, 0);
+    const qn_gpu_inputs in = qn_gpu_inputs_of(args->n_rows, args->n_rows, 0, 0);
     assert_int_equal(args->mask.positions, inputs() + in.positions);
     return true;
 }
@@ -295,7 +295,7 @@ TEST(graphs_are_shared)
             assert_ok(run(&rows));
             const uint64_t *tables =
                 (const void *)(fixture.model->workspace.block_inputs[fixture.model->flights.block] +
-                               qn_gpu_inputs_of(1, 1, 0).kv_tables);
+                               qn_gpu_inputs_of(1, 1, 0, 0).kv_tables);
             assert_int_equal(tables[0], 1000 + memory);
         }
         assert_int_equal(fake.execs, 2);
@@ -388,7 +388,7 @@ TEST(mixed_pieces)
             add_piece(&rows, pieces[p].memory, pieces[p].position, pieces[p].n, pieces[p].with_logits);
         assert_ok(run(&rows));
         assert_int_equal(fake.graph_launches, 0);
-        const qn_gpu_inputs in = qn_gpu_inputs_of(177, 5, 4);
+        const qn_gpu_inputs in = qn_gpu_inputs_of(177, 5, 4, 0);
         for (uint32_t p = 0, row = 0; p < 5; p++) {
             assert_int_equal(input(in.cu_seqlens)[p], row);
             for (size_t t = 0; t < pieces[order[p]].n; t++, row++) {
@@ -443,7 +443,7 @@ TEST(parameters_are_inputs)
         assert_ok(fixture.cuda.device->vtable->run(fixture.cuda.device, &step));
         assert_int_equal(fake.copies_in - copies, 1);
         const size_t bucket = mixed ? rows.n : qn_gpu_bucket(n);
-        const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, mixed ? n : bucket, mixed ? n : 0);
+        const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, mixed ? n : bucket, mixed ? n : 0, 0);
         assert_int_equal(count("qn_sample_argmax", from, &last), 1);
         const qn_sample_args *args = (const void *)last->args;
         assert_int_equal(args->params, inputs() + in.sampling);

@@ -274,7 +274,7 @@ TEST(open_chunks)
     assert_int_equal(launch.args_bytes, sizeof args);
     assert_true(launch.pdl);
     assert_int_equal(args.layout.values, 2 * 64 * 48 * 2);
-    assert_int_equal(args.layout.bytes - args.layout.inputs, (3 + 5) * (2 * 2 * 48 + 6 * 144) * 4);
+    assert_int_equal(args.layout.bytes - args.layout.inputs, (3 + QN_GDN_DROPPED_ROWS) * (2 * 2 * 48 + 6 * 144) * 4);
     args.sequences = 100;
     assert_ok(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch));
     assert_string_equal(launch.function, "qn_gdn_open_fold");

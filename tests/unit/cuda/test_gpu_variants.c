@@ -246,6 +246,8 @@ static void sources_without_parameters(void)
     size_t n;
     selects(qn_elementwise_gpu_swiglu(1, &launch), &launch);
     selects(qn_norm_gpu_rows(1, 1, &launch), &launch);
+    selects(qn_norm_gpu_pair(1, 1, &launch), &launch);
+    selects(qn_norm_gpu_keep(1, 1, &launch), &launch);
     selects(qn_norm_gpu_views(1, 1, &launch), &launch);
     selects(qn_argmax_gpu_rows(1, 1, &launch), &launch);
     assert_ok(qn_hadamard_gpu_plan(0, 0, 0, 0, 64, 64, 64, &hadamard));

@@ -51,6 +51,11 @@ qn_status qn_device_name_select(const char *option, qn_device_name *name)
     return qn_device_name_parse("--device", option ? option : backend.name, name);
 }
 
+bool qn_device_drafts(const qn_device_name *name)
+{
+    return name->backend->drafts;
+}
+
 bool qn_device_is_cpu(const qn_device_name *name)
 {
     (void)name;

@@ -243,7 +243,7 @@ TEST(inputs_of_a_padded_step)
     qn_gpu_pad(&order, qn_gpu_padded_rows(&together, order.n_rows), pieces);
     assert_true(order.n_pieces == 4 && order.n_rows == 4 && order.n_few == 4);
     check_piece(&pieces[3], 0, 3, 1, NULL);
-    const qn_gpu_inputs in = qn_gpu_inputs_of(4, 4, 0);
+    const qn_gpu_inputs in = qn_gpu_inputs_of(4, 4, 0, 0);
     assert_true(in.bytes <= sizeof host);
     memset(host, 0xaa, sizeof host);
     qn_gpu_fill_inputs(&in, pieces, 4, host);
@@ -276,7 +276,7 @@ TEST(inputs_of_pieces)
     add(2, 5, 3, 1);
     const qn_gpu_batch b = batch_at(&together, 0, 0);
     const qn_gpu_order order = qn_gpu_order_pieces(&b, has_many, pieces, logit_rows);
-    const qn_gpu_inputs in = qn_gpu_inputs_of(order.n_rows, order.n_pieces, b.n_logits);
+    const qn_gpu_inputs in = qn_gpu_inputs_of(order.n_rows, order.n_pieces, b.n_logits, 0);
     assert_true(in.bytes <= sizeof host);
     qn_gpu_fill_inputs(&in, pieces, order.n_pieces, host);
     assert_true(word(in.cu_seqlens, 0) == 0 && word(in.cu_seqlens, 1) == 3 && word(in.cu_seqlens, 2) == 68);
@@ -291,17 +291,67 @@ TEST(inputs_of_pieces)
     assert_true(logit_rows[0] == 67 && logit_rows[1] == 2);
 }
 
+/* Rows of a draft on a deterministic device are pieces, as rows of different sequences are. */
+TEST(single_rows_of_a_sequence)
+{
+    static const qn_gpu_batching deterministic = { .n_vocab = N_VOCAB, .deterministic = true, .same_rows = 4 };
+    qn_gpu_piece pieces[4];
+    add(1, 70, 1, 1);
+    add(2, 64, 5, 5);
+    for (size_t i = 1; i < 6; i++)
+        step.rows[i].is_single = true;
+    add(3, 9, 3, 3);
+    assert_batches(&deterministic, 4, 2, 3);
+    const qn_gpu_batch b = batch_at(&deterministic, 0, 0), last = batch_at(&deterministic, 6, 6);
+    assert_true(qn_gpu_is_decode(&deterministic, &b) && !qn_gpu_is_decode(&deterministic, &last));
+    assert_int_equal(b.n_pieces, 4);
+    const qn_gpu_order order = qn_gpu_order_pieces(&b, has_many, pieces, NULL);
+    assert_true(order.n_pieces == 4 && order.n_rows == 4);
+    check_piece(&pieces[0], 1, 0, 1, step.rows);
+    for (uint32_t i = 1; i < 4; i++)
+        check_piece(&pieces[i], 2, i, 1, step.rows + i);
+    assert_true(qn_gpu_has_turns(pieces, 4) && !qn_gpu_has_turns(pieces, 2));
+}
+
+/* Where rows read and keep hidden states for a draft head; single rows of a sequence as one piece does. */
+TEST(inputs_of_a_draft_head)
+{
+    qn_gpu_piece pieces[4];
+    gpu_formats[0].head_width = 2;
+    for (size_t i = 0; i < MEMORIES; i++)
+        memories[i].head_rows.address = 0x10000 * (i + 1);
+    add(1, 0, 2, 2);
+    add(2, 64, 3, 3);
+    for (size_t i = 2; i < 5; i++)
+        step.rows[i].is_single = true;
+    const qn_gpu_batch b = batch_at(&together, 0, 0);
+    const qn_gpu_order order = qn_gpu_order_pieces(&b, has_many, pieces, NULL);
+    const qn_gpu_inputs in = qn_gpu_inputs_of(order.n_rows, order.n_pieces, 0, order.n_rows);
+    assert_true(order.n_pieces == 4 && in.bytes <= sizeof host);
+    memories[2].head_rows.halves[0].begin = 60;
+    memories[2].head_rows.halves[0].n = 4;
+    qn_gpu_fill_hidden(&in, pieces, 4, false, host);
+    const uint64_t half = QN_GPU_HEAD_KEPT * 2 * sizeof(float), row = 2 * sizeof(float), other = 0x30000;
+    const uint64_t from[] = { 0, QN_GPU_ROW_BEFORE, other + 3 * row, QN_GPU_ROW_BEFORE, QN_GPU_ROW_BEFORE },
+                   to[] = { 0x20000, 0x20000 + row, other + half, other + half + row, other + half + 2 * row };
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_int_equal(address(in.hidden_from, i), from[i]);
+        assert_int_equal(address(in.hidden_to, i), to[i]);
+    }
+    gpu_formats[0].head_width = 0;
+}
+
 /* Arrays of a step are aligned and none overlaps the next. */
 TEST(arrays_of_inputs)
 {
-    const qn_gpu_inputs in = qn_gpu_inputs_of(7, 3, 5);
+    const qn_gpu_inputs in = qn_gpu_inputs_of(7, 3, 5, 7);
     const struct {
         size_t at, bytes;
     } arrays[] = { { in.kv_tables, 24 },  { in.f16_tables, 24 },      { in.state_from, 12 },
                    { in.state_to, 12 },   { in.open_chunks, 12 },     { in.state_positions, 12 },
                    { in.cu_seqlens, 16 }, { in.first_positions, 12 }, { in.tokens, 28 },
                    { in.sources, 28 },    { in.positions, 28 },       { in.sequences, 28 },
-                   { in.logit_rows, 20 } };
+                   { in.logit_rows, 20 }, { in.hidden_from, 56 },     { in.hidden_to, 56 } };
     size_t end = 0;
     for (size_t i = 0; i < COUNT(arrays); i++) {
         assert_true(arrays[i].at >= end && arrays[i].at % 16 == 0);

@@ -11,8 +11,8 @@ TEST(sizes_of_recurrent_layers)
     assert_int_equal(l.history, history);
     assert_int_equal(l.state_layer_bytes, state);
     assert_int_equal(qn_gpu_recurrent_layout_of(&no_history).state_layer_bytes, history);
-    /* 48 layers of a 27B model: a sequence takes at most 225 MB. */
-    assert_true(48 * (state + l.open.bytes) <= 225000000);
+    /* 48 layers of a 27B model: a sequence takes at most 245 MB. */
+    assert_true(48 * (state + l.open.bytes) <= 245000000);
 }
 
 /* The arrays of an open chunk follow one another; a head's last group of values may be a part of one. */

@@ -365,10 +365,10 @@ TEST(an_empty_open_chunk)
     close_both();
 }
 
-/* A layer whose ring of convolution inputs does not divide a chunk: inputs are by position modulo 7 on the device. */
+/* A layer whose ring of convolution inputs does not divide a chunk: inputs are by position modulo 17 on the device. */
 TEST(a_ring_that_does_not_divide_a_chunk)
 {
-    enum { WIDTH = 3 * 16, BEGIN = 64, LENGTH = 64 + 11, RING = 7 };
+    enum { WIDTH = 3 * 16, BEGIN = 64, LENGTH = 64 + 25, RING = 2 + QN_GDN_DROPPED_ROWS };
     const qn_extent extent = { .length = LENGTH, .state_position = BEGIN, .shortest = LENGTH - QN_GDN_DROPPED_ROWS };
     size_t counts[QN_SAVED_ARRAYS], before = 0;
     fake_gpu = (struct gpu){ 0 };

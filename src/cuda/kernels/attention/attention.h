@@ -9,14 +9,15 @@
 #include "cuda/kernels/attend.h"
 
 /* Visible positions of a query row: positions up to its own if causal, else all n_keys; with a window, only positions t
- * with t + window > position. Positions and sessions are read before the PDL wait: no launch that may still be running
- * may write them. */
+ * with t + window > position; none before `first`. Positions and sessions are read before the PDL wait: no launch that
+ * may still be running may write them. */
 typedef struct qn_attention_mask {
     QN_GPU_PTR(const uint32_t) positions; /* [n_rows]; may be 0 if not causal and without a window */
     QN_GPU_PTR(const uint32_t)
     sessions;        /* [n_rows] index of the row's session, or QN_ATTENTION_NO_SESSION; 0: session 0 for all rows */
     uint32_t n_keys; /* keys of each session; if causal, may be the cache's capacity */
     uint32_t window, causal;
+    uint32_t first; /* 0, or up to 15 of causal rows without a window */
 } qn_attention_mask;
 
 /* The KV splits of a row. A split has the smallest number of tiles of QN_ATTENTION_TILE_KV positions that gives at most

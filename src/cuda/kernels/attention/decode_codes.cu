@@ -206,7 +206,7 @@ QN_DEVICE void attend_codes(softmax_state &state, float (*acc)[4], codes_ring &r
 // Tiles 0 to 3 are the first page, the others the open page; `values` of both, relative to tile 0.
 struct page_rows {
     const uint8_t *keys, *values[2];
-    uint32_t tile, end; // the warp's tile; rows
+    uint32_t tile, first, end; // the warp's tile; rows
 };
 
 QN_DEVICE page_rows find_page_rows(const qn_attention_decode_args &a, uint32_t position, const query_tile &tile,
@@ -221,6 +221,7 @@ QN_DEVICE page_rows find_page_rows(const qn_attention_decode_args &a, uint32_t p
     };
     page_rows rows;
     rows.tile = p.warp;
+    rows.first = a.mask.first;
     rows.end = (page ? QN_PAGE : 0) + position % QN_PAGE + 1;
     rows.keys = p.warp < QN_PAGE / TILE_KV ? page_at(a.pages.keys, 0) : page_at(a.pages.keys, page) - before;
     rows.values[0] = page_at(a.pages.values, 0);
@@ -329,9 +330,11 @@ QN_DEVICE void attend_pages(softmax_state &state, float (*acc)[4], page_keys &ke
             more_keys.add_scores(score, s, 1, p.lane);
         reduce_scores(scores.x, score, key_scales, c);
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            if (rows.tile * TILE_KV + 8 * i + p.g >= rows.end)
+        for (int i = 0; i < 2; i++) {
+            const uint32_t row = rows.tile * TILE_KV + 8 * i + p.g;
+            if (row < rows.first || row >= rows.end)
                 scores.x[2 * i] = scores.x[2 * i + 1] = -QN_INFINITY;
+        }
     }
     begin_slice(state, acc);
     softmax_group<false>(factor, state, true, scores, s, b, p, []() {}, []() {});

@@ -1,4 +1,4 @@
-/* Launches of norm.cu and norm_views.cu. */
+/* Launches of norm.cu, norm_pair.cu and norm_views.cu. */
 #include "cuda/kernels/norm/norm.h"
 
 #include "cuda/kernels/variants.h"
@@ -21,6 +21,28 @@ qn_status qn_norm_gpu_rows(size_t n, size_t n_rows, qn_launch *out)
                         .block = { QN_NORM_GPU_THREADS, 1, 1 },
                         .args_bytes = sizeof(qn_norm_rows_args),
                         .pdl = true };
+    return QN_OK;
+}
+
+qn_status qn_norm_gpu_pair(size_t n, size_t n_rows, qn_launch *out)
+{
+    QN_TRY(check_rows(n, n_rows));
+    *out = (qn_launch){ .variant.source = &norm_pair_source,
+                        .function = "qn_norm_pair",
+                        .grid = { (uint32_t)n_rows, 1, 1 },
+                        .block = { QN_NORM_GPU_THREADS, 1, 1 },
+                        .args_bytes = sizeof(qn_norm_pair_args) };
+    return QN_OK;
+}
+
+qn_status qn_norm_gpu_keep(size_t n, size_t n_rows, qn_launch *out)
+{
+    QN_TRY(check_rows(n, n_rows));
+    *out = (qn_launch){ .variant.source = &norm_pair_source,
+                        .function = "qn_norm_keep",
+                        .grid = { (uint32_t)n_rows, 1, 1 },
+                        .block = { QN_NORM_GPU_THREADS, 1, 1 },
+                        .args_bytes = sizeof(qn_norm_keep_args) };
     return QN_OK;
 }
 
