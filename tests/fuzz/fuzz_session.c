@@ -73,7 +73,7 @@ static void load_once(void)
     if (model)
         return;
     load("tests/golden/qwen35.q1_0.gguf", false);
-    load("tests/golden/qwen35-mtp.bf16.gguf", true);
+    load("tests/golden/qwen35-mtp-grafted.f16.gguf", true);
 }
 
 static qn_extent extent_of(const struct qn_state_header *header)
