@@ -192,9 +192,9 @@ size_t qn_request_block_rows(const qn_request *r)
 }
 
 /* Whether the draft head offers tokens that are worth their passes. */
-static bool expects_chain(qn_drafts *d, const qn_drafting *drafting, size_t n_rows)
+static bool expects_chain(qn_drafts *d, const qn_draft_input *input, const qn_drafting *drafting, size_t n_rows)
 {
-    const size_t n = d->has_head ? qn_draft_offer_head(d, QN_DRAFT_TOKENS) : 0;
+    const size_t n = d->has_head ? qn_draft_offer_head(d, input, QN_DRAFT_TOKENS) : 0;
     qn_row_offer offer = { .chances = d->head.chances, .n = n, .is_passed = true, .block = d->head.block };
     return n && (d->always || qn_row_costs_choose(&drafting->costs, &drafting->passes, n_rows, &offer, 1, n) > 0);
 }
@@ -206,7 +206,7 @@ bool qn_request_expects_proposal(qn_request *r, const qn_drafting *drafting, siz
     const qn_draft_input input = draft_input(r);
     if (!d->proposes)
         return false;
-    if (expects_chain(d, drafting, n_rows))
+    if (expects_chain(d, &input, drafting, n_rows))
         return true;
     if (d->proposed_after != r->n_tokens)
         qn_draft_propose(d, &input, QN_DRAFT_TOKENS);

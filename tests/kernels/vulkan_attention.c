@@ -10,7 +10,7 @@
 enum {
     SHIFT = 16 /* a head's rows fit in a granule */,
     GRANULE = 1 << SHIFT,
-    N_GRANULES = 64,
+    N_GRANULES = 128,
     N_SEQUENCES = 3,
     NO_SEQUENCE = -1,
     F16 = QN_VK_F16_BITS
@@ -22,11 +22,12 @@ static const struct shape {
     uint32_t key_bits, value_bits;
     size_t max_length;
 } shapes[] = {
-    { 1, 1, 16, F16, F16, 4200 }, { 9, 1, 80, F16, F16, 150 }, { 6, 1, 256, F16, F16, 65 }, { 2, 1, 512, F16, F16, 65 },
-    { 4, 2, 64, 4, 4, 330 },      { 3, 1, 80, 3, 3, 200 },     { 2, 1, 256, 8, 8, 150 },    { 2, 1, 96, 6, 2, 150 },
+    { 1, 1, 16, F16, F16, 16500 }, { 9, 1, 80, F16, F16, 150 }, { 6, 1, 256, F16, F16, 65 },
+    { 2, 1, 512, F16, F16, 65 },   { 4, 2, 64, 4, 4, 330 },     { 3, 1, 80, 3, 3, 200 },
+    { 2, 1, 256, 8, 8, 150 },      { 2, 1, 96, 6, 2, 150 },
 };
 
-static const size_t lengths[] = { 1, 2, 63, 64, 65, 150, 200, 330, 4200 };
+static const size_t lengths[] = { 1, 2, 63, 64, 65, 150, 200, 330, 16500 };
 
 /* The arrays of a layer in a page, from its start; the items begin anywhere in a granule. */
 struct layout {
@@ -563,9 +564,9 @@ static void bench_shape(size_t n_heads, size_t n_kv_heads, size_t dim, uint32_t 
     args.sequences = qn_vk_array_of(sequence)->at;
     args.y = partials->at;
     const double bytes = (double)length * (double)n_kv_heads * (double)dim * bits / 4;
-    qn_vk_bench_launch(
-        "attention splits", qn_text("%zu/%zu x %zu, %u bits, %zu positions", n_heads, n_kv_heads, dim, bits, length),
-        bytes / 1e9, "GB", qn_vk_attention_splits(&codes, dim, 1, n_heads, n_kv_heads, QN_VK_MAX_SPLITS), &args);
+    qn_vk_bench_launch("attention splits",
+                       qn_text("%zu/%zu x %zu, %u bits, %zu positions", n_heads, n_kv_heads, dim, bits, length), bytes,
+                       "B", qn_vk_attention_splits(&codes, dim, 1, n_heads, n_kv_heads, QN_VK_MAX_SPLITS), &args);
     qn_vk_combine_args combine = r.combine;
     combine.partials = partials->at;
     combine.y = y->at;
@@ -579,8 +580,8 @@ static void bench_shape(size_t n_heads, size_t n_kv_heads, size_t dim, uint32_t 
     const double flops = 4.0 * BENCH_ROWS * (double)row * (double)(length + BENCH_ROWS / 2);
     qn_vk_bench_launch(
         "attention rows",
-        qn_text("%zu/%zu x %zu, %u bits, %d rows after %zu", n_heads, n_kv_heads, dim, bits, BENCH_ROWS, length),
-        flops / 1e12, "Tflop", qn_vk_attention_rows(&codes, dim, length, BENCH_ROWS, n_heads, n_kv_heads), &args);
+        qn_text("%zu/%zu x %zu, %u bits, %d rows after %zu", n_heads, n_kv_heads, dim, bits, BENCH_ROWS, length), flops,
+        "flop", qn_vk_attention_rows(&codes, dim, length, BENCH_ROWS, n_heads, n_kv_heads), &args);
     qn_aura_codecs_delete(&c.aura);
     qn_release();
 }

@@ -5,7 +5,7 @@
 #include "gpu/buckets.h"
 #include "plan/page.h"
 
-enum { ALIGN = 256, MOST_PARTIAL_BYTES = 64 << 20 /* rows for which these do not suffice are computed in groups */ };
+enum { ALIGN = 256, MOST_PARTIAL_BYTES = 128 << 20 /* rows for which these do not suffice are computed in groups */ };
 
 static qn_status does_not_fit(size_t max_rows)
 {

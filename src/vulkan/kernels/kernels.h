@@ -12,7 +12,7 @@ enum {
     QN_VK_BLOCK = 128,     /* columns of a block of weights and activations */
     QN_VK_MAX_HEAD = 512,  /* values of a head */
     QN_VK_F16_BITS = 16,
-    QN_VK_MAX_SPLITS = 64,          /* of the pages of a row, for attention */
+    QN_VK_MAX_SPLITS = 256,         /* of the pages of a row, for attention */
     QN_VK_PARTIAL_EXTRA = 4,        /* floats of a partial after its sums */
     QN_VK_HEAD_UNIT = 16,           /* heads have a multiple of it: they are read as 16 bytes of fp16 */
     QN_VK_MAX_RECURRENT_HEAD = 256, /* values of a head of a recurrent layer, or keys */

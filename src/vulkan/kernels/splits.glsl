@@ -1,6 +1,6 @@
 /* The division of a sequence's pages for attention, and the order in which results are added: within a split page by
  * page, then split by split. It depends on the position of the row alone. */
-#define MAX_SPLITS 64 /* QN_VK_MAX_SPLITS */
+#define MAX_SPLITS 256 /* QN_VK_MAX_SPLITS */
 #define PARTIAL_EXTRA 4 /* QN_VK_PARTIAL_EXTRA: after a partial's sums, the largest score and the sum of weights */
 
 #define LOWEST uintBitsToFloat(0xff800000)
