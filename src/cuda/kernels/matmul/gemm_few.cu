@@ -21,6 +21,13 @@
 #include "cuda/kernels/matmul/tiles.cuh"
 #include "cuda/kernels/sigmoid.cuh"
 
+// Whether activations are in the stages of weights (gemm_few_octet.cuh).
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && QN_TILE_N == 8
+#define ONE_RING 1
+#else
+#define ONE_RING 0
+#endif
+
 enum {
     CODE_BYTES = QN_BITS * QN_FRAGMENT_BYTES,
     SCALE_BYTES = QN_SCALES * 2 * QN_TILE_ROWS,
@@ -31,11 +38,13 @@ enum {
     ACTS_SCALE_BYTES = 4 * QN_TILE_N,
     ACTS_STAGES = QN_FEW_ACTS_STAGES(QN_TILE_N),
     ACTS_BYTES = ACTS_STAGES * (STEP_BYTES + ACTS_SCALE_BYTES), /* the scales of all stages follow the stages */
+    OUTPUTS_AT = ONE_RING ? 0 : ACTS_BYTES,                    /* of shared memory */
     SPANS = QN_SCALES / UNIT_STEPS, /* of a step; a span is the columns of a weight scale */
     SPAN_GROUPS = QN_TILE_GROUPS / QN_SCALES,
-    ACCUMULATORS = QN_TILE_N, /* int32, per lane: of hi and lo */
-    SUMS = QN_TILE_N / 2,     /* float, per lane */
-    CONSUMER_THREADS = QN_FEW_THREADS - 128
+    CONSUMER_THREADS = QN_FEW_CONSUMERS(QN_TILE_N),
+    WARP_TILES = BLOCK_TILES * QN_WARP_SIZE / CONSUMER_THREADS, /* tiles of a warp: more than one with 8 tokens only */
+    ACCUMULATORS = QN_TILE_N,                                  /* int32, per lane and tile: of hi and lo */
+    SUMS = WARP_TILES * QN_TILE_N / 2                          /* float, per lane */
 };
 
 // Bytes from the beginning of a stage to a lane's data.
@@ -110,14 +119,14 @@ QN_DEVICE uint32_t piece_count(const qn_matmul_few_args &a, uint32_t row_block)
 
 // ---- Codes ----
 
-// A lane's weights of a unit.
+// A lane's weights of a unit and a tile.
 struct unit_weights {
     uint4 fragments[QN_BITS];
     uint32_t scales[QN_SCALES]; // rows g and g+8
 };
 
 // A lane's scales of activations, of tokens 8 i + 2 t and the next. scales: shared memory address.
-QN_DEVICE void load_acts_scales(float (&acts_scales)[SUMS / 2], uint32_t scales, const lane_offsets &lane)
+QN_DEVICE void load_acts_scales(float (&acts_scales)[QN_TILE_N / 4], uint32_t scales, const lane_offsets &lane)
 {
 #pragma unroll
     for (int octet = 0; octet < QN_TILE_N / 8; octet++) {
@@ -127,10 +136,10 @@ QN_DEVICE void load_acts_scales(float (&acts_scales)[SUMS / 2], uint32_t scales,
     }
 }
 
-// MMA results of the columns of a span, and the factors with which they are added to the sums.
+// MMA results of the columns of a span and a tile, and the factors with which they are added to the sums.
 struct span_products {
-    int products[SUMS];
-    float acts_scales[SUMS / 2];
+    int products[QN_TILE_N / 2];
+    float acts_scales[QN_TILE_N / 4];
     uint32_t scales;
 };
 
@@ -138,14 +147,15 @@ struct span_products {
 QN_DEVICE void join_hilo(span_products &span, const int (&acc)[ACCUMULATORS])
 {
 #pragma unroll
-    for (int i = 0; i < SUMS; i++)
+    for (int i = 0; i < QN_TILE_N / 2; i++)
         span.products[i] = 256 * acc[i / 4 * 8 + i % 4] + acc[i / 4 * 8 + 4 + i % 4];
 }
 
-QN_DEVICE void add_span(float (&sums)[SUMS], const span_products &span)
+// sums: of the tile.
+QN_DEVICE void add_span(float *sums, const span_products &span)
 {
 #pragma unroll
-    for (int i = 0; i < SUMS; i++)
+    for (int i = 0; i < QN_TILE_N / 2; i++)
         sums[i] = fmaf(code_scale(i % 4 < 2 ? qn_f16_low(span.scales) : qn_f16_high(span.scales)),
                        (float)span.products[i] * span.acts_scales[i / 4 * 2 + i % 2], sums[i]);
 }
@@ -331,6 +341,10 @@ QN_DEVICE void produce_nothing(const ring &r)
     qn_mbarrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
     qn_mbarrier_arrive(r.full + 8 * r.stage);
 }
+
+#if QN_TILE_N == 8
+#include "cuda/kernels/matmul/gemm_few_octet.cuh"
+#else
 
 // Weights are not written by the previous kernel: their producer does not wait for it.
 QN_DEVICE void produce_weights(const qn_matmul_few_args &a, const block_work &w, ring r)
@@ -566,7 +580,7 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
     }
 }
 
-extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
+extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS(QN_TILE_N), 1) qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
     const block_work w = block_work_of(a);
     const uint32_t acts_at = qn_shared_address(shared), weights_at = acts_at + ACTS_BYTES + QN_FEW_OUTPUT_BYTES(QN_TILE_N),
@@ -588,7 +602,7 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_f
             produce_weights(a, w, weights);
         else if (threadIdx.x == CONSUMER_THREADS + QN_WARP_SIZE)
             produce_acts(a, w, acts);
-        else if (warp_tile() == WARPS + 2)
+        else if (threadIdx.x / QN_WARP_SIZE == WARPS + 2)
             prepare_outputs(a, w);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
@@ -596,6 +610,8 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_f
         consume(a, w, weights, acts);
     }
 }
+
+#endif
 
 #else
 
@@ -615,11 +631,11 @@ QN_DEVICE void load_step(const qn_matmul_few_args &a, const block_work &w, uint3
     qn_cp_async_commit();
 }
 
-QN_DEVICE void load_weights(unit_weights &x, const qn_matmul_few_args &a, uint32_t row_block, uint32_t k_tile)
+QN_DEVICE void load_weights(unit_weights &x, const qn_matmul_few_args &a, uint32_t row_block, uint32_t k_tile, int m)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, n = piece_tiles(a), piece = warp_tile() / n;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, n = piece_tiles(a), piece = warp_tile(m) / n;
     // beyond its piece the sums are not used
-    const uint32_t wanted = piece * a.up_tile + row_block * n + warp_tile() % n;
+    const uint32_t wanted = piece * a.up_tile + row_block * n + warp_tile(m) % n;
     const uint64_t tile = (uint64_t)k_tile * a.n_tiles + (wanted < a.n_tiles ? wanted : a.n_tiles - 1);
     const uint8_t *scales = a.weights + (uint64_t)a.n_k_tiles * a.n_tiles * CODE_BYTES + tile * SCALE_BYTES;
 #pragma unroll
@@ -654,7 +670,7 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const unit_weights &w, co
     }
 }
 
-extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
+extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS(QN_TILE_N), 1) qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
     if (threadIdx.x >= CONSUMER_THREADS)
         return;
@@ -671,8 +687,10 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_f
     for (uint32_t unit = w.begin; unit < w.end;) {
 #pragma unroll 1
         for (uint32_t left = segment_units(a, w, unit); left; left--, unit++) {
-            unit_weights x;
-            load_weights(x, a, unit / a.n_k_tiles, unit % a.n_k_tiles);
+            unit_weights x[WARP_TILES];
+#pragma unroll
+            for (int m = 0; m < WARP_TILES; m++)
+                load_weights(x[m], a, unit / a.n_k_tiles, unit % a.n_k_tiles, m);
 #pragma unroll
             for (int half = 0; half < UNIT_STEPS; half++, step++) {
                 qn_cp_async_wait<ACTS_STAGES - 2>();
@@ -681,12 +699,13 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_f
                 span_products products;
                 load_acts_scales(products.acts_scales, stage_scales(to, step % ACTS_STAGES), lane_offsets_of_thread());
 #pragma unroll
-                for (int span = half * SPANS; span < (half + 1) * SPANS; span++) {
+                for (int i = 0; i < SPANS * WARP_TILES; i++) {
+                    const int span = half * SPANS + i / WARP_TILES, m = i % WARP_TILES;
                     int acc[ACCUMULATORS];
-                    multiply_span(acc, x, shared + step % ACTS_STAGES * STEP_BYTES, span);
+                    multiply_span(acc, x[m], shared + step % ACTS_STAGES * STEP_BYTES, span);
                     join_hilo(products, acc);
-                    products.scales = x.scales[span];
-                    add_span(sums, products);
+                    products.scales = x[m].scales[span];
+                    add_span(sums + m * (QN_TILE_N / 2), products);
                 }
             }
         }

@@ -13,8 +13,9 @@ enum {
     ROUNDS = QN_TILE_N / ROUND_TOKENS,
     ROUND_OCTETS = ROUND_TOKENS / 8
 };
+static_assert(WARPS == ROUND_TOKENS, "a warp has a token of a round");
 
-// Shared memory, after the stages of activations.
+// Shared memory, after the stages of activations; at the beginning where weights are in the same stages.
 struct output_memory {
     float factors[QN_TILE_N]; // of tokens: the results are the sums times these
     uint64_t factors_ready;   // mbarrier, sm_90a only
@@ -27,7 +28,7 @@ extern __shared__ __align__(1024) uint8_t shared[];
 
 QN_DEVICE output_memory &outputs()
 {
-    return *(output_memory *)(shared + ACTS_BYTES);
+    return *(output_memory *)(shared + OUTPUTS_AT);
 }
 
 QN_DEVICE void consumer_barrier()
@@ -46,11 +47,17 @@ QN_DEVICE void compute_factor(const qn_matmul_few_args &a, uint32_t token)
     outputs().factors[token] = a.sumsq ? 1.0f / sqrtf(sum / (float)a.n_cols + a.eps) : 1.0f;
 }
 
-// ---- A lane's sums: element 4 i + 2 h + e is of row g + 8 h of its warp's tile, and of token 8 i + 2 t + e ----
+// ---- A lane's sums: element 4 i + 2 h + e of a tile is of row g + 8 h, and of token 8 i + 2 t + e ----
 
-QN_DEVICE uint32_t warp_tile()
+QN_DEVICE uint32_t warp_of_thread()
 {
     return threadIdx.x / QN_WARP_SIZE;
+}
+
+// Tile m of the warp within the block.
+QN_DEVICE uint32_t warp_tile(int m)
+{
+    return warp_of_thread() * WARP_TILES + m;
 }
 
 QN_DEVICE uint32_t lane_row(int h)
@@ -69,15 +76,14 @@ QN_DEVICE uint32_t token_of(int octet, int e)
     return blockIdx.y * QN_TILE_N + lane_token(octet, e);
 }
 
-// The result of sums[i], rounded before anything is added to it.
-QN_DEVICE float result_of(const float (&sums)[SUMS], int i)
+// The result of sums[i] of a tile, rounded before anything is added to it.
+QN_DEVICE float result_of(const float *sums, int i)
 {
     return __fmul_rn(outputs().factors[lane_token(i / 4, i % 2)], sums[i]);
 }
 
-template <class type> QN_DEVICE void store_sums(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
+template <class type> QN_DEVICE void store_tile(const qn_matmul_few_args &a, uint32_t tile, const float *sums)
 {
-    const uint32_t tile = row_block * BLOCK_TILES + warp_tile();
     if (tile >= a.n_tiles)
         return;
 #pragma unroll
@@ -93,6 +99,13 @@ template <class type> QN_DEVICE void store_sums(const qn_matmul_few_args &a, uin
     }
 }
 
+template <class type> QN_DEVICE void store_sums(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
+{
+#pragma unroll
+    for (int m = 0; m < WARP_TILES; m++)
+        store_tile<type>(a, row_block * BLOCK_TILES + warp_tile(m), sums + m * (QN_TILE_N / 2));
+}
+
 // ---- The next activations ----
 
 // Stores the results of a round's tokens in shared memory.
@@ -100,11 +113,13 @@ QN_DEVICE void share_results(const float (&sums)[SUMS], int round)
 {
     consumer_barrier(); // it may be in use for the tokens before
 #pragma unroll
-    for (int octet = 0; octet < ROUND_OCTETS; octet++)
+    for (int m = 0; m < WARP_TILES; m++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            outputs().results[lane_token(octet, i % 2)][warp_tile() * QN_TILE_ROWS + lane_row(i / 2)] =
-                result_of(sums, 4 * (round * ROUND_OCTETS + octet) + i);
+        for (int octet = 0; octet < ROUND_OCTETS; octet++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                outputs().results[lane_token(octet, i % 2)][warp_tile(m) * QN_TILE_ROWS + lane_row(i / 2)] =
+                    result_of(sums + m * (QN_TILE_N / 2), 4 * (round * ROUND_OCTETS + octet) + i);
     consumer_barrier();
 }
 
@@ -134,7 +149,7 @@ struct norm_columns {
 
 QN_DEVICE norm_columns load_norm_columns(const qn_matmul_few_args &a, uint32_t row_block, int round, int i)
 {
-    const uint32_t at = warp_tile() + WARPS * i, lane = threadIdx.x % QN_WARP_SIZE, tile_block = at / ROUND_TOKENS;
+    const uint32_t at = warp_of_thread() + WARPS * i, lane = threadIdx.x % QN_WARP_SIZE, tile_block = at / ROUND_TOKENS;
     const qn_matmul_out &out = a.outs[0];
     norm_columns c = {};
     c.in_round = at % ROUND_TOKENS;
@@ -179,11 +194,11 @@ QN_DEVICE void add_and_normalize(const qn_matmul_few_args &a, uint32_t row_block
     }
 }
 
-// The next activations are silu(gate) * up; rows of the block: gate, then up. Of 8 tokens half of the warps have none
-// and do as if: in branches that warps do not take together the compiler cannot keep wgmma asynchronous.
+// The next activations are silu(gate) * up; rows of the block: gate, then up. A warp has a token of a round; the remainder
+// tells the compiler that there are no more.
 QN_DEVICE void apply_swiglu(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, in_round = warp_tile() % ROUND_TOKENS;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, in_round = warp_of_thread() % ROUND_TOKENS;
     const bool there = row_block * QN_ACTS_HILO_COLS + 4 * lane < a.outs[0].n_rows;
 #pragma unroll
     for (int round = 0; round < ROUNDS; round++) {
@@ -192,8 +207,7 @@ QN_DEVICE void apply_swiglu(const qn_matmul_few_args &a, uint32_t row_block, con
         const float4 gate = shared_results(in_round, 4 * lane), up = shared_results(in_round, QN_ACTS_HILO_COLS + 4 * lane);
         const float4 v = make_float4(qn_silu(gate.x) * up.x, qn_silu(gate.y) * up.y, qn_silu(gate.z) * up.z,
                                      qn_silu(gate.w) * up.w);
-        transform_and_quantize(a, row_block, token, there ? v : make_float4(0, 0, 0, 0),
-                               token < a.n_tokens && warp_tile() < ROUND_TOKENS);
+        transform_and_quantize(a, row_block, token, there ? v : make_float4(0, 0, 0, 0), token < a.n_tokens);
     }
 }
 

@@ -487,6 +487,8 @@ size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu)
  * two mbarriers, and the outputs. */
 static size_t few_shared_bytes(const qn_tile_layout *tiles, size_t tokens, size_t weight_stages)
 {
+    if (tokens == QN_MMA_N)
+        return QN_FEW_OCTET_BYTES((size_t)tiles->bits, tiles->n_scales, weight_stages);
     return QN_FEW_ACTS_STAGES(tokens) * (QN_FEW_ACTS_STAGE_BYTES(tokens) + 16) +
            weight_stages * (QN_FEW_WEIGHT_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16) +
            QN_FEW_OUTPUT_BYTES(tokens);
@@ -556,15 +558,17 @@ static uint64_t sumsq_of(const qn_matmul_acts *acts)
 static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                             size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out)
 {
-    enum { MAX_WEIGHT_STAGES = 8, MIN_WEIGHT_STAGES = 1 };
+    enum { MAX_WEIGHT_STAGES = 8, MIN_WEIGHT_STAGES = 2 };
     const size_t tokens = n_tokens <= 8    ? 8
                           : n_tokens <= 16 ? 16
                                            : QN_FEW_TILE_N,
                  n_k_tiles = k_tiles_of(matrix->n_cols);
     const bool swiglu = next && next->op == QN_ACTS_OP_SWIGLU;
     const struct few_division d = divide_few(gpu, matrix, (n_tokens + tokens - 1) / tokens, swiglu);
+    /* Two blocks of 8 tokens fit an SM, which keeps 1 KiB for each and has 1 KiB more than a block may have. */
+    const size_t most_shared = tokens == QN_MMA_N ? (gpu->max_shared_bytes - 1024) / 2 : gpu->max_shared_bytes;
     size_t stages = MAX_WEIGHT_STAGES;
-    while (stages > MIN_WEIGHT_STAGES && few_shared_bytes(&matrix->tiles, tokens, stages) > gpu->max_shared_bytes)
+    while (stages > MIN_WEIGHT_STAGES && few_shared_bytes(&matrix->tiles, tokens, stages) > most_shared)
         stages--;
     const size_t shared = few_shared_bytes(&matrix->tiles, tokens, stages);
     if (matrix->tiles.bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
@@ -582,7 +586,7 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
         .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)tokens),
                     .function = "qn_matmul_gemm_few",
                     .grid = { (uint32_t)d.blocks, (uint32_t)d.passes, 1 },
-                    .block = { QN_FEW_THREADS, 1, 1 },
+                    .block = { (uint32_t)QN_FEW_THREADS(tokens), 1, 1 },
                     .shared_bytes = (uint32_t)shared,
                     .args_bytes = sizeof out->args.few,
                     .pdl = true },

@@ -123,10 +123,13 @@ enum {
  * (cuda/kernels/mbarrier.cuh). */
 enum { QN_GEMM_BARRIER_BYTES = 1024 };
 
-/* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks, threads; the number of stages of
- * activations (QN_ACTS_HILO_COLS columns each) by tokens of a block; bytes of a stage of activations with its scales,
- * and of a stage of weights (QN_TILE_COLS columns). */
-enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192, QN_FEW_THREADS = 640 };
+/* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks; threads, and those that multiply, by
+ * tokens of a block; the number of stages of activations (QN_ACTS_HILO_COLS columns each), 0 where they are in the
+ * stages of weights; bytes of a stage of activations with its scales, and of a stage of weights (QN_TILE_COLS columns).
+ * Blocks of QN_MMA_N tokens have half of an SM's registers and shared memory: the next launch's fit beside them. */
+enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192 };
+#define QN_FEW_CONSUMERS(tokens) ((tokens) == QN_MMA_N ? 256 : 512)
+#define QN_FEW_THREADS(tokens) (QN_FEW_CONSUMERS(tokens) + ((tokens) == QN_MMA_N ? 32 : 128))
 #define QN_FEW_ACTS_STAGES(tokens) ((tokens) == QN_FEW_TILE_N ? 6 : 8)
 #define QN_FEW_ACTS_STAGE_BYTES(tokens) ((tokens) / QN_MMA_N * QN_ACTS_HILO_BYTES + (tokens)*4)
 #define QN_FEW_WEIGHT_STAGE_BYTES(bits, scales)                                                                        \
@@ -137,6 +140,15 @@ enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192, QN_FEW_
 #define QN_FEW_ROUND_TOKENS(tokens) ((tokens) < 16 ? (tokens) : 16)
 #define QN_FEW_RESULT_STRIDE (QN_FEW_TILE_M + 4)
 #define QN_FEW_OUTPUT_BYTES(tokens) ((tokens)*4 + 16 + QN_FEW_ROUND_TOKENS(tokens) * QN_FEW_RESULT_STRIDE * 4)
+
+/* Of QN_MMA_N tokens, on sm_90a: a stage has a unit's weights and activations, without the scales of activations; where
+ * the stages begin, after the outputs; shared memory. Blocks of QN_MMA_N tokens take this much on every device. */
+#define QN_FEW_OCTET_STAGE_BYTES(bits, scales)                                                                         \
+    (QN_FEW_WEIGHT_STAGE_BYTES(bits, scales) + QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_ACTS_HILO_BYTES)
+#define QN_FEW_OCTET_STAGES_AT ((QN_FEW_OUTPUT_BYTES(QN_MMA_N) + 127) / 128 * 128)
+#define QN_FEW_OCTET_BYTES(bits, scales, stages)                                                                       \
+    (QN_FEW_OCTET_STAGES_AT +                                                                                          \
+     (stages) * (QN_FEW_OCTET_STAGE_BYTES(bits, scales) + QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_MMA_N * 4 + 16))
 
 /* Output of one matrix: n_rows rows from row first_tile*16 of the tiled matrix on. */
 typedef struct qn_matmul_out {
