@@ -558,17 +558,19 @@ static uint64_t sumsq_of(const qn_matmul_acts *acts)
 static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                             size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out)
 {
-    enum { MAX_WEIGHT_STAGES = 8, MIN_WEIGHT_STAGES = 2 };
+    enum { MAX_WEIGHT_STAGES = 8 };
     const size_t tokens = n_tokens <= 8    ? 8
                           : n_tokens <= 16 ? 16
                                            : QN_FEW_TILE_N,
                  n_k_tiles = k_tiles_of(matrix->n_cols);
     const bool swiglu = next && next->op == QN_ACTS_OP_SWIGLU;
     const struct few_division d = divide_few(gpu, matrix, (n_tokens + tokens - 1) / tokens, swiglu);
-    /* Two blocks of 8 tokens fit an SM, which keeps 1 KiB for each and has 1 KiB more than a block may have. */
-    const size_t most_shared = tokens == QN_MMA_N ? (gpu->max_shared_bytes - 1024) / 2 : gpu->max_shared_bytes;
+    /* Two blocks of 8 tokens fit an SM, which keeps 1 KiB for each and has 1 KiB more than a block may have. Two of
+     * their stages hold all that blocks have without sm_90a. */
+    const size_t most_shared = tokens == QN_MMA_N ? (gpu->max_shared_bytes - 1024) / 2 : gpu->max_shared_bytes,
+                 min_stages = tokens == QN_MMA_N ? 2 : 1;
     size_t stages = MAX_WEIGHT_STAGES;
-    while (stages > MIN_WEIGHT_STAGES && few_shared_bytes(&matrix->tiles, tokens, stages) > most_shared)
+    while (stages > min_stages && few_shared_bytes(&matrix->tiles, tokens, stages) > most_shared)
         stages--;
     const size_t shared = few_shared_bytes(&matrix->tiles, tokens, stages);
     if (matrix->tiles.bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
