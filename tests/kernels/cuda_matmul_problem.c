@@ -33,6 +33,7 @@ struct gpu_acts qn_check_acts_new(int layout, size_t n_cols, size_t n_tokens)
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
     a.workspace = qn_gpu_new(layout == QN_ACTS_HILO ? qn_matmul_gpu_workspace_bytes(&gpu) : 1);
     a.acts.workspace = a.workspace;
+    a.acts.prepares_slots = qn_matmul_gpu_few_blocks(&gpu);
     return a;
 }
 

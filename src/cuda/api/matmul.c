@@ -138,6 +138,7 @@ static qn_status check_tokens(matmul_call *c, const qn_cuda_kernels *kernels, co
     c->pass.capacity = c->pass.layout == QN_ACTS_HILO_N1 ? 1 : qn_round_up(c->pass_tokens, QN_GEMM_TILE_N);
     c->pass.rms_norm = acts->op == QN_CUDA_MATMUL_RMS_NORM;
     c->pass.eps = acts->eps;
+    c->pass.prepares_slots = qn_matmul_gpu_few_blocks(&c->gpu);
     c->scale_bytes = qn_matmul_gpu_scale_bytes(c->pass.layout, c->pass.n_cols, c->pass.capacity);
     return qn_matmul_gpu_acts_bytes(c->pass.layout, c->pass.n_cols, c->pass.capacity, &c->acts_bytes);
 }

@@ -174,12 +174,13 @@ static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, co
     assert_in_range(a->block_parts, 1, 2);
     assert_in_range(a->n_parts, (launch->grid[0] - 1) * a->block_parts + 1, launch->grid[0] * a->block_parts);
     assert_true(a->n_parts <= row_blocks * a->n_k_tiles);
-    /* Counters and partials are in the workspace. */
+    /* Slots and sums of first parts are in the workspace. */
     const size_t n_blocks = (size_t)launch->grid[0] * launch->grid[1];
     assert_true(n_blocks <= QN_FEW_MAX_BLOCKS && n_blocks <= gpu->n_sms);
-    assert_true(a->counters == 2048 && a->partials >= 2048 + n_blocks * sizeof(uint32_t));
-    assert_true(a->partials + n_blocks * 2 * QN_FEW_TILE_M * tile_n * sizeof(float) <=
-                2048 + qn_matmul_gpu_workspace_bytes(gpu));
+    const size_t slots = n_blocks * QN_FEW_TILE_M * tile_n * sizeof(float);
+    assert_true(a->slots == 2048 + QN_MATMUL_COUNTERS_BYTES && slots <= qn_matmul_gpu_slot_bytes(gpu));
+    assert_true(a->first_parts >= a->slots + qn_matmul_gpu_slot_bytes(gpu) &&
+                a->first_parts + slots <= 2048 + qn_matmul_gpu_workspace_bytes(gpu));
     const size_t stage =
         (size_t)QN_FEW_TILE_M / QN_TILE_ROWS * (tiles->bits * QN_FRAGMENT_BYTES + tiles->n_scales * 32);
     assert_in_range(a->weight_stages, 1, 8);

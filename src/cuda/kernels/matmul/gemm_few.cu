@@ -4,9 +4,10 @@
 //
 // A unit is 256 rows by 256 columns of weights; before SwiGLU, 128 rows each of gate and up. The units, row block by
 // row block, are divided evenly into parts, one or two adjacent ones a block: a part has the end of one row block, then
-// whole ones, then the beginning of another. Of a row block that several blocks share, each stores its sums to global
-// memory, and the last one to arrive adds them in the order of the columns: results do not depend on which one that is,
-// and no block waits for another.
+// whole ones, then the beginning of another. Of a row block that several blocks share, the first adds the sums of all in
+// the order of the columns. The others store theirs to slots in global memory, whose words are QN_FEW_EMPTY, which no
+// sum is, until then and afterwards: a word that is loaded is its own flag. A block waits only after all that others
+// may wait for, and all run at the same time: there are no more of them than SMs.
 //
 // Results of a token do not depend on the number of tokens either. Parts are the same for any number, and sums of a row
 // block are added as if every block had two parts: first the partials of parts 2i and 2i + 1, then the sums of the
@@ -164,88 +165,88 @@ QN_DEVICE void add_span(float *sums, const span_products &span)
 
 // ---- Row blocks that blocks share ----
 
-// A thread's sums in a slot of the workspace. A block has two slots, the second for the row block that it begins.
-QN_DEVICE float4 *slot_of(const qn_matmul_few_args &a, uint32_t block, bool begins)
+// A thread's part of a block's slot in a.slots or a.first_parts.
+QN_DEVICE uint4 *slot_in(void *slots, uint32_t block)
 {
-    return (float4 *)a.partials + (((uint64_t)blockIdx.y * gridDim.x + block) * 2 + begins) * (QN_FEW_TILE_M * QN_TILE_N / 4) +
-           threadIdx.x;
+    return (uint4 *)slots + ((uint64_t)blockIdx.y * gridDim.x + block) * (QN_FEW_TILE_M * QN_TILE_N / 4) + threadIdx.x;
 }
 
-QN_DEVICE void store_slot(float4 *slot, const float (&sums)[SUMS])
+QN_DEVICE void store_slot(uint4 *slot, const float (&sums)[SUMS])
 {
 #pragma unroll
     for (int i = 0; i < SUMS / 4; i++)
-        __stcg(slot + i * CONSUMER_THREADS, make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
+        store_relaxed(slot + i * CONSUMER_THREADS, make_uint4(__float_as_uint(sums[4 * i]), __float_as_uint(sums[4 * i + 1]),
+                                                              __float_as_uint(sums[4 * i + 2]), __float_as_uint(sums[4 * i + 3])));
 }
 
-QN_DEVICE void add_slot(float (&sums)[SUMS], const float4 *slot)
+QN_DEVICE void add_first_part(float (&sums)[SUMS], const uint4 *slot)
 {
 #pragma unroll
     for (int i = 0; i < SUMS / 4; i++) {
-        const float4 v = __ldcg(slot + i * CONSUMER_THREADS);
-        sums[4 * i] += v.x;
-        sums[4 * i + 1] += v.y;
-        sums[4 * i + 2] += v.z;
-        sums[4 * i + 3] += v.w;
+        const uint4 v = load_relaxed(slot + i * CONSUMER_THREADS);
+        sums[4 * i] += __uint_as_float(v.x);
+        sums[4 * i + 1] += __uint_as_float(v.y);
+        sums[4 * i + 2] += __uint_as_float(v.z);
+        sums[4 * i + 3] += __uint_as_float(v.w);
     }
 }
 
-QN_DEVICE void load_slot(float (&sums)[SUMS], const float4 *slot, bool there)
+// What is waited for at a time, to fit in registers: PIECE of a thread's sums of SLOTS slots, the other one of a pair,
+// then pairs.
+enum { PIECE = 8, SLOTS = QN_TILE_N == 8 ? 7 : 5, SLOT_STRIDE = QN_FEW_TILE_M * QN_TILE_N / 4 };
+
+// Waits for a piece of slots [first, n) from `slot` on; the others are zeros. Empties them for the next launch.
+QN_DEVICE void take_slots(float (&slots)[SLOTS][PIECE], uint4 *slot, uint32_t first, uint32_t n)
 {
+    bool stored;
 #pragma unroll
-    for (int i = 0; i < SUMS / 4; i++) {
-        const float4 v = __ldcg(slot + i * CONSUMER_THREADS);
-        sums[4 * i] = there ? v.x : 0;
-        sums[4 * i + 1] = there ? v.y : 0;
-        sums[4 * i + 2] = there ? v.z : 0;
-        sums[4 * i + 3] = there ? v.w : 0;
-    }
+    for (int i = 0; i < SLOTS * PIECE; i++)
+        slots[i / PIECE][i % PIECE] = 0;
+    do {
+        stored = true;
+#pragma unroll
+        for (uint32_t i = 0; i < SLOTS * PIECE / 4; i++) {
+            const uint32_t at = i / (PIECE / 4), k = i % (PIECE / 4);
+            if (at < first || at >= n)
+                continue;
+            const uint4 v = load_relaxed(slot + at * SLOT_STRIDE + k * CONSUMER_THREADS);
+            stored = stored && v.x != QN_FEW_EMPTY && v.y != QN_FEW_EMPTY && v.z != QN_FEW_EMPTY && v.w != QN_FEW_EMPTY;
+            slots[at][4 * k] = __uint_as_float(v.x);
+            slots[at][4 * k + 1] = __uint_as_float(v.y);
+            slots[at][4 * k + 2] = __uint_as_float(v.z);
+            slots[at][4 * k + 3] = __uint_as_float(v.w);
+        }
+    } while (!stored);
+#pragma unroll
+    for (uint32_t i = 0; i < SLOTS * PIECE / 4; i++)
+        if (i / (PIECE / 4) >= first && i / (PIECE / 4) < n)
+            store_relaxed(slot + i / (PIECE / 4) * SLOT_STRIDE + i % (PIECE / 4) * CONSUMER_THREADS,
+                          make_uint4(QN_FEW_EMPTY, QN_FEW_EMPTY, QN_FEW_EMPTY, QN_FEW_EMPTY));
 }
 
-// Adds the sums of blocks first to last, of pairs of blocks if these have one part each. Slots are loaded several at a
-// time, those beyond first and last too, as zeros.
-QN_DEVICE void add_slots(const qn_matmul_few_args &a, uint32_t first, uint32_t last, float (&sums)[SUMS])
+// Adds the sums of the blocks after this one, up to `last`, as they arrive: of pairs of blocks if these have one part
+// each.
+QN_DEVICE void add_slots(const qn_matmul_few_args &a, uint32_t last, float (&sums)[SUMS])
 {
-    enum { SLOTS = QN_TILE_N < QN_FEW_TILE_N ? 8 : 4 };
     const bool paired = a.block_parts == 1;
 #pragma unroll
-    for (int i = 0; i < SUMS; i++)
-        sums[i] = 0;
+    for (int piece = 0; piece < SUMS / PIECE; piece++) {
+        uint32_t first = paired && blockIdx.x % 2 == 0 ? 0 : 1, block = blockIdx.x + 1 - first;
+        float *const to = sums + piece * PIECE;
 #pragma unroll 1
-    for (uint32_t block = paired ? first / 2 * 2 : first; block <= last; block += SLOTS) {
-        float slots[SLOTS][SUMS];
+        for (; block <= last; block += SLOTS - 1, first = 1) {
+            float slots[SLOTS][PIECE];
+            take_slots(slots, slot_in(a.slots, block) + piece * (PIECE / 4) * CONSUMER_THREADS, first, last + 1 - block);
 #pragma unroll
-        for (uint32_t i = 0; i < SLOTS; i++) {
-            const uint32_t from = min(max(block + i, first), last);
-            load_slot(slots[i], slot_of(a, from, from == first), from == block + i);
+            for (int i = 0; i < PIECE; i++)
+                to[i] = 0.0f + (to[i] + slots[0][i]);
+#pragma unroll
+            for (uint32_t k = 1; k < SLOTS; k += 2)
+#pragma unroll
+                for (int i = 0; i < PIECE; i++)
+                    to[i] = paired ? to[i] + (slots[k][i] + slots[k + 1][i]) : to[i] + slots[k][i] + slots[k + 1][i];
         }
-#pragma unroll
-        for (uint32_t k = 0; k < SLOTS; k += 2)
-#pragma unroll
-            for (int i = 0; i < SUMS; i++)
-                sums[i] = paired ? sums[i] + (slots[k][i] + slots[k + 1][i]) : sums[i] + slots[k][i] + slots[k + 1][i];
     }
-}
-
-// Adds the sums of all blocks that share a row block, in their order, if all the others have stored theirs. False if
-// not.
-QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, uint32_t row_block, float (&sums)[SUMS])
-{
-    const uint32_t first = block_of(a, w.n_units, row_block * a.n_k_tiles),
-                   last = block_of(a, w.n_units, (row_block + 1) * a.n_k_tiles - 1);
-    store_slot(slot_of(a, blockIdx.x, blockIdx.x == first), sums);
-    consumer_barrier();
-    if (threadIdx.x == 0) {
-        uint32_t *counter = a.counters + blockIdx.y * gridDim.x + first;
-        outputs().arrived = arrive(counter);
-        if (outputs().arrived == last - first)
-            *counter = 0; // for the next launch
-    }
-    consumer_barrier();
-    if (outputs().arrived != last - first)
-        return false;
-    add_slots(a, first, last, sums);
-    return true;
 }
 
 // Waits for the factors of tokens.
@@ -262,18 +263,21 @@ QN_DEVICE void finish_row_block(const qn_matmul_few_args &a, uint32_t row_block,
         WITH_OUTPUT_TYPE(a.out_dtype, store_sums, a, row_block, sums);
 }
 
-// The end of a segment, whose last unit is before `end`.
+// The end of a segment, whose last unit is before `end`. Of a row block that blocks share, the first adds the sums: the
+// others have its units at the beginning of their work, or end when it does.
 QN_DEVICE void finish_segment(const qn_matmul_few_args &a, const block_work &w, uint32_t end, float (&sums)[SUMS])
 {
     const uint32_t row_block = (end - 1) / a.n_k_tiles, row_begin = row_block * a.n_k_tiles, row_end = row_begin + a.n_k_tiles;
-    float4 *const slot = slot_of(a, blockIdx.x, w.begin <= row_begin);
+    if (w.split > row_begin && w.split < end)
+        add_first_part(sums, slot_in(a.first_parts, blockIdx.x));
     if (end == w.split && end < row_end) {
-        store_slot(slot, sums); // until the block's second part of this row block is there
+        store_slot(slot_in(a.first_parts, blockIdx.x), sums);
+    } else if (w.begin > row_begin) {
+        store_slot(slot_in(a.slots, blockIdx.x), sums);
     } else {
-        if (w.split > row_begin && w.split < end)
-            add_slot(sums, slot);
-        if ((w.begin <= row_begin && end == row_end) || add_partials(a, w, row_block, sums))
-            finish_row_block(a, row_block, sums);
+        if (end < row_end)
+            add_slots(a, block_of(a, w.n_units, row_end - 1), sums);
+        finish_row_block(a, row_block, sums);
     }
 #pragma unroll
     for (int i = 0; i < SUMS; i++)

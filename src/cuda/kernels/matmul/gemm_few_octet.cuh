@@ -152,6 +152,15 @@ QN_DEVICE void load_operands(uint32_t b[4], uint32_t lane, int group)
                  : "memory");
 }
 
+// What is loaded before a unit of a stage is multiplied.
+QN_DEVICE void load_ahead(unit_weights (&x)[WARP_TILES], uint32_t (&b)[AHEAD + 1][4], uint32_t stage, const lane_addresses &lane)
+{
+    load_weights(x, stage, lane);
+#pragma unroll
+    for (int group = 0; group < AHEAD; group++)
+        load_operands(b[group], lane.operands + stage * STAGE_BYTES, group);
+}
+
 // All lanes have loaded what they need of the stage.
 QN_DEVICE void release_stage(ring &r)
 {
@@ -169,10 +178,7 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring r)
     unit_weights x[WARP_TILES];
     uint32_t b[AHEAD + 1][4], left = segment_units(a, w, w.begin);
     qn_mbarrier_wait(r.full, 0);
-    load_weights(x, 0, lane);
-#pragma unroll
-    for (int group = 0; group < AHEAD; group++)
-        load_operands(b[group], lane.operands, group);
+    load_ahead(x, b, r.stage, lane);
 #pragma unroll 1
     for (uint32_t unit = w.begin; unit < w.end; unit++) {
         uint32_t operands = lane.operands + r.stage * STAGE_BYTES;
@@ -227,6 +233,7 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring r)
         finish_segment(a, w, unit + 1, sums);
         if (unit + 1 < w.end)
             left = segment_units(a, w, unit + 1);
+        load_ahead(x, b, r.stage, lane); // again: now their registers are free meanwhile
     }
 }
 

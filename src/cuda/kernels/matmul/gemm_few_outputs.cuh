@@ -19,7 +19,7 @@ static_assert(WARPS == ROUND_TOKENS, "a warp has a token of a round");
 struct output_memory {
     float factors[QN_TILE_N]; // of tokens: the results are the sums times these
     uint64_t factors_ready;   // mbarrier, sm_90a only
-    uint32_t arrived, unused; // arrived: of the block
+    uint64_t unused;
     float results[ROUND_TOKENS][QN_FEW_RESULT_STRIDE];
 };
 static_assert(sizeof(output_memory) == QN_FEW_OUTPUT_BYTES(QN_TILE_N), "");

@@ -159,6 +159,18 @@ size_t qn_matmul_gpu_scale_bytes(int layout, size_t n_cols, size_t capacity)
                : (layout == QN_ACTS_HILO ? 2 * hilo_blocks_of(n_cols) : 1) * capacity * sizeof(float);
 }
 
+/* Returns the tokens of a block of the GEMM of few tokens. */
+static size_t few_tokens(size_t n_tokens)
+{
+    return n_tokens <= 8 ? 8 : n_tokens <= 16 ? 16 : QN_FEW_TILE_N;
+}
+
+/* Returns the bytes of a block's slot. */
+static uint32_t few_slot_bytes(size_t tokens)
+{
+    return (uint32_t)(QN_FEW_TILE_M * tokens * sizeof(float));
+}
+
 /* ---- Packing and quantisation ---- */
 
 qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_t row_bytes, size_t n_rows,
@@ -219,7 +231,10 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
                        .weight = weight,
                        .out = acts->address,
                        .scale = acts->scale,
-                       .counters = acts->workspace,
+                       .slots = acts->workspace + QN_MATMUL_COUNTERS_BYTES,
+                       .slot_bytes = acts->layout == QN_ACTS_HILO && n_tokens <= QN_FEW_MAX_TOKENS
+                                         ? acts->prepares_slots * few_slot_bytes(few_tokens(n_tokens))
+                                         : 0,
                        .n_cols = (uint32_t)acts->n_cols,
                        .n_k_tiles = (uint32_t)n_k_tiles,
                        .n_tokens = (uint32_t)n_tokens,
@@ -468,19 +483,31 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
 
 /* ---- GEMM of few tokens ---- */
 
-/* The workspace: counters of qn_matmul_gemm_few and of qn_matmul_gemv_norm, then partials of either. */
+/* The workspace: counters of qn_matmul_gemv_norm, slots, then, of the same size, sums of first parts or partials of
+ * qn_matmul_gemv_norm. */
 enum { NORM_COUNTERS = QN_FEW_MAX_TOKENS / QN_MMA_N * QN_GEMV_NORM_MAX_ROWS / QN_TILE_ROWS / QN_GEMV_NORM_TILES };
-_Static_assert((QN_FEW_MAX_BLOCKS + NORM_COUNTERS) * sizeof(uint32_t) <= QN_MATMUL_COUNTERS_BYTES, "counters fit");
+_Static_assert(NORM_COUNTERS * sizeof(uint32_t) <= QN_MATMUL_COUNTERS_BYTES, "counters fit");
 
-/* The most blocks of a launch, over all tokens: each block occupies an SM. */
-static size_t most_few_blocks(const qn_matmul_gpu *gpu)
+/* Over all tokens: each block occupies an SM. */
+uint32_t qn_matmul_gpu_few_blocks(const qn_matmul_gpu *gpu)
 {
     return gpu->n_sms < QN_FEW_MAX_BLOCKS ? gpu->n_sms : QN_FEW_MAX_BLOCKS;
 }
 
+size_t qn_matmul_gpu_slot_bytes(const qn_matmul_gpu *gpu)
+{
+    return (size_t)qn_matmul_gpu_few_blocks(gpu) * few_slot_bytes(QN_FEW_TILE_N);
+}
+
 size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu)
 {
-    return QN_MATMUL_COUNTERS_BYTES + most_few_blocks(gpu) * 2 * QN_FEW_TILE_M * QN_FEW_TILE_N * sizeof(float);
+    return QN_MATMUL_COUNTERS_BYTES + 2 * qn_matmul_gpu_slot_bytes(gpu);
+}
+
+/* The address after the slots. */
+static uint64_t after_slots(const qn_matmul_gpu *gpu, uint64_t workspace)
+{
+    return workspace + QN_MATMUL_COUNTERS_BYTES + qn_matmul_gpu_slot_bytes(gpu);
 }
 
 /* Returns the bytes of shared memory of the GEMM of few tokens: the rings of activations and weights, each stage with
@@ -505,7 +532,7 @@ _Static_assert(QN_FEW_MAX_TOKENS <= 2 * QN_FEW_TILE_N, "a block has up to two pa
 static struct few_division divide_few(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t passes,
                                       bool swiglu)
 {
-    const size_t most = most_few_blocks(gpu), even = most > 1 ? most / 2 * 2 : most;
+    const size_t most = qn_matmul_gpu_few_blocks(gpu), even = most > 1 ? most / 2 * 2 : most;
     struct few_division d = { .passes = passes, .row_blocks = row_blocks_of(matrix, QN_FEW_TILE_M) };
     if (swiglu) /* of whole k-tiles of the next matmul */
         d.row_blocks = (matrix->outs[0].n_rows + QN_TILE_COLS - 1) / QN_TILE_COLS * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
@@ -559,10 +586,7 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
                             size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out)
 {
     enum { MAX_WEIGHT_STAGES = 8 };
-    const size_t tokens = n_tokens <= 8    ? 8
-                          : n_tokens <= 16 ? 16
-                                           : QN_FEW_TILE_N,
-                 n_k_tiles = k_tiles_of(matrix->n_cols);
+    const size_t tokens = few_tokens(n_tokens), n_k_tiles = k_tiles_of(matrix->n_cols);
     const bool swiglu = next && next->op == QN_ACTS_OP_SWIGLU;
     const struct few_division d = divide_few(gpu, matrix, (n_tokens + tokens - 1) / tokens, swiglu);
     /* Two blocks of 8 tokens fit an SM, which keeps 1 KiB for each and has 1 KiB more than a block may have. Two of
@@ -579,7 +603,7 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
     if (!acts->workspace || acts->workspace % 256 || acts->scale % 16)
         return qn_fail(QN_ERR_INVALID,
                        "hi/lo int8 activations need a workspace at a multiple of 256 bytes, scales at one of 16");
-    if (shared > gpu->max_shared_bytes || d.blocks * d.passes > most_few_blocks(gpu) ||
+    if (shared > gpu->max_shared_bytes || d.blocks * d.passes > qn_matmul_gpu_few_blocks(gpu) ||
         d.row_blocks * n_k_tiles > UINT32_MAX / 2)
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "a GEMM of few tokens needs %zu bytes of shared memory of %u, and %zu SMs of %u", shared,
@@ -596,8 +620,8 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
                       .acts = acts->address,
                       .acts_scale = acts->scale,
                       .sumsq = acts->rms_norm ? sumsq_of(acts) : 0,
-                      .counters = acts->workspace,
-                      .partials = acts->workspace + QN_MATMUL_COUNTERS_BYTES,
+                      .slots = acts->workspace + QN_MATMUL_COUNTERS_BYTES,
+                      .first_parts = after_slots(gpu, acts->workspace),
                       .n_tiles = (uint32_t)matrix->n_tiles,
                       .n_k_tiles = (uint32_t)n_k_tiles,
                       .n_tokens = (uint32_t)n_tokens,
@@ -692,7 +716,7 @@ bool qn_matmul_gpu_has_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix
     return matrix->tiles.bits == 16 && !matrix->out_dtype && matrix->n_cols % 4 == 0 &&
            matrix->n_tiles <= QN_GEMV_NORM_MAX_ROWS / QN_TILE_ROWS &&
            QN_FEW_MAX_TOKENS / QN_MMA_N * groups * k_tiles_of(matrix->n_cols) * QN_GEMV_NORM_PARTIALS * sizeof(float) <=
-               qn_matmul_gpu_workspace_bytes(gpu) - QN_MATMUL_COUNTERS_BYTES;
+               qn_matmul_gpu_slot_bytes(gpu);
 }
 
 qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix,
@@ -723,8 +747,8 @@ qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matri
         .args.gemv_norm = { .weights = matrix->address,
                             .x = rows->x,
                             .norm = rows->weight,
-                            .counters = workspace + QN_FEW_MAX_BLOCKS * sizeof(uint32_t),
-                            .partials = workspace + QN_MATMUL_COUNTERS_BYTES,
+                            .counters = workspace,
+                            .partials = after_slots(gpu, workspace),
                             .n_tiles = (uint32_t)matrix->n_tiles,
                             .n_k_tiles = (uint32_t)n_k_tiles,
                             .n_tokens = (uint32_t)n_tokens,

@@ -128,6 +128,7 @@ enum { QN_GEMM_BARRIER_BYTES = 1024 };
  * stages of weights; bytes of a stage of activations with its scales, and of a stage of weights (QN_TILE_COLS columns).
  * Blocks of QN_MMA_N tokens have half of an SM's registers and shared memory: the next launch's fit beside them. */
 enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192 };
+#define QN_FEW_EMPTY 0xffffffffu /* of a word that has no sum yet; operations return another NaN, 0x7fffffff */
 #define QN_FEW_CONSUMERS(tokens) ((tokens) == QN_MMA_N ? 256 : 512)
 #define QN_FEW_THREADS(tokens) (QN_FEW_CONSUMERS(tokens) + ((tokens) == QN_MMA_N ? 32 : 128))
 #define QN_FEW_ACTS_STAGES(tokens) ((tokens) == QN_FEW_TILE_N ? 6 : 8)
@@ -219,8 +220,8 @@ typedef struct qn_matmul_few_next {
  * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. A unit is QN_FEW_TILE_M rows by one k-tile. The
  * U = n_row_blocks * n_k_tiles units are numbered along the columns of one row block after another. Part p has the
  * units [U * p / n_parts, U * (p+1) / n_parts), at least one; block x has part x, or with block_parts 2 the parts 2x
- * and 2x + 1, if that exists. If several blocks share a row block, the last block to store its partials adds the
- * partials of all, in an order that depends on U and n_parts only: results of a token do not depend on block_parts,
+ * and 2x + 1, if that exists. If several blocks share a row block, the first of them waits for the sums of the others
+ * and adds them, in an order that depends on U and n_parts only: results of a token do not depend on block_parts,
  * QN_TILE_N or other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS, QN_SCALES, QN_TILE_N (tokens
  * of a block: 8, 16 or QN_FEW_TILE_N).
  *
@@ -238,8 +239,8 @@ typedef struct qn_matmul_few_args {
     QN_GPU_PTR(const uint8_t) acts;
     QN_GPU_PTR(const float) acts_scale;
     QN_GPU_PTR(const float) sumsq; /* of the activations, after an RMS norm; 0: none */
-    QN_GPU_PTR(uint32_t) counters; /* [grid.y][grid.x]: zeros before and after the launch */
-    QN_GPU_PTR(float) partials;    /* [grid.y][grid.x][2][QN_FEW_TILE_M][QN_TILE_N] */
+    QN_GPU_PTR(void) slots;        /* [grid.y][grid.x][QN_FEW_TILE_M][QN_TILE_N], QN_FEW_EMPTY before and after the launch */
+    QN_GPU_PTR(void) first_parts;  /* the same, of any contents */
     uint32_t n_tiles, n_k_tiles, n_tokens, capacity;
     uint32_t n_row_blocks, n_parts, block_parts;
     uint32_t up_tile; /* SwiGLU: the first tile of up; 0: none */
@@ -293,10 +294,12 @@ typedef struct qn_matmul_quantize_acts_args {
     QN_GPU_PTR(const float) weight; /* QN_ACTS_OP_RMS_NORM: [n_cols] */
     QN_GPU_PTR(uint8_t) out;
     QN_GPU_PTR(float) scale;       /* of the layout; QN_ACTS_HILO_N1 has none */
-    QN_GPU_PTR(uint32_t) counters; /* with QN_ACTS_HILO: [QN_FEW_MAX_BLOCKS] of qn_matmul_gemm_few, set to zeros */
+    QN_GPU_PTR(void) slots;        /* with QN_ACTS_HILO: of qn_matmul_gemm_few, slot_bytes of them are set to
+                                      QN_FEW_EMPTY */
     uint32_t n_cols, n_k_tiles, n_tokens, capacity;
     uint32_t stride; /* of x and x2, in elements */
     float eps;
+    uint32_t slot_bytes;         /* a multiple of 16 */
     uint32_t is_bf16;            /* with QN_16BIT: 1 for bf16, 0 for fp16 */
     qn_matmul_hadamard hadamard; /* QN_ACTS_HILO: of up to QN_MATMUL_MAX_HADAMARD columns */
     qn_matmul_f16_acts f16;      /* QN_ACTS_HILO_F16: the second result, with the same columns */
@@ -398,17 +401,24 @@ typedef struct qn_matmul_acts {
     uint64_t address, scale; /* multiples of 1024 and 16. scale: qn_matmul_gpu_scale_bytes bytes */
     bool rms_norm;           /* QN_ACTS_HILO, as input of a matmul: written by QN_ACTS_OP_RMS_NORM with this eps */
     float eps;
-    uint64_t workspace; /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256; activations that are
-                                 used one after another may share it */
+    uint64_t workspace;     /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256; activations that
+                               are used one after another may share it */
+    uint32_t prepares_slots; /* the blocks (qn_matmul_gpu_few_blocks) whose slots in the workspace each launch of
+                                qn_matmul_gpu_quantize prepares; 0: they have been prepared */
     size_t n_cols, capacity; /* capacity: tokens, a multiple of QN_GEMM_TILE_N except for QN_ACTS_HILO_N1 */
 } qn_matmul_acts;
 
-enum { QN_MATMUL_COUNTERS_BYTES = 1024 };
+enum { QN_MATMUL_COUNTERS_BYTES = 1024, QN_MATMUL_EMPTY_BYTE = 0xff /* QN_FEW_EMPTY */ };
 
-/* qn_matmul_gpu_workspace_bytes - Returns the size of the workspace of matmuls by activations in QN_ACTS_HILO, for
- * which its contents are arbitrary, and of qn_matmul_gpu_gemv_norm, for which its first QN_MATMUL_COUNTERS_BYTES are
- * zeros before the first launch. */
+/* qn_matmul_gpu_workspace_bytes - Returns the size of the workspace of matmuls by activations in QN_ACTS_HILO and of
+ * qn_matmul_gpu_gemv_norm. Before the first launch its first QN_MATMUL_COUNTERS_BYTES are zeros, for the latter, and
+ * the next qn_matmul_gpu_slot_bytes have the value QN_MATMUL_EMPTY_BYTE, unless the activations' launches prepare them.
+ * Launches leave them so. The rest is arbitrary. */
 size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu);
+size_t qn_matmul_gpu_slot_bytes(const qn_matmul_gpu *gpu);
+
+/* qn_matmul_gpu_few_blocks - Returns the most blocks of a launch of qn_matmul_gemm_few. */
+uint32_t qn_matmul_gpu_few_blocks(const qn_matmul_gpu *gpu);
 
 /* qn_matmul_gpu_same_tokens - Returns the largest number of tokens, at most QN_FEW_MAX_TOKENS, for which each token is
  * computed by the same operations as with two tokens. */

@@ -182,6 +182,23 @@ QN_DEVICE uint4 load_shared_16(uint32_t address)
     return v;
 }
 
+// Loads and stores that another thread may do at the same time.
+QN_DEVICE uint4 load_relaxed(const uint4 *at)
+{
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at)
+                 : "memory");
+    return v;
+}
+
+QN_DEVICE void store_relaxed(uint4 *at, uint4 v)
+{
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
 QN_DEVICE uint32_t load_shared_4(uint32_t address)
 {
     uint32_t v;
