@@ -674,7 +674,8 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const unit_weights &w, co
     }
 }
 
-extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS(QN_TILE_N), 1) qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
+extern "C" __global__ void __launch_bounds__(QN_FEW_MOST_THREADS(QN_TILE_N), 1)
+    qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
     if (threadIdx.x >= CONSUMER_THREADS)
         return;

@@ -1,7 +1,11 @@
 // The loop of gemm_few.cu, which includes this file, for up to 8 tokens on sm_90a. wgmma takes as long for 16 columns as
 // for 64, mma.sync a half of that. A warp multiplies two tiles of weights by the same B operands, which are loaded a few
-// groups ahead. A unit's activations are in the stage of its weights: one ring, one mbarrier to wait for. All of a
-// block is half of what an SM has, so that the next launch's blocks start and load weights while these run.
+// groups ahead. A unit's activations are in the stage of its weights: one ring, one mbarrier to wait for.
+//
+// Blocks of the next launch start and load weights while these run. An SM would then also take two blocks of one launch,
+// which take twice as long. So launches that add to their outputs and those that do not, which alternate in a layer,
+// have different shapes: of one kind a second block lacks shared memory, of the other, which has two idle warps more, it
+// lacks registers; one of each fits (octet_stages of matmul.c).
 #ifndef QN_CUDA_KERNELS_MATMUL_GEMM_FEW_OCTET_CUH
 #define QN_CUDA_KERNELS_MATMUL_GEMM_FEW_OCTET_CUH
 
@@ -237,9 +241,7 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring r)
     }
 }
 
-// Two blocks an SM: of this launch and of the next.
-extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS(QN_TILE_N), 2)
-    qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
+extern "C" __global__ void __maxnreg__(QN_FEW_OCTET_REGISTERS) qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
     const block_work w = block_work_of(a);
     const uint32_t stages = qn_shared_address(shared) + QN_FEW_OCTET_STAGES_AT,
@@ -252,7 +254,9 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS(QN_TILE_N), 2)
     }
     __syncthreads();
     qn_pdl_trigger();
-    if (threadIdx.x >= CONSUMER_THREADS) {
+    if (threadIdx.x >= CONSUMER_THREADS + QN_WARP_SIZE) {
+        qn_pdl_wait();
+    } else if (threadIdx.x >= CONSUMER_THREADS) {
         produce(a, w, r);
     } else {
         qn_pdl_wait(); // outputs and the workspace may be in use by the previous kernel

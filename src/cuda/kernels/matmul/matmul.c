@@ -581,21 +581,47 @@ static uint64_t sumsq_of(const qn_matmul_acts *acts)
     return acts->scale + hilo_blocks_of(acts->n_cols) * acts->capacity * sizeof(float);
 }
 
+/* Stages of weights of blocks of QN_MMA_N tokens. Of launches that do not add to their outputs: so many that two blocks
+ * do not fit an SM's shared memory. Of those that add: what is left beside such a block, at least the two that hold all
+ * that blocks have without sm_90a. An SM keeps 1 KiB for each block, and has 1 KiB more than a block may have. */
+static size_t octet_stages(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, bool adds)
+{
+    enum { MIN_STAGES = 2, KEPT = 1024 };
+    const size_t most = gpu->max_shared_bytes + KEPT;
+    size_t alone = MIN_STAGES, beside = MIN_STAGES;
+    while (2 * (few_shared_bytes(tiles, QN_MMA_N, alone) + KEPT) <= most)
+        alone++;
+    while (few_shared_bytes(tiles, QN_MMA_N, alone) + few_shared_bytes(tiles, QN_MMA_N, beside + 1) + 2 * KEPT <= most)
+        beside++;
+    return adds ? beside : alone;
+}
+
+/* Stages of weights: as many as fit, if that is at least one. */
+static size_t weight_stages(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t tokens)
+{
+    enum { MAX_STAGES = 8 };
+    size_t stages = MAX_STAGES;
+    if (tokens == QN_MMA_N)
+        return octet_stages(gpu, &matrix->tiles, matrix->outs[0].accumulate);
+    while (stages > 1 && few_shared_bytes(&matrix->tiles, tokens, stages) > gpu->max_shared_bytes)
+        stages--;
+    return stages;
+}
+
+static size_t few_threads(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t tokens)
+{
+    const bool idle = tokens == QN_MMA_N && gpu->clusters && matrix->outs[0].accumulate;
+    return QN_FEW_THREADS(tokens) + (idle ? QN_FEW_OCTET_IDLE_THREADS : 0);
+}
+
 /* Fills the launch of a GEMM of few tokens. next: the activations that its epilogue writes; NULL: it writes outputs. */
 static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                             size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out)
 {
-    enum { MAX_WEIGHT_STAGES = 8 };
     const size_t tokens = few_tokens(n_tokens), n_k_tiles = k_tiles_of(matrix->n_cols);
     const bool swiglu = next && next->op == QN_ACTS_OP_SWIGLU;
     const struct few_division d = divide_few(gpu, matrix, (n_tokens + tokens - 1) / tokens, swiglu);
-    /* Two blocks of 8 tokens fit an SM, which keeps 1 KiB for each and has 1 KiB more than a block may have. Two of
-     * their stages hold all that blocks have without sm_90a. */
-    const size_t most_shared = tokens == QN_MMA_N ? (gpu->max_shared_bytes - 1024) / 2 : gpu->max_shared_bytes,
-                 min_stages = tokens == QN_MMA_N ? 2 : 1;
-    size_t stages = MAX_WEIGHT_STAGES;
-    while (stages > min_stages && few_shared_bytes(&matrix->tiles, tokens, stages) > most_shared)
-        stages--;
+    const size_t stages = weight_stages(gpu, matrix, tokens);
     const size_t shared = few_shared_bytes(&matrix->tiles, tokens, stages);
     if (matrix->tiles.bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations of %zu tokens by weights of %u bits: expected fp16",
@@ -612,7 +638,7 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
         .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)tokens),
                     .function = "qn_matmul_gemm_few",
                     .grid = { (uint32_t)d.blocks, (uint32_t)d.passes, 1 },
-                    .block = { (uint32_t)QN_FEW_THREADS(tokens), 1, 1 },
+                    .block = { (uint32_t)few_threads(gpu, matrix, tokens), 1, 1 },
                     .shared_bytes = (uint32_t)shared,
                     .args_bytes = sizeof out->args.few,
                     .pdl = true },

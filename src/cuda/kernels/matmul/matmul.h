@@ -125,8 +125,8 @@ enum { QN_GEMM_BARRIER_BYTES = 1024 };
 
 /* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks; threads, and those that multiply, by
  * tokens of a block; the number of stages of activations (QN_ACTS_HILO_COLS columns each), 0 where they are in the
- * stages of weights; bytes of a stage of activations with its scales, and of a stage of weights (QN_TILE_COLS columns).
- * Blocks of QN_MMA_N tokens have half of an SM's registers and shared memory: the next launch's fit beside them. */
+ * stages of weights; bytes of a stage of activations with its scales, and of a stage of weights (QN_TILE_COLS
+ * columns). */
 enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192 };
 #define QN_FEW_EMPTY 0xffffffffu /* of a word that has no sum yet; operations return another NaN, 0x7fffffff */
 #define QN_FEW_CONSUMERS(tokens) ((tokens) == QN_MMA_N ? 256 : 512)
@@ -142,8 +142,11 @@ enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192 };
 #define QN_FEW_RESULT_STRIDE (QN_FEW_TILE_M + 4)
 #define QN_FEW_OUTPUT_BYTES(tokens) ((tokens)*4 + 16 + QN_FEW_ROUND_TOKENS(tokens) * QN_FEW_RESULT_STRIDE * 4)
 
-/* Of QN_MMA_N tokens, on sm_90a: a stage has a unit's weights and activations, without the scales of activations; where
+/* Of QN_MMA_N tokens, on sm_90a: registers of a thread, of which an SM has enough for 20 warps, and threads that launches
+ * which add to their outputs have in addition, so that two of their blocks have 22 warps. A stage has a unit's weights and activations, without the scales of activations; where
  * the stages begin, after the outputs; shared memory. Blocks of QN_MMA_N tokens take this much on every device. */
+enum { QN_FEW_OCTET_REGISTERS = 96, QN_FEW_OCTET_IDLE_THREADS = 64 };
+#define QN_FEW_MOST_THREADS(tokens) (QN_FEW_THREADS(tokens) + ((tokens) == QN_MMA_N ? QN_FEW_OCTET_IDLE_THREADS : 0))
 #define QN_FEW_OCTET_STAGE_BYTES(bits, scales)                                                                         \
     (QN_FEW_WEIGHT_STAGE_BYTES(bits, scales) + QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_ACTS_HILO_BYTES)
 #define QN_FEW_OCTET_STAGES_AT ((QN_FEW_OUTPUT_BYTES(QN_MMA_N) + 127) / 128 * 128)
