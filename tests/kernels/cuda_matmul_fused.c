@@ -216,7 +216,7 @@ static struct layer layer_new(const qn_type_info *type, size_t cols, size_t widt
 /* The tokens of every number of tokens have the bits that they have among 64. */
 static void check_layer(const qn_type_info *type, size_t cols, size_t width, size_t ff, size_t block)
 {
-    static const size_t tokens[] = { 1, 2, 3, 8, 9, 16, 17, 31, 32, 33, 63, 64 };
+    static const size_t tokens[] = { 1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 32, 33, 63, 64 };
     struct layer layer = layer_new(type, cols, width, ff, block);
     const struct results most = run(&layer, MAX_TOKENS, true);
     for (size_t i = 0; i < QN_LENGTH(tokens); i++) {
@@ -312,10 +312,10 @@ static void bench(void)
     static const struct sizes sizes[] = { { "27b layer", { 16384, 5120, 34816, 5120 }, { 5120, 6144, 5120, 17408 } },
                                           { "8b layer", { 6144, 4096, 24576, 4096 }, { 4096, 4096, 4096, 12288 } } };
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0 };
-    static const size_t tokens[] = { 8, 16, 32, 64 };
+    static const size_t tokens[] = { 4, 8, 16, 32, 64 };
     for (size_t t = 0; t < 2; t++)
         for (size_t s = 0; s < 2; s++)
-            for (size_t n = 0; n < 4; n++)
+            for (size_t n = 0; n < QN_LENGTH(tokens); n++)
                 for (int i = 0; i < 4; i++)
                     bench_layer(qn_type_find(types[t]), &sizes[s], tokens[n], i % 2, i < 2 ? 0 : QN_ACTS_HILO_COLS);
 }

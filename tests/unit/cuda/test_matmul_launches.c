@@ -183,13 +183,13 @@ static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, co
                 a->first_parts + slots <= 2048 + qn_matmul_gpu_workspace_bytes(gpu));
     const size_t stage =
         (size_t)QN_FEW_TILE_M / QN_TILE_ROWS * (tiles->bits * QN_FRAGMENT_BYTES + tiles->n_scales * 32);
-    assert_in_range(a->weight_stages, 1, tile_n == 8 ? 16 : 8);
+    assert_in_range(a->weight_stages, 1, tile_n <= 8 ? 16 : 8);
     /* Each stage of activations has their scales. */
     const size_t with_acts = QN_FEW_ACTS_STAGES(tile_n) * (tile_n / 8 * QN_ACTS_HILO_BYTES + 4 * tile_n + 16) +
                              a->weight_stages * (stage + 16) + QN_FEW_OUTPUT_BYTES(tile_n),
                  one_ring = 8448 + a->weight_stages * (stage + 2 * (2048 + 32) + 16);
-    assert_int_equal(launch->shared_bytes, tile_n == 8 ? one_ring : with_acts);
-    if (tile_n == 8) /* without sm_90a the same memory has stages of activations, then outputs */
+    assert_int_equal(launch->shared_bytes, tile_n <= 8 ? one_ring : with_acts);
+    if (tile_n <= 8) /* without sm_90a the same memory has stages of activations, then outputs */
         assert_true(launch->shared_bytes >= 8 * (2048 + 32) + QN_FEW_OUTPUT_BYTES(8));
     assert_true(launch->shared_bytes <= gpu->max_shared_bytes);
 }
@@ -199,7 +199,7 @@ TEST(few_tokens_are_covered)
     static const qn_matmul_gpu older = { .n_sms = 108, .max_shared_bytes = 166912 }, large = { 300, 232448, true };
     static const qn_matmul_gpu *const gpus[] = { &h200, &sm_120, &older, &large };
     static const qn_tile_layout *const layouts[] = { &q1_0, &q2_0 };
-    static const size_t tokens[] = { 2, 8, 9, 16, 17, 24, 25, 32, 33, 48, 64 };
+    static const size_t tokens[] = { 2, 4, 5, 8, 9, 16, 17, 24, 25, 32, 33, 48, 64 };
     static const size_t rows[] = { 1, 17, 256, 5120, 34816, 250000 }, cols[] = { 1, 256, 257, 1000, 5120, 17408 };
     for (size_t g = 0; g < COUNT(gpus); g++)
         for (size_t l = 0; l < COUNT(layouts); l++)

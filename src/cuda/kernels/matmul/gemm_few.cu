@@ -23,7 +23,7 @@
 #include "cuda/kernels/sigmoid.cuh"
 
 // Whether activations are in the stages of weights (gemm_few_octet.cuh).
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && QN_TILE_N == 8
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && QN_TILE_N <= 8
 #define ONE_RING 1
 #else
 #define ONE_RING 0
@@ -35,7 +35,9 @@ enum {
     BLOCK_TILES = QN_FEW_TILE_M / QN_TILE_ROWS,
     WEIGHT_STAGE_BYTES = QN_FEW_WEIGHT_STAGE_BYTES(QN_BITS, QN_SCALES),
     UNIT_STEPS = QN_TILE_COLS / QN_ACTS_HILO_COLS,
-    STEP_BYTES = QN_TILE_N / QN_MMA_N * QN_ACTS_HILO_BYTES, /* of activations */
+    INTERLEAVED = QN_TILE_N == 4,               /* hi and lo of a token are adjacent columns of one MMA */
+    OCTETS = INTERLEAVED ? 1 : QN_TILE_N / 8,   /* of stored tokens */
+    STEP_BYTES = OCTETS * QN_ACTS_HILO_BYTES,   /* of activations */
     ACTS_SCALE_BYTES = 4 * QN_TILE_N,
     ACTS_STAGES = QN_FEW_ACTS_STAGES(QN_TILE_N),
     ACTS_BYTES = ACTS_STAGES * (STEP_BYTES + ACTS_SCALE_BYTES), /* the scales of all stages follow the stages */
@@ -45,7 +47,9 @@ enum {
     CONSUMER_THREADS = QN_FEW_CONSUMERS(QN_TILE_N),
     WARP_TILES = BLOCK_TILES * QN_WARP_SIZE / CONSUMER_THREADS, /* tiles of a warp: more than one with 8 tokens only */
     ACCUMULATORS = QN_TILE_N,                                  /* int32, per lane and tile: of hi and lo */
-    SUMS = WARP_TILES * QN_TILE_N / 2                          /* float, per lane */
+    TILE_SUMS = QN_TILE_N / 2,                                 /* float, per lane and tile */
+    LANE_TOKENS = TILE_SUMS / 2,
+    SUMS = WARP_TILES * TILE_SUMS
 };
 
 // Bytes from the beginning of a stage to a lane's data.
@@ -60,7 +64,8 @@ QN_DEVICE lane_offsets lane_offsets_of_thread()
     uint32_t thread = threadIdx.x;
     asm volatile("" : "+r"(thread));
     const uint32_t tile = thread / QN_WARP_SIZE, lane = thread % QN_WARP_SIZE;
-    return { tile * CODE_BYTES + 16 * lane, BLOCK_TILES * CODE_BYTES + tile * SCALE_BYTES + lane / 4 * 4, lane % 4 * 8 };
+    return { tile * CODE_BYTES + 16 * lane, BLOCK_TILES * CODE_BYTES + tile * SCALE_BYTES + lane / 4 * 4,
+             lane % 4 * (INTERLEAVED ? 4 : 8) };
 }
 
 // ---- The division of the work ----
@@ -126,21 +131,39 @@ struct unit_weights {
     uint32_t scales[QN_SCALES]; // rows g and g+8
 };
 
-// A lane's scales of activations, of tokens 8 i + 2 t and the next. scales: shared memory address.
-QN_DEVICE void load_acts_scales(float (&acts_scales)[QN_TILE_N / 4], uint32_t scales, const lane_offsets &lane)
+// ---- A lane's sums of a tile: element 4 i + 2 h + e is of row g + 8 h, and of token 8 i + 2 t + e; of interleaved
+// tokens element h is of row g + 8 h, and of token t ----
+
+QN_DEVICE constexpr int row_half(int i)
 {
+    return INTERLEAVED ? i : i % 4 / 2;
+}
+
+// Among the lane's tokens.
+QN_DEVICE constexpr int token_index(int i)
+{
+    return INTERLEAVED ? 0 : i / 4 * 2 + i % 2;
+}
+
+// A lane's scales of activations, of its tokens. scales: shared memory address of the lane's first.
+QN_DEVICE void load_acts_scales(float (&acts_scales)[LANE_TOKENS], uint32_t scales)
+{
+#if QN_TILE_N == 4
+    acts_scales[0] = __uint_as_float(load_shared_4(scales));
+#else
 #pragma unroll
-    for (int octet = 0; octet < QN_TILE_N / 8; octet++) {
-        const float2 pair = load_shared_float2(scales + lane.acts_scales + 32 * octet);
+    for (int octet = 0; octet < OCTETS; octet++) {
+        const float2 pair = load_shared_float2(scales + 32 * octet);
         acts_scales[2 * octet] = pair.x;
         acts_scales[2 * octet + 1] = pair.y;
     }
+#endif
 }
 
 // MMA results of the columns of a span and a tile, and the factors with which they are added to the sums.
 struct span_products {
-    int products[QN_TILE_N / 2];
-    float acts_scales[QN_TILE_N / 4];
+    int products[TILE_SUMS];
+    float acts_scales[LANE_TOKENS];
     uint32_t scales;
 };
 
@@ -148,17 +171,18 @@ struct span_products {
 QN_DEVICE void join_hilo(span_products &span, const int (&acc)[ACCUMULATORS])
 {
 #pragma unroll
-    for (int i = 0; i < QN_TILE_N / 2; i++)
-        span.products[i] = 256 * acc[i / 4 * 8 + i % 4] + acc[i / 4 * 8 + 4 + i % 4];
+    for (int i = 0; i < TILE_SUMS; i++)
+        span.products[i] = INTERLEAVED ? 256 * acc[2 * i] + acc[2 * i + 1]
+                                       : 256 * acc[i / 4 * 8 + i % 4] + acc[i / 4 * 8 + 4 + i % 4];
 }
 
 // sums: of the tile.
 QN_DEVICE void add_span(float *sums, const span_products &span)
 {
 #pragma unroll
-    for (int i = 0; i < QN_TILE_N / 2; i++)
-        sums[i] = fmaf(code_scale(i % 4 < 2 ? qn_f16_low(span.scales) : qn_f16_high(span.scales)),
-                       (float)span.products[i] * span.acts_scales[i / 4 * 2 + i % 2], sums[i]);
+    for (int i = 0; i < TILE_SUMS; i++)
+        sums[i] = fmaf(code_scale(row_half(i) ? qn_f16_high(span.scales) : qn_f16_low(span.scales)),
+                       (float)span.products[i] * span.acts_scales[token_index(i)], sums[i]);
 }
 
 #include "cuda/kernels/matmul/gemm_few_outputs.cuh"
@@ -193,7 +217,7 @@ QN_DEVICE void add_first_part(float (&sums)[SUMS], const uint4 *slot)
 
 // What is waited for at a time, to fit in registers: PIECE of a thread's sums of SLOTS slots, the other one of a pair,
 // then pairs.
-enum { PIECE = 8, SLOTS = QN_TILE_N == 8 ? 7 : 5, SLOT_STRIDE = QN_FEW_TILE_M * QN_TILE_N / 4 };
+enum { PIECE = SUMS < 8 ? SUMS : 8, SLOTS = QN_TILE_N <= 8 ? 7 : 5, SLOT_STRIDE = QN_FEW_TILE_M * QN_TILE_N / 4 };
 
 // Waits for a piece of slots [first, n) from `slot` on; the others are zeros. Empties them for the next launch.
 QN_DEVICE void take_slots(float (&slots)[SLOTS][PIECE], uint4 *slot, uint32_t first, uint32_t n)
@@ -288,7 +312,7 @@ QN_DEVICE void finish_segment(const qn_matmul_few_args &a, const block_work &w, 
 QN_DEVICE const uint8_t *acts_of(const qn_matmul_few_args &a, uint32_t k_tile)
 {
     return a.acts +
-           ((uint64_t)k_tile * UNIT_STEPS * (a.capacity / QN_MMA_N) + blockIdx.y * (QN_TILE_N / QN_MMA_N)) * QN_ACTS_HILO_BYTES;
+           ((uint64_t)k_tile * UNIT_STEPS * (a.capacity / QN_MMA_N) + blockIdx.y * OCTETS) * QN_ACTS_HILO_BYTES;
 }
 
 // The scales of a step, counted from k-tile 0.
@@ -346,7 +370,7 @@ QN_DEVICE void produce_nothing(const ring &r)
     qn_mbarrier_arrive(r.full + 8 * r.stage);
 }
 
-#if QN_TILE_N == 8
+#if QN_TILE_N <= 8
 #include "cuda/kernels/matmul/gemm_few_octet.cuh"
 #else
 
@@ -551,7 +575,7 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
             }
             if (span == QN_SCALES - 1 - OVERLAPS)
                 load_weights(x, weights, lane); // all of this unit's are shifted, or in `codes`
-            load_acts_scales(before.acts_scales, stage_scales(acts.shared, stage), lane);
+            load_acts_scales(before.acts_scales, stage_scales(acts.shared, stage) + lane.acts_scales);
             before.scales = scales[span];
             if (span % SPANS == SPANS - 1)
                 advance(acts);
@@ -653,7 +677,7 @@ QN_DEVICE void load_weights(unit_weights &x, const qn_matmul_few_args &a, uint32
 // acc = codes of a span times its activations, in `stage`.
 QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const unit_weights &w, const uint8_t *stage, int span)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, token = lane % 8;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
 #pragma unroll
     for (int i = 0; i < ACCUMULATORS; i++)
         acc[i] = 0;
@@ -662,14 +686,17 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const unit_weights &w, co
         const int group = span * SPAN_GROUPS + j;
         uint32_t x[4];
         unpack_group(x, w.fragments[group * QN_BITS / QN_TILE_GROUPS], group, CODE_MASK);
+        // Lanes 0 to 15 have the addresses of hi, 16 to 31 of lo; or, of interleaved tokens, even ones of hi, and only
+        // those up to 15 count.
+        const uint32_t token = INTERLEAVED ? lane % 8 / 2 : lane % 8, lo = INTERLEAVED ? lane % 2 : lane / 16,
+                       piece = group % 4 * 2 + lane / 8 % 2;
 #pragma unroll
-        for (int octet = 0; octet < QN_TILE_N / 8; octet++) {
-            // Lanes 0 to 15 have the addresses of hi, 16 to 31 of lo.
-            const uint32_t piece = group % 4 * 2 + lane / 8 % 2;
+        for (int octet = 0; octet < OCTETS; octet++) {
             uint32_t b[4];
-            qn_ldmatrix_x4(b, stage + octet * QN_ACTS_HILO_BYTES + lane / 16 * 1024 + token * 128 + (piece ^ token) * 16);
+            qn_ldmatrix_x4(b, stage + octet * QN_ACTS_HILO_BYTES + lo * 1024 + token * 128 + (piece ^ token) * 16);
             qn_mma_m16n8k32_s8(acc + 8 * octet, x, b);
-            qn_mma_m16n8k32_s8(acc + 8 * octet + 4, x, b + 2);
+            if (!INTERLEAVED)
+                qn_mma_m16n8k32_s8(acc + 8 * octet + 4, x, b + 2);
         }
     }
 }
@@ -702,7 +729,8 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_MOST_THREADS(QN_TILE_N), 1)
                 consumer_barrier(); // the step has arrived, and the stage before it is free
                 load_step(a, w, to, step + ACTS_STAGES - 1);
                 span_products products;
-                load_acts_scales(products.acts_scales, stage_scales(to, step % ACTS_STAGES), lane_offsets_of_thread());
+                load_acts_scales(products.acts_scales,
+                                 stage_scales(to, step % ACTS_STAGES) + lane_offsets_of_thread().acts_scales);
 #pragma unroll
                 for (int i = 0; i < SPANS * WARP_TILES; i++) {
                     const int span = half * SPANS + i / WARP_TILES, m = i % WARP_TILES;
@@ -710,7 +738,7 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_MOST_THREADS(QN_TILE_N), 1)
                     multiply_span(acc, x[m], shared + step % ACTS_STAGES * STEP_BYTES, span);
                     join_hilo(products, acc);
                     products.scales = x[m].scales[span];
-                    add_span(sums + m * (QN_TILE_N / 2), products);
+                    add_span(sums + m * TILE_SUMS, products);
                 }
             }
         }

@@ -14,7 +14,9 @@ enum {
     STAGE_CODES = UNIT_STEPS * STEP_BYTES,
     STAGE_SCALES = STAGE_CODES + BLOCK_TILES * CODE_BYTES,
     UNIT_SCALE_BYTES = UNIT_STEPS * ACTS_SCALE_BYTES, /* of activations: after all stages */
-    AHEAD = 3                                         /* groups whose B operands are loaded before they are needed */
+    LOAD_GROUPS = INTERLEAVED ? 2 : 1,                /* whose B operands one instruction loads */
+    LOADS = QN_TILE_GROUPS / LOAD_GROUPS,
+    AHEAD = 3 /* loads before their operands are needed */
 };
 
 // The ring's stages begin at multiples of 128; then the scales of their activations, then mbarriers.
@@ -123,11 +125,12 @@ struct lane_addresses {
 // Opaque to the compiler: it would compute them in every unit.
 QN_DEVICE lane_addresses lane_addresses_of(const ring &r)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, token = lane % 8, tile = warp_tile(0);
-    lane_addresses at = { r.shared + lane / 16 * 1024 + token * 128 + (lane / 8 % 2 ^ token) * 16,
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, tile = warp_tile(0), token = INTERLEAVED ? lane % 8 / 2 : lane % 8,
+                   lo = INTERLEAVED ? lane % 2 : lane / 16, piece = INTERLEAVED ? lane / 8 : lane / 8 % 2;
+    lane_addresses at = { r.shared + lo * 1024 + token * 128 + (piece ^ token) * 16,
                           r.shared + STAGE_CODES + tile * CODE_BYTES + 16 * lane,
                           r.shared + STAGE_SCALES + tile * SCALE_BYTES + lane / 4 * 4,
-                          acts_scales_at(r, 0) + lane % 4 * 8 };
+                          acts_scales_at(r, 0) + lane % 4 * (INTERLEAVED ? 4 : 8) };
     asm volatile("" : "+r"(at.operands), "+r"(at.codes));
     return at;
 }
@@ -145,11 +148,11 @@ QN_DEVICE void load_weights(unit_weights (&x)[WARP_TILES], uint32_t stage, const
     }
 }
 
-// The B operands of a group, hi and lo. lane: the address of the lane's row of group 0. A step's rows are 128 bytes at
-// multiples of 128, their pieces permuted by exclusive or.
-QN_DEVICE void load_operands(uint32_t b[4], uint32_t lane, int group)
+// The B operands of a group, hi and lo, or of two groups of interleaved tokens. lane: the address of the lane's row of
+// the first load. A step's rows are 128 bytes at multiples of 128, their pieces permuted by exclusive or.
+QN_DEVICE void load_operands(uint32_t b[4], uint32_t lane, int load)
 {
-    const uint32_t at = (lane ^ group % 4 * 32) + group / 4 * STEP_BYTES;
+    const uint32_t group = load * LOAD_GROUPS, at = (lane ^ group % 4 * 32) + group / 4 * STEP_BYTES;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
                  : "r"(at)
@@ -161,8 +164,8 @@ QN_DEVICE void load_ahead(unit_weights (&x)[WARP_TILES], uint32_t (&b)[AHEAD + 1
 {
     load_weights(x, stage, lane);
 #pragma unroll
-    for (int group = 0; group < AHEAD; group++)
-        load_operands(b[group], lane.operands + stage * STAGE_BYTES, group);
+    for (int load = 0; load < AHEAD; load++)
+        load_operands(b[load], lane.operands + stage * STAGE_BYTES, load);
 }
 
 // All lanes have loaded what they need of the stage.
@@ -188,23 +191,25 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring r)
         uint32_t operands = lane.operands + r.stage * STAGE_BYTES;
         span_products span[WARP_TILES];
         uint32_t scales[WARP_TILES][QN_SCALES];
-        float2 acts_scales[UNIT_STEPS];
+        float acts_scales[UNIT_STEPS][LANE_TOKENS];
         int acc[WARP_TILES][ACCUMULATORS];
 #pragma unroll
         for (int i = 0; i < WARP_TILES * QN_SCALES; i++)
             scales[i / QN_SCALES][i % QN_SCALES] = x[i / QN_SCALES].scales[i % QN_SCALES];
 #pragma unroll
         for (int step = 0; step < UNIT_STEPS; step++)
-            acts_scales[step] = load_shared_float2(lane.acts_scales + r.stage * UNIT_SCALE_BYTES + step * ACTS_SCALE_BYTES);
+            load_acts_scales(acts_scales[step], lane.acts_scales + r.stage * UNIT_SCALE_BYTES + step * ACTS_SCALE_BYTES);
 #pragma unroll
         for (int group = 0; group < QN_TILE_GROUPS; group++) {
             uint32_t codes[WARP_TILES][4];
-            if (group + AHEAD == QN_TILE_GROUPS) {
+            const int load = group / LOAD_GROUPS;
+            if (group == (LOADS - AHEAD) * LOAD_GROUPS) {
                 release_stage(r);
                 qn_mbarrier_wait(r.full + 8 * r.stage, r.phase);
                 operands = lane.operands + r.stage * STAGE_BYTES;
             }
-            load_operands(b[(group + AHEAD) % (AHEAD + 1)], operands, (group + AHEAD) % QN_TILE_GROUPS);
+            if (group % LOAD_GROUPS == 0)
+                load_operands(b[(load + AHEAD) % (AHEAD + 1)], operands, (load + AHEAD) % LOADS);
 #pragma unroll
             for (int m = 0; m < WARP_TILES; m++)
                 unpack_group(codes[m], x[m].fragments[group * QN_BITS / QN_TILE_GROUPS], group, code_mask);
@@ -213,8 +218,8 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring r)
 #pragma unroll
             for (int m = 0; m < WARP_TILES; m++)
 #pragma unroll
-                for (int half = 0; half < 2; half++) { // hi, lo
-                    const uint32_t *operand = b[group % (AHEAD + 1)] + 2 * half;
+                for (int half = 0; half < ACCUMULATORS / 4; half++) { // hi, lo
+                    const uint32_t *operand = b[load % (AHEAD + 1)] + 2 * (group % LOAD_GROUPS + half);
                     if (group % SPAN_GROUPS)
                         qn_mma_m16n8k32_s8(acc[m] + 4 * half, codes[m], operand);
                     else
@@ -224,12 +229,12 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring r)
                 continue;
 #pragma unroll
             for (int m = 0; m < WARP_TILES; m++) {
-                const float2 pair = acts_scales[group * UNIT_STEPS / QN_TILE_GROUPS];
                 join_hilo(span[m], acc[m]);
-                span[m].acts_scales[0] = pair.x;
-                span[m].acts_scales[1] = pair.y;
+#pragma unroll
+                for (int i = 0; i < LANE_TOKENS; i++)
+                    span[m].acts_scales[i] = acts_scales[group * UNIT_STEPS / QN_TILE_GROUPS][i];
                 span[m].scales = scales[m][group / SPAN_GROUPS];
-                add_span(sums + m * (QN_TILE_N / 2), span[m]);
+                add_span(sums + m * TILE_SUMS, span[m]);
             }
         }
         if (--left)

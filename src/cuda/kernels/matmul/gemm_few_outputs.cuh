@@ -11,9 +11,8 @@ enum {
     TILE_BLOCKS = QN_FEW_TILE_M / QN_ACTS_HILO_COLS, // of 128 rows
     ROUND_TOKENS = QN_FEW_ROUND_TOKENS(QN_TILE_N),
     ROUNDS = QN_TILE_N / ROUND_TOKENS,
-    ROUND_OCTETS = ROUND_TOKENS / 8
+    ROUND_SUMS = TILE_SUMS / ROUNDS
 };
-static_assert(WARPS == ROUND_TOKENS, "a warp has a token of a round");
 
 // Shared memory, after the stages of activations; at the beginning where weights are in the same stages.
 struct output_memory {
@@ -47,8 +46,6 @@ QN_DEVICE void compute_factor(const qn_matmul_few_args &a, uint32_t token)
     outputs().factors[token] = a.sumsq ? 1.0f / sqrtf(sum / (float)a.n_cols + a.eps) : 1.0f;
 }
 
-// ---- A lane's sums: element 4 i + 2 h + e of a tile is of row g + 8 h, and of token 8 i + 2 t + e ----
-
 QN_DEVICE uint32_t warp_of_thread()
 {
     return threadIdx.x / QN_WARP_SIZE;
@@ -65,21 +62,16 @@ QN_DEVICE uint32_t lane_row(int h)
     return threadIdx.x % QN_WARP_SIZE / 4 + 8 * h;
 }
 
-// In the block's tokens; in all.
-QN_DEVICE uint32_t lane_token(int octet, int e)
+// Of sums[i] of a tile, in the block's tokens.
+QN_DEVICE uint32_t lane_token(int i)
 {
-    return 8 * octet + threadIdx.x % 4 * 2 + e;
-}
-
-QN_DEVICE uint32_t token_of(int octet, int e)
-{
-    return blockIdx.y * QN_TILE_N + lane_token(octet, e);
+    return INTERLEAVED ? threadIdx.x % 4 : i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
 }
 
 // The result of sums[i] of a tile, rounded before anything is added to it.
 QN_DEVICE float result_of(const float *sums, int i)
 {
-    return __fmul_rn(outputs().factors[lane_token(i / 4, i % 2)], sums[i]);
+    return __fmul_rn(outputs().factors[lane_token(i)], sums[i]);
 }
 
 template <class type> QN_DEVICE void store_tile(const qn_matmul_few_args &a, uint32_t tile, const float *sums)
@@ -92,10 +84,9 @@ template <class type> QN_DEVICE void store_tile(const qn_matmul_few_args &a, uin
         if (!out.at)
             continue;
 #pragma unroll
-        for (int octet = 0; octet < QN_TILE_N / 8; octet++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                store_value(a, out, token_of(octet, e), result_of(sums, 4 * octet + 2 * h + e));
+        for (int i = 0; i < TILE_SUMS; i++)
+            if (row_half(i) == h)
+                store_value(a, out, blockIdx.y * QN_TILE_N + lane_token(i), result_of(sums, i));
     }
 }
 
@@ -103,7 +94,7 @@ template <class type> QN_DEVICE void store_sums(const qn_matmul_few_args &a, uin
 {
 #pragma unroll
     for (int m = 0; m < WARP_TILES; m++)
-        store_tile<type>(a, row_block * BLOCK_TILES + warp_tile(m), sums + m * (QN_TILE_N / 2));
+        store_tile<type>(a, row_block * BLOCK_TILES + warp_tile(m), sums + m * TILE_SUMS);
 }
 
 // ---- The next activations ----
@@ -115,11 +106,9 @@ QN_DEVICE void share_results(const float (&sums)[SUMS], int round)
 #pragma unroll
     for (int m = 0; m < WARP_TILES; m++)
 #pragma unroll
-        for (int octet = 0; octet < ROUND_OCTETS; octet++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                outputs().results[lane_token(octet, i % 2)][warp_tile(m) * QN_TILE_ROWS + lane_row(i / 2)] =
-                    result_of(sums + m * (QN_TILE_N / 2), 4 * (round * ROUND_OCTETS + octet) + i);
+        for (int i = 0; i < ROUND_SUMS; i++)
+            outputs().results[lane_token(i)][warp_tile(m) * QN_TILE_ROWS + lane_row(row_half(i))] =
+                result_of(sums + m * TILE_SUMS, round * ROUND_SUMS + i);
     consumer_barrier();
 }
 
@@ -194,8 +183,9 @@ QN_DEVICE void add_and_normalize(const qn_matmul_few_args &a, uint32_t row_block
     }
 }
 
-// The next activations are silu(gate) * up; rows of the block: gate, then up. A warp has a token of a round; the remainder
-// tells the compiler that there are no more.
+// The next activations are silu(gate) * up; rows of the block: gate, then up. A warp has a token of a round. Of 4 tokens
+// half of the warps have none and do as if: in branches that warps do not take together the compiler cannot keep wgmma
+// asynchronous.
 QN_DEVICE void apply_swiglu(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, in_round = warp_of_thread() % ROUND_TOKENS;
@@ -207,7 +197,8 @@ QN_DEVICE void apply_swiglu(const qn_matmul_few_args &a, uint32_t row_block, con
         const float4 gate = shared_results(in_round, 4 * lane), up = shared_results(in_round, QN_ACTS_HILO_COLS + 4 * lane);
         const float4 v = make_float4(qn_silu(gate.x) * up.x, qn_silu(gate.y) * up.y, qn_silu(gate.z) * up.z,
                                      qn_silu(gate.w) * up.w);
-        transform_and_quantize(a, row_block, token, there ? v : make_float4(0, 0, 0, 0), token < a.n_tokens);
+        transform_and_quantize(a, row_block, token, there ? v : make_float4(0, 0, 0, 0),
+                               token < a.n_tokens && (WARPS == ROUND_TOKENS || warp_of_thread() < ROUND_TOKENS));
     }
 }
 

@@ -162,7 +162,10 @@ size_t qn_matmul_gpu_scale_bytes(int layout, size_t n_cols, size_t capacity)
 /* Returns the tokens of a block of the GEMM of few tokens. */
 static size_t few_tokens(size_t n_tokens)
 {
-    return n_tokens <= 8 ? 8 : n_tokens <= 16 ? 16 : QN_FEW_TILE_N;
+    size_t tokens = 4;
+    while (tokens < n_tokens && tokens < QN_FEW_TILE_N)
+        tokens *= 2;
+    return tokens;
 }
 
 /* Returns the bytes of a block's slot. */
@@ -514,7 +517,7 @@ static uint64_t after_slots(const qn_matmul_gpu *gpu, uint64_t workspace)
  * two mbarriers, and the outputs. */
 static size_t few_shared_bytes(const qn_tile_layout *tiles, size_t tokens, size_t weight_stages)
 {
-    if (tokens == QN_MMA_N)
+    if (tokens <= QN_MMA_N)
         return QN_FEW_OCTET_BYTES((size_t)tiles->bits, tiles->n_scales, weight_stages);
     return QN_FEW_ACTS_STAGES(tokens) * (QN_FEW_ACTS_STAGE_BYTES(tokens) + 16) +
            weight_stages * (QN_FEW_WEIGHT_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16) +
@@ -581,7 +584,7 @@ static uint64_t sumsq_of(const qn_matmul_acts *acts)
     return acts->scale + hilo_blocks_of(acts->n_cols) * acts->capacity * sizeof(float);
 }
 
-/* Stages of weights of blocks of QN_MMA_N tokens. Of launches that do not add to their outputs: so many that two blocks
+/* Stages of weights of blocks of up to QN_MMA_N tokens. Of launches that do not add to their outputs: so many that two blocks
  * do not fit an SM's shared memory. Of those that add: what is left beside such a block, at least the two that hold all
  * that blocks have without sm_90a. An SM keeps 1 KiB for each block, and has 1 KiB more than a block may have. */
 static size_t octet_stages(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, bool adds)
@@ -601,7 +604,7 @@ static size_t weight_stages(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
 {
     enum { MAX_STAGES = 8 };
     size_t stages = MAX_STAGES;
-    if (tokens == QN_MMA_N)
+    if (tokens <= QN_MMA_N)
         return octet_stages(gpu, &matrix->tiles, matrix->outs[0].accumulate);
     while (stages > 1 && few_shared_bytes(&matrix->tiles, tokens, stages) > gpu->max_shared_bytes)
         stages--;
@@ -610,7 +613,7 @@ static size_t weight_stages(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
 
 static size_t few_threads(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t tokens)
 {
-    const bool idle = tokens == QN_MMA_N && gpu->clusters && matrix->outs[0].accumulate;
+    const bool idle = tokens <= QN_MMA_N && gpu->clusters && matrix->outs[0].accumulate;
     return QN_FEW_THREADS(tokens) + (idle ? QN_FEW_OCTET_IDLE_THREADS : 0);
 }
 

@@ -129,8 +129,8 @@ enum { QN_GEMM_BARRIER_BYTES = 1024 };
  * columns). */
 enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192 };
 #define QN_FEW_EMPTY 0xffffffffu /* of a word that has no sum yet; operations return another NaN, 0x7fffffff */
-#define QN_FEW_CONSUMERS(tokens) ((tokens) == QN_MMA_N ? 256 : 512)
-#define QN_FEW_THREADS(tokens) (QN_FEW_CONSUMERS(tokens) + ((tokens) == QN_MMA_N ? 32 : 128))
+#define QN_FEW_CONSUMERS(tokens) ((tokens) <= QN_MMA_N ? 256 : 512)
+#define QN_FEW_THREADS(tokens) (QN_FEW_CONSUMERS(tokens) + ((tokens) <= QN_MMA_N ? 32 : 128))
 #define QN_FEW_ACTS_STAGES(tokens) ((tokens) == QN_FEW_TILE_N ? 6 : 8)
 #define QN_FEW_ACTS_STAGE_BYTES(tokens) ((tokens) / QN_MMA_N * QN_ACTS_HILO_BYTES + (tokens)*4)
 #define QN_FEW_WEIGHT_STAGE_BYTES(bits, scales)                                                                        \
@@ -142,11 +142,12 @@ enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192 };
 #define QN_FEW_RESULT_STRIDE (QN_FEW_TILE_M + 4)
 #define QN_FEW_OUTPUT_BYTES(tokens) ((tokens)*4 + 16 + QN_FEW_ROUND_TOKENS(tokens) * QN_FEW_RESULT_STRIDE * 4)
 
-/* Of QN_MMA_N tokens, on sm_90a: registers of a thread, of which an SM has enough for 20 warps, and threads that launches
+/* Of up to QN_MMA_N tokens, on sm_90a: registers of a thread, of which an SM has enough for 20 warps, and threads that launches
  * which add to their outputs have in addition, so that two of their blocks have 22 warps. A stage has a unit's weights and activations, without the scales of activations; where
- * the stages begin, after the outputs; shared memory. Blocks of QN_MMA_N tokens take this much on every device. */
+ * the stages begin, after the outputs; shared memory. Blocks of up to QN_MMA_N tokens take this much on every
+ * device. */
 enum { QN_FEW_OCTET_REGISTERS = 96, QN_FEW_OCTET_IDLE_THREADS = 64 };
-#define QN_FEW_MOST_THREADS(tokens) (QN_FEW_THREADS(tokens) + ((tokens) == QN_MMA_N ? QN_FEW_OCTET_IDLE_THREADS : 0))
+#define QN_FEW_MOST_THREADS(tokens) (QN_FEW_THREADS(tokens) + ((tokens) <= QN_MMA_N ? QN_FEW_OCTET_IDLE_THREADS : 0))
 #define QN_FEW_OCTET_STAGE_BYTES(bits, scales)                                                                         \
     (QN_FEW_WEIGHT_STAGE_BYTES(bits, scales) + QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_ACTS_HILO_BYTES)
 #define QN_FEW_OCTET_STAGES_AT ((QN_FEW_OUTPUT_BYTES(QN_MMA_N) + 127) / 128 * 128)
@@ -226,7 +227,7 @@ typedef struct qn_matmul_few_next {
  * and 2x + 1, if that exists. If several blocks share a row block, the first of them waits for the sums of the others
  * and adds them, in an order that depends on U and n_parts only: results of a token do not depend on block_parts,
  * QN_TILE_N or other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS, QN_SCALES, QN_TILE_N (tokens
- * of a block: 8, 16 or QN_FEW_TILE_N).
+ * of a block: 4, 8, 16 or QN_FEW_TILE_N).
  *
  * Outputs by next.op:
  *
