@@ -2,6 +2,7 @@
  * Sequences start at different steps, so that the rows of a launch are at different positions and some of them fold.
  * All memory that a launch must not write is compared before and after. */
 #include "cuda_deltanet.h"
+#include "cuda_matmul_problem.h"
 
 /* Keys and v' of the chunk are f16, and rows are computed from S rounded to f16: each by at most 2^-11 of itself, 2e-4
  * in the mean square. What is computed is S k + the rows' contributions, of which S or the rows are the larger part:
@@ -160,6 +161,38 @@ static void check_states_unchanged(const struct open_run *r, const uint8_t *all_
     }
 }
 
+/* The launch again, with its output as activations: they have the bits of the output's floats, quantised. */
+static void check_acts(const struct open_run *r, size_t n_rows, size_t block)
+{
+    const size_t values = r->l.values;
+    const struct gpu_acts expected = qn_check_acts_new(QN_ACTS_HILO, values, n_rows),
+                          found = qn_check_acts_new(QN_ACTS_HILO, values, n_rows);
+    const qn_matmul_rotation rotation = { block ? qn_gpu_copy(qn_signs_of(values)) : 0, block };
+    const qn_gdn_gpu gpu = qn_gdn_device();
+    qn_gdn_open_args args = r->args;
+    qn_matmul_launch quantize;
+    qn_launch launch;
+    qn_assert_ok(qn_matmul_gpu_quantize(&expected.acts, QN_ACTS_OP_NONE, args.out, 0, 0, 0, values, n_rows, &quantize));
+    qn_assert_ok(qn_matmul_gpu_quantize_rotated(&quantize, &rotation));
+    qn_check_launch(&quantize);
+    qn_assert_ok(qn_matmul_gpu_hilo_acts(&found.acts, &rotation, &args.acts));
+    qn_assert_ok(qn_gdn_gpu_open_row(&args, &gpu, &launch));
+    qn_gpu_launch(&launch, &args);
+    const uint8_t *bytes[2] = { qn_check_acts_read(&expected), qn_check_acts_read(&found) };
+    const float *scales[2] = { qn_gpu_read(expected.scale), qn_gpu_read(found.scale) };
+    const size_t capacity = expected.acts.capacity;
+    for (size_t i = 0; i < values / QN_ACTS_HILO_COLS * n_rows; i++) {
+        const size_t at = i / n_rows, row = i % n_rows,
+                     hi = (at * (capacity / 8) + row / 8) * QN_ACTS_HILO_BYTES + row % 8 * 128;
+        qn_expect(!memcmp(bytes[0] + hi, bytes[1] + hi, 128) && !memcmp(bytes[0] + hi + 1024, bytes[1] + hi + 1024, 128),
+                  "row %zu, columns from %zu on in Hadamard blocks of %zu: other activations", row,
+                  at * QN_ACTS_HILO_COLS, block);
+        qn_expect(scales[0][at * capacity + row] == scales[1][at * capacity + row],
+                  "row %zu, columns from %zu on: scale %g, expected %g", row, at * QN_ACTS_HILO_COLS,
+                  (double)scales[1][at * capacity + row], (double)scales[0][at * capacity + row]);
+    }
+}
+
 /* separate: a fold writes the sequence's other slot. */
 static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n, bool separate)
 {
@@ -199,6 +232,9 @@ static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n,
     qn_gpu_launch(&launch, &r->args);
     check_states_unchanged(r, before, qn_gpu_read(r->args.states), may_change, false);
     keep_outputs(r, pieces, n);
+    if (r->by_row && n == SEQUENCES && r->length[0] % 16 == 0 && r->l.values % QN_TILE_COLS == 0)
+        for (size_t block = 0; block <= QN_ACTS_HILO_COLS; block += QN_ACTS_HILO_COLS / 2)
+            check_acts(r, n, block);
     for (size_t p = 0; p < n; p++) {
         const uint32_t s = pieces[p].sequence;
         if (folds(r, s, pieces[p].kept + pieces[p].refused)) {

@@ -378,6 +378,7 @@ static void bench_choice(const qn_type_info *type, const char *name, const struc
                 n++;
             else if (copy == 0)
                 qn_check_launch(&launches[n]);
+            acts[i].acts.prepares_slots = 0; /* they are prepared */
             qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &a, &acts[i].acts, n_tokens, &launches[n++]));
             if (choice)
                 set_blocks(&launches[n - 1], choice);

@@ -58,7 +58,7 @@ static struct results run(struct layer *layer, size_t n_tokens, bool fused)
     r.swiglu = qn_check_acts_new(QN_ACTS_HILO, layer->ff, n_tokens);
     r.normed.acts.rms_norm = true;
     r.normed.acts.eps = 1e-6f;
-    r.normed.acts.workspace = r.swiglu.acts.workspace = x.acts.workspace; /* whose counters the first launch clears */
+    r.normed.acts.workspace = r.swiglu.acts.workspace = x.acts.workspace; /* whose slots the first launch prepares */
     const qn_matmul_next input = { QN_ACTS_OP_NONE, &x.acts, 0, { 0, 0 } };
     const qn_matmul_next norm = {
         QN_ACTS_OP_RMS_NORM, &r.normed.acts, layer->gnorm, { layer->gsigns[0], layer->block }
@@ -298,6 +298,8 @@ static void bench_layer(const qn_type_info *type, const struct sizes *sizes, siz
     qn_matmul_launch *launches = qn_new(n_copies * LAYER_LAUNCHES, sizeof *launches);
     for (size_t i = 0; i < 4; i++)
         quantize(&(qn_matmul_next){ QN_ACTS_OP_RMS_NORM, &acts[i].acts, memory, { 0, 0 } }, memory, 0, n_tokens);
+    for (size_t i = 0; i < 4; i++)
+        acts[i].acts.prepares_slots = 0; /* they are prepared */
     for (size_t copy = 0; copy < n_copies; copy++)
         each = layer_launches(type, sizes, weights + copy * layer, acts, memory, n_tokens, fused, block,
                               launches + copy * each);

@@ -18,7 +18,7 @@
 // into rings; a third warp computes the factors of tokens. Architectures other than sm_90a use mma.sync, with the same
 // division and order of additions.
 #include "cuda/kernels/matmul/codes_s8.cuh"
-#include "cuda/kernels/matmul/hilo.cuh"
+#include "cuda/kernels/hilo.cuh"
 #include "cuda/kernels/matmul/tiles.cuh"
 #include "cuda/kernels/sigmoid.cuh"
 
@@ -215,6 +215,9 @@ QN_DEVICE void add_first_part(float (&sums)[SUMS], const uint4 *slot)
     }
 }
 
+// Loads of slots before a launch ends with an error, about a second, as in the persistent kernel (grid_barrier_wait).
+enum { MOST_LOADS = 1 << 20 };
+
 // What is waited for at a time, to fit in registers: PIECE of a thread's sums of SLOTS slots, the other one of a pair,
 // then pairs.
 enum { PIECE = SUMS < 8 ? SUMS : 8, SLOTS = QN_TILE_N <= 8 ? 7 : 5, SLOT_STRIDE = QN_FEW_TILE_M * QN_TILE_N / 4 };
@@ -223,11 +226,14 @@ enum { PIECE = SUMS < 8 ? SUMS : 8, SLOTS = QN_TILE_N <= 8 ? 7 : 5, SLOT_STRIDE 
 QN_DEVICE void take_slots(float (&slots)[SLOTS][PIECE], uint4 *slot, uint32_t first, uint32_t n)
 {
     bool stored;
+    uint32_t loads = 0;
 #pragma unroll
     for (int i = 0; i < SLOTS * PIECE; i++)
         slots[i / PIECE][i % PIECE] = 0;
     do {
         stored = true;
+        if (loads++ == MOST_LOADS)
+            __trap();
 #pragma unroll
         for (uint32_t i = 0; i < SLOTS * PIECE / 4; i++) {
             const uint32_t at = i / (PIECE / 4), k = i % (PIECE / 4);

@@ -120,7 +120,7 @@ QN_DEVICE float4 shared_results(uint32_t token, uint32_t row)
 
 QN_DEVICE void transform_and_quantize(const qn_matmul_few_args &a, uint32_t block, uint32_t token, float4 v, bool stored)
 {
-    const qn_matmul_hadamard &h = a.next.hadamard;
+    const qn_hilo_hadamard &h = a.next.hadamard;
     const uint32_t column = block * QN_ACTS_HILO_COLS + threadIdx.x % QN_WARP_SIZE * 4;
     if (h.block)
         v = warp_hadamard(apply_signs(v, h.signs, column, a.outs[0].n_rows), h.block);

@@ -266,7 +266,7 @@ void qn_matmul_gpu_quantize_f16_too(qn_matmul_launch *quantize, const qn_matmul_
 }
 
 /* The kernels' form of a rotation of rows of n_cols, in blocks of up to `most` columns. */
-static qn_status set_hadamard(const qn_matmul_rotation *rotation, size_t n_cols, size_t most, qn_matmul_hadamard *to)
+static qn_status set_hadamard(const qn_matmul_rotation *rotation, size_t n_cols, size_t most, qn_hilo_hadamard *to)
 {
     const size_t block = rotation->block;
     if (block && (block > most || (block & (block - 1)) || n_cols % block || n_cols % 4 || rotation->signs % 16))
@@ -274,7 +274,7 @@ static qn_status set_hadamard(const qn_matmul_rotation *rotation, size_t n_cols,
                        "activations of %zu columns in Hadamard blocks of %zu: expected a multiple of 4 and of a power "
                        "of two up to %zu, and signs at a multiple of 16 bytes",
                        n_cols, block, most);
-    *to = (qn_matmul_hadamard){ .signs = block ? rotation->signs : 0,
+    *to = (qn_hilo_hadamard){ .signs = block ? rotation->signs : 0,
                                 .block = (uint32_t)block,
                                 .scale = block ? (float)(1 / sqrt((double)block)) : 1 };
     return QN_OK;
@@ -286,6 +286,19 @@ qn_status qn_matmul_gpu_quantize_rotated(qn_matmul_launch *quantize, const qn_ma
         return qn_fail(QN_ERR_INVALID, "rotated activations in layout %u: expected hi/lo int8 of several tokens",
                        quantize->launch.variant.values[0]);
     return set_hadamard(rotation, quantize->args.acts.n_cols, QN_MATMUL_MAX_HADAMARD, &quantize->args.acts.hadamard);
+}
+
+qn_status qn_matmul_gpu_hilo_acts(const qn_matmul_acts *acts, const qn_matmul_rotation *rotation, qn_hilo_acts *out)
+{
+    if (acts->layout != QN_ACTS_HILO || acts->n_cols % QN_TILE_COLS)
+        return qn_fail(QN_ERR_INVALID,
+                       "activations of %zu columns in layout %d: expected hi/lo int8 and a multiple of %d columns",
+                       acts->n_cols, acts->layout, QN_TILE_COLS);
+    *out = (qn_hilo_acts){ .acts = acts->address,
+                           .scale = acts->scale,
+                           .capacity = (uint32_t)acts->capacity,
+                           .n_cols = (uint32_t)acts->n_cols };
+    return set_hadamard(rotation, acts->n_cols, QN_ACTS_HILO_COLS, &out->hadamard);
 }
 
 /* ---- GEMV and GEMM ---- */

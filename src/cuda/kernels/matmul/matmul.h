@@ -77,7 +77,7 @@
 #ifndef QN_CUDA_KERNELS_MATMUL_MATMUL_H
 #define QN_CUDA_KERNELS_MATMUL_MATMUL_H
 
-#include "cuda/kernels/launch.h"
+#include "cuda/kernels/hilo.h"
 
 #define QN_ACTS_HILO_N1 0
 #define QN_ACTS_F16 1
@@ -96,12 +96,8 @@ enum {
     QN_FRAGMENT_BYTES = 512,     /* 32 lanes of 16 bytes */
     QN_ACTS_N1_TILE_BYTES = 528, /* per k-tile */
     QN_GEMV_N1_TILE_BYTES = 544, /* per k-tile of the operands that qn_matmul_gemv makes in shared memory */
-    QN_MMA_N = 8,                /* tokens of one mma: its N */
     QN_MATMUL_OUTS = 4,
     QN_GEMV_MAX_WARPS = 16,    /* upper bound per block of qn_matmul_gemv */
-    QN_ACTS_HILO_COLS = 128,   /* columns of a scale */
-    QN_ACTS_HILO_BYTES = 2048, /* of 8 tokens by QN_ACTS_HILO_COLS columns */
-    QN_HILO_MAX = 32639,       /* 127 * 256 + 127 */
     QN_MATMUL_MAX_HADAMARD = 1024,
     QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
     QN_GEMV_F16_MAX_TOKENS = 8, /* above, qn_matmul_gemm is faster */
@@ -200,21 +196,13 @@ typedef struct qn_matmul_gemm_args {
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_gemm_args;
 
-/* The Hadamard transform of activations in QN_ACTS_HILO: values times signs, then the transform of each block of
- * columns. */
-typedef struct qn_matmul_hadamard {
-    QN_GPU_PTR(const float) signs; /* [n_cols] of +-1; 0: none */
-    uint32_t block;                /* a power of two that divides n_cols; 0: no transform */
-    float scale;                   /* 1 / sqrt(block); 1 without a transform */
-} qn_matmul_hadamard;
-
 /* Activations of QN_ACTS_HILO that the epilogue of qn_matmul_gemm_few writes for the next matmul. */
 typedef struct qn_matmul_few_next {
     QN_GPU_PTR(uint8_t) acts;
     QN_GPU_PTR(float) scale;
     QN_GPU_PTR(float) sumsq;        /* QN_ACTS_OP_RMS_NORM */
     QN_GPU_PTR(const float) weight; /* of the norm */
-    qn_matmul_hadamard hadamard;    /* of up to QN_ACTS_HILO_COLS columns */
+    qn_hilo_hadamard hadamard;    /* of up to QN_ACTS_HILO_COLS columns */
     uint32_t capacity;
     uint32_t op; /* QN_ACTS_OP_*; QN_ACTS_OP_NONE: the epilogue writes no activations */
 } qn_matmul_few_next;
@@ -305,7 +293,7 @@ typedef struct qn_matmul_quantize_acts_args {
     float eps;
     uint32_t slot_bytes;         /* a multiple of 16 */
     uint32_t is_bf16;            /* with QN_16BIT: 1 for bf16, 0 for fp16 */
-    qn_matmul_hadamard hadamard; /* QN_ACTS_HILO: of up to QN_MATMUL_MAX_HADAMARD columns */
+    qn_hilo_hadamard hadamard; /* QN_ACTS_HILO: of up to QN_MATMUL_MAX_HADAMARD columns */
     qn_matmul_f16_acts f16;      /* QN_ACTS_HILO_F16: the second result, with the same columns */
 } qn_matmul_quantize_acts_args;
 
@@ -481,6 +469,11 @@ typedef struct qn_matmul_rotation {
  * its operation. QN_ERR_INVALID unless the block is a power of two up to QN_MATMUL_MAX_HADAMARD that divides n_cols,
  * and n_cols is a multiple of 4. */
 qn_status qn_matmul_gpu_quantize_rotated(qn_matmul_launch *quantize, const qn_matmul_rotation *rotation);
+
+/* qn_matmul_gpu_hilo_acts - Fills what another kernel needs to write activations in QN_ACTS_HILO. QN_ERR_INVALID for
+ * another layout, for columns that do not fill k-tiles, and for Hadamard blocks that are not within QN_ACTS_HILO_COLS
+ * columns. */
+qn_status qn_matmul_gpu_hilo_acts(const qn_matmul_acts *acts, const qn_matmul_rotation *rotation, qn_hilo_acts *out);
 
 /* qn_matmul_gpu_matmul - Fills the launch of the GEMV or GEMM of a tiled matrix by activations. QN_ERR_INVALID for a
  * layout that the tiles do not support, for widths that differ, or for more tokens than the activations hold;

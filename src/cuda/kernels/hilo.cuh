@@ -1,10 +1,10 @@
-// Hi/lo int8 activations (QN_ACTS_HILO, matmul.h): the Hadamard transform and quantisation of a token's 128 columns by
+// Hi/lo int8 activations (hilo.h): the Hadamard transform and quantisation of a token's 128 columns by
 // a warp, with the same bits by whichever kernel computes them, and its constants, which other layouts share.
-#ifndef QN_CUDA_KERNELS_MATMUL_HILO_CUH
-#define QN_CUDA_KERNELS_MATMUL_HILO_CUH
+#ifndef QN_CUDA_KERNELS_HILO_CUH
+#define QN_CUDA_KERNELS_HILO_CUH
 
 #include "cuda/kernels/butterflies.cuh"
-#include "cuda/kernels/matmul/matmul.h"
+#include "cuda/kernels/hilo.h"
 
 // The bits of |x|: ordered as the magnitudes are, with infinity and NaN above all numbers.
 #define MAGNITUDE(x) (__float_as_uint(x) & 0x7fffffffu)
