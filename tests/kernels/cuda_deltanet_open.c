@@ -184,7 +184,8 @@ static void check_acts(const struct open_run *r, size_t n_rows, size_t block)
     for (size_t i = 0; i < values / QN_ACTS_HILO_COLS * n_rows; i++) {
         const size_t at = i / n_rows, row = i % n_rows,
                      hi = (at * (capacity / 8) + row / 8) * QN_ACTS_HILO_BYTES + row % 8 * 128;
-        qn_expect(!memcmp(bytes[0] + hi, bytes[1] + hi, 128) && !memcmp(bytes[0] + hi + 1024, bytes[1] + hi + 1024, 128),
+        qn_expect(!memcmp(bytes[0] + hi, bytes[1] + hi, 128) &&
+                      !memcmp(bytes[0] + hi + 1024, bytes[1] + hi + 1024, 128),
                   "row %zu, columns from %zu on in Hadamard blocks of %zu: other activations", row,
                   at * QN_ACTS_HILO_COLS, block);
         qn_expect(scales[0][at * capacity + row] == scales[1][at * capacity + row],

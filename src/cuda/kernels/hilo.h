@@ -1,5 +1,5 @@
-/* Hi/lo int8 activations of several tokens: the layout QN_ACTS_HILO of matmul/matmul.h, and what a kernel needs to write
- * it from the results of its own (hilo.cuh). Shared by C and CUDA. */
+/* Hi/lo int8 activations of several tokens: the layout QN_ACTS_HILO of matmul/matmul.h, and what a kernel needs to
+ * write it from the results of its own (hilo.cuh). Shared by C and CUDA. */
 #ifndef QN_CUDA_KERNELS_HILO_H
 #define QN_CUDA_KERNELS_HILO_H
 

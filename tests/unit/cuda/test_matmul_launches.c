@@ -222,12 +222,14 @@ TEST(blocks_of_two_launches_fit)
     for (size_t l = 0; l < COUNT(layouts); l++) {
         qn_launch of[2];
         for (uint32_t adds = 0; adds < 2; adds++) {
-            const qn_tiled_matrix matrix = { .tiles = *layouts[l],
-                                             .address = 1024,
-                                             .n_tiles = 320,
-                                             .n_cols = 5120,
-                                             .n_outs = 1,
-                                             .outs = { { .data = 256, .n_rows = 5120, .stride = 5120, .accumulate = adds } } };
+            const qn_tiled_matrix matrix = {
+                .tiles = *layouts[l],
+                .address = 1024,
+                .n_tiles = 320,
+                .n_cols = 5120,
+                .n_outs = 1,
+                .outs = { { .data = 256, .n_rows = 5120, .stride = 5120, .accumulate = adds } }
+            };
             const qn_matmul_acts acts = { .layout = QN_ACTS_HILO,
                                           .address = 1024,
                                           .scale = 256,

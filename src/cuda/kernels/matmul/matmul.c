@@ -275,8 +275,8 @@ static qn_status set_hadamard(const qn_matmul_rotation *rotation, size_t n_cols,
                        "of two up to %zu, and signs at a multiple of 16 bytes",
                        n_cols, block, most);
     *to = (qn_hilo_hadamard){ .signs = block ? rotation->signs : 0,
-                                .block = (uint32_t)block,
-                                .scale = block ? (float)(1 / sqrt((double)block)) : 1 };
+                              .block = (uint32_t)block,
+                              .scale = block ? (float)(1 / sqrt((double)block)) : 1 };
     return QN_OK;
 }
 
@@ -597,9 +597,10 @@ static uint64_t sumsq_of(const qn_matmul_acts *acts)
     return acts->scale + hilo_blocks_of(acts->n_cols) * acts->capacity * sizeof(float);
 }
 
-/* Stages of weights of blocks of up to QN_MMA_N tokens. Of launches that do not add to their outputs: so many that two blocks
- * do not fit an SM's shared memory. Of those that add: what is left beside such a block, at least the two that hold all
- * that blocks have without sm_90a. An SM keeps 1 KiB for each block, and has 1 KiB more than a block may have. */
+/* Stages of weights of blocks of up to QN_MMA_N tokens. Of launches that do not add to their outputs: so many that two
+ * blocks do not fit an SM's shared memory. Of those that add: what is left beside such a block, at least the two that
+ * hold all that blocks have without sm_90a. An SM keeps 1 KiB for each block, and has 1 KiB more than a block may have.
+ */
 static size_t octet_stages(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, bool adds)
 {
     enum { MIN_STAGES = 2, KEPT = 1024 };

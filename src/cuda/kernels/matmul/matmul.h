@@ -97,7 +97,7 @@ enum {
     QN_ACTS_N1_TILE_BYTES = 528, /* per k-tile */
     QN_GEMV_N1_TILE_BYTES = 544, /* per k-tile of the operands that qn_matmul_gemv makes in shared memory */
     QN_MATMUL_OUTS = 4,
-    QN_GEMV_MAX_WARPS = 16,    /* upper bound per block of qn_matmul_gemv */
+    QN_GEMV_MAX_WARPS = 16, /* upper bound per block of qn_matmul_gemv */
     QN_MATMUL_MAX_HADAMARD = 1024,
     QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
     QN_GEMV_F16_MAX_TOKENS = 8, /* above, qn_matmul_gemm is faster */
@@ -138,10 +138,10 @@ enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192 };
 #define QN_FEW_RESULT_STRIDE (QN_FEW_TILE_M + 4)
 #define QN_FEW_OUTPUT_BYTES(tokens) ((tokens)*4 + 16 + QN_FEW_ROUND_TOKENS(tokens) * QN_FEW_RESULT_STRIDE * 4)
 
-/* Of up to QN_MMA_N tokens, on sm_90a: registers of a thread, of which an SM has enough for 20 warps, and threads that launches
- * which add to their outputs have in addition, so that two of their blocks have 22 warps. A stage has a unit's weights and activations, without the scales of activations; where
- * the stages begin, after the outputs; shared memory. Blocks of up to QN_MMA_N tokens take this much on every
- * device. */
+/* Of up to QN_MMA_N tokens, on sm_90a: registers of a thread, of which an SM has enough for 20 warps, and threads that
+ * launches which add to their outputs have in addition, so that two of their blocks have 22 warps. A stage has a unit's
+ * weights and activations, without the scales of activations; where the stages begin, after the outputs; shared memory.
+ * Blocks of up to QN_MMA_N tokens take this much on every device. */
 enum { QN_FEW_OCTET_REGISTERS = 96, QN_FEW_OCTET_IDLE_THREADS = 64 };
 #define QN_FEW_MOST_THREADS(tokens) (QN_FEW_THREADS(tokens) + ((tokens) <= QN_MMA_N ? QN_FEW_OCTET_IDLE_THREADS : 0))
 #define QN_FEW_OCTET_STAGE_BYTES(bits, scales)                                                                         \
@@ -202,7 +202,7 @@ typedef struct qn_matmul_few_next {
     QN_GPU_PTR(float) scale;
     QN_GPU_PTR(float) sumsq;        /* QN_ACTS_OP_RMS_NORM */
     QN_GPU_PTR(const float) weight; /* of the norm */
-    qn_hilo_hadamard hadamard;    /* of up to QN_ACTS_HILO_COLS columns */
+    qn_hilo_hadamard hadamard;      /* of up to QN_ACTS_HILO_COLS columns */
     uint32_t capacity;
     uint32_t op; /* QN_ACTS_OP_*; QN_ACTS_OP_NONE: the epilogue writes no activations */
 } qn_matmul_few_next;
@@ -231,8 +231,8 @@ typedef struct qn_matmul_few_args {
     QN_GPU_PTR(const uint8_t) acts;
     QN_GPU_PTR(const float) acts_scale;
     QN_GPU_PTR(const float) sumsq; /* of the activations, after an RMS norm; 0: none */
-    QN_GPU_PTR(void) slots;        /* [grid.y][grid.x][QN_FEW_TILE_M][QN_TILE_N], QN_FEW_EMPTY before and after the launch */
-    QN_GPU_PTR(void) first_parts;  /* the same, of any contents */
+    QN_GPU_PTR(void) slots; /* [grid.y][grid.x][QN_FEW_TILE_M][QN_TILE_N], QN_FEW_EMPTY before and after the launch */
+    QN_GPU_PTR(void) first_parts; /* the same, of any contents */
     uint32_t n_tiles, n_k_tiles, n_tokens, capacity;
     uint32_t n_row_blocks, n_parts, block_parts;
     uint32_t up_tile; /* SwiGLU: the first tile of up; 0: none */
@@ -285,16 +285,17 @@ typedef struct qn_matmul_quantize_acts_args {
     QN_GPU_PTR(const void) x2;      /* QN_ACTS_OP_SWIGLU: the second factor */
     QN_GPU_PTR(const float) weight; /* QN_ACTS_OP_RMS_NORM: [n_cols] */
     QN_GPU_PTR(uint8_t) out;
-    QN_GPU_PTR(float) scale;       /* of the layout; QN_ACTS_HILO_N1 has none */
-    QN_GPU_PTR(void) slots;        /* with QN_ACTS_HILO: of qn_matmul_gemm_few, slot_bytes of them are set to
-                                      QN_FEW_EMPTY */
+    QN_GPU_PTR(float) scale; /* of the layout; QN_ACTS_HILO_N1 has none */
+    QN_GPU_PTR(void)
+    slots; /* with QN_ACTS_HILO: of qn_matmul_gemm_few, slot_bytes of them are set to
+              QN_FEW_EMPTY */
     uint32_t n_cols, n_k_tiles, n_tokens, capacity;
     uint32_t stride; /* of x and x2, in elements */
     float eps;
-    uint32_t slot_bytes;         /* a multiple of 16 */
-    uint32_t is_bf16;            /* with QN_16BIT: 1 for bf16, 0 for fp16 */
+    uint32_t slot_bytes;       /* a multiple of 16 */
+    uint32_t is_bf16;          /* with QN_16BIT: 1 for bf16, 0 for fp16 */
     qn_hilo_hadamard hadamard; /* QN_ACTS_HILO: of up to QN_MATMUL_MAX_HADAMARD columns */
-    qn_matmul_f16_acts f16;      /* QN_ACTS_HILO_F16: the second result, with the same columns */
+    qn_matmul_f16_acts f16;    /* QN_ACTS_HILO_F16: the second result, with the same columns */
 } qn_matmul_quantize_acts_args;
 
 /* One line per type whose codes stay packed in tiles: b, QN_SCALES and QN_OFFSET of its tiles, and an expression for
@@ -393,8 +394,8 @@ typedef struct qn_matmul_acts {
     uint64_t address, scale; /* multiples of 1024 and 16. scale: qn_matmul_gpu_scale_bytes bytes */
     bool rms_norm;           /* QN_ACTS_HILO, as input of a matmul: written by QN_ACTS_OP_RMS_NORM with this eps */
     float eps;
-    uint64_t workspace;     /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256; activations that
-                               are used one after another may share it */
+    uint64_t workspace;      /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256; activations that
+                                are used one after another may share it */
     uint32_t prepares_slots; /* the blocks (qn_matmul_gpu_few_blocks) whose slots in the workspace each launch of
                                 qn_matmul_gpu_quantize prepares; 0: they have been prepared */
     size_t n_cols, capacity; /* capacity: tokens, a multiple of QN_GEMM_TILE_N except for QN_ACTS_HILO_N1 */
