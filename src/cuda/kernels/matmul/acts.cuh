@@ -4,6 +4,7 @@
 #define QN_CUDA_KERNELS_MATMUL_ACTS_CUH
 
 #include "cuda/kernels/hilo.cuh"
+#include "cuda/kernels/matmul/matmul.h"
 #include "cuda/kernels/sigmoid.cuh"
 
 // QN_OP of one element. other: its norm weight or its second factor; scale: 1 / RMS of the row.
