@@ -119,10 +119,9 @@ enum {
  * (cuda/kernels/mbarrier.cuh). */
 enum { QN_GEMM_BARRIER_BYTES = 1024 };
 
-/* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks; threads, and those that multiply, by
- * tokens of a block; the number of stages of activations (QN_ACTS_HILO_COLS columns each), 0 where they are in the
- * stages of weights; bytes of a stage of activations with its scales, and of a stage of weights (QN_TILE_COLS
- * columns). */
+/* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks; by tokens of a block, threads that
+ * multiply, all threads, and the number of stages of activations (QN_ACTS_HILO_COLS columns each); bytes of a stage of
+ * activations with its scales, and of a stage of weights (QN_TILE_COLS columns). */
 enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192 };
 #define QN_FEW_EMPTY 0xffffffffu /* of a word that has no sum yet; operations return another NaN, 0x7fffffff */
 #define QN_FEW_CONSUMERS(tokens) ((tokens) <= QN_MMA_N ? 256 : 512)
