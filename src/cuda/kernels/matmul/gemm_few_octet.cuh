@@ -1,6 +1,7 @@
 // The loop of gemm_few.cu, which includes this file, for up to 8 tokens on sm_90a. wgmma takes as long for 16 columns as
-// for 64; mma.sync needs fewer warps and less memory, and of 4 tokens half of the MMAs. A warp multiplies two tiles of weights by the same B operands, which are loaded a few
-// groups ahead. A unit's activations are in the stage of its weights: one ring, one mbarrier to wait for.
+// for 64; mma.sync needs fewer warps and less memory, and of 4 tokens half of the MMAs. A warp multiplies two tiles of
+// weights by the same B operands, which are loaded a few groups ahead. A unit's activations are in the stage of its
+// weights: one ring, one mbarrier to wait for.
 //
 // Blocks of the next launch start and load weights while these run. An SM would then also take two blocks of one launch,
 // which take twice as long. So launches that add to their outputs and those that do not, which alternate in a layer,
