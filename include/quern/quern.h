@@ -118,16 +118,16 @@ typedef struct qn_model_params {
     qn_log_fn on_log;
     void *user; /* passed to both callbacks; must outlive the model if on_log is set */
     /* Whether the model is loaded with its block for multi-token prediction, which takes some memory and, in each step,
-     * a little time. QN_DRAFT_AUTO: if it has one that the device can run; steps leave it out where its drafts do not
-     * pay; a block that cannot be used is named in the log. QN_DRAFT_MTP: a model that cannot have it is not loaded:
+     * a little time. QN_DRAFT_AUTO: on the CPU, if it has one; steps leave it out where its drafts do not pay; a block
+     * that cannot be used is named in the log. QN_DRAFT_MTP: a model that cannot have it is not loaded:
      * QN_ERR_UNSUPPORTED. All others: without it.
      * QN_DRAFT_DFLASH: the same for draft_model. */
     qn_draft_kind draft;
     /* The GGUF file of a drafter for this model (docs/speculation.md): on the CPU a small model with the same
      * vocabulary (QN_DRAFT_MODEL), whose caches take a part of `memory`, or a block drafter of the architecture dflash
      * (QN_DRAFT_DFLASH); on the CPU or a CUDA device a block for multi-token prediction alone (QN_DRAFT_MTP), as
-     * qn_graft_mtp would join it. It runs on the same threads, and the model's own block is then not used. NULL: none.
-     * QN_ERR_UNSUPPORTED, QN_ERR_INVALID or QN_ERR_FORMAT, with the reason, if it cannot serve this model. */
+     * qn_graft_mtp would join it. On the CPU it runs on the same threads. The model's own block is then not used. NULL:
+     * none. QN_ERR_UNSUPPORTED, QN_ERR_INVALID or QN_ERR_FORMAT, with the reason, if it cannot serve this model. */
     const char *draft_model;
 } qn_model_params;
 #define QN_MODEL_PARAMS_INIT QN_INIT(qn_model_params)

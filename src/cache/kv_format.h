@@ -19,8 +19,8 @@ enum { QN_KV_SEED = 1 };
  * Formats are static: equal formats have equal addresses. */
 qn_status qn_kv_format_named(const char *name, const qn_kv_format **format);
 
-/* qn_kv_head_bits - returns the bits of the draft head's keys and values: codes of fewer bits would add more error to
- * its few layers than the memory is worth. */
+/* qn_kv_head_bits - returns the bits of the draft head's keys and values on the CPU: codes of fewer bits would add more
+ * error to its few layers than the memory is worth. */
 static inline unsigned qn_kv_head_bits(const qn_kv_format *format)
 {
     return format->key_bits ? 8 : 0;

@@ -147,8 +147,8 @@ typedef struct qn_device_vtable {
      *            logits nor a `check`, and no rows that the host samples (qn_sample_is_on_host). After an error
      *            nothing of the step is queued, but a part may have been computed; `finish` must not be called for it
      *   sample   prepares the requests of the step launched last, and queues its sampling; does nothing if that is
-     *            already queued. Call it before another `launch`, and before `finish`. After an error the step is
-     *            over: `finish` must not be called for it
+     *            already queued, and need not be called if no request has `prepare`. Call it before another `launch`,
+     *            and before `finish`. After an error the step is over: `finish` must not be called for it
      *   finish   waits for the step launched first; its logits and sampled tokens are then written */
     qn_status (*launch)(qn_device *device, const qn_step *step);
     qn_status (*sample)(qn_device *device);

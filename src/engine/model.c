@@ -225,7 +225,7 @@ static const char *why_without(qn_draft_kind draft)
 {
     return draft == QN_DRAFT_MTP    ? not_on_device
            : draft == QN_DRAFT_AUTO ? "the model was loaded without its block for multi-token prediction, which takes "
-                                      "draft mtp on a GPU"
+                                      "draft mtp on a CUDA device"
                                     : "the model was loaded without its block for multi-token prediction";
 }
 

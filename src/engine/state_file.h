@@ -32,8 +32,8 @@
 
 #define QN_STATE_MAGIC "quernSES"
 
-/* Sessions of a model with a draft head have version 6. Others have version 4 without a list of rows, and 5 with one:
- * libraries that do not know the list, or the head, reject them. */
+/* On the CPU sessions of a model with a draft head have version 6, with its keys and values. Others have version 4
+ * without a list of rows, and 5 with one: libraries that do not know the list, or the head, reject them. */
 enum { QN_STATE_VERSION = 4, QN_STATE_VERSION_ROWS = 5, QN_STATE_VERSION_HEAD = 6 };
 
 /* A row that is an embedding, or a token whose position does not follow the row before it (engine/rows.h). Also its

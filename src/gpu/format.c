@@ -76,7 +76,8 @@ uint64_t qn_gpu_format_bytes(const qn_gpu_format *f, size_t length)
 {
     const qn_saved_layout *s = &f->saved;
     const uint64_t heads = (uint64_t)attention_layers(f) * s->n_heads, f16_row = 2 * s->head_dim * sizeof(uint16_t);
-    const uint64_t fixed = s->n_recurrent * (f->recurrent.state_layer_bytes + f->recurrent.open.bytes);
+    const uint64_t head = f->head_rows ? QN_GPU_HEAD_ROWS * f->head_width * sizeof(float) : 0,
+                   fixed = s->n_recurrent * (f->recurrent.state_layer_bytes + f->recurrent.open.bytes) + head;
     if (!qn_gpu_has_codes(f))
         return fixed + heads * length * (f->kv.key_row + f->kv.value_row);
     const size_t coded = qn_kv_coded_positions(length);

@@ -53,6 +53,12 @@ static qn_step begin_step(const qn_scheduled *to)
     return (qn_step){ .is_draft = true, .rows = to->rows, .logit_rows = to->logit_rows, .requests = to->requests };
 }
 
+/* Whether a chain that goes on has not ended before token `index`, which is computed from the one before it. */
+static bool has_tokens_before(const qn_scheduled *step, uint32_t i, size_t index)
+{
+    return goes_on(step, i, index) && step->pieces[i].request->drafts.head.proposal.n == index;
+}
+
 /* Returns false if the step has no rows, or fails. */
 static bool run_step(const qn_scheduler *s, const qn_step *step)
 {
@@ -89,14 +95,14 @@ static void run_chain(qn_scheduler *s, qn_scheduled *to, size_t n_tokens)
         step.requests = NULL;
         step.logits = links;
         for (uint32_t i = 0; i < to->n_pieces; i++)
-            if (goes_on(to, i, k))
+            if (has_tokens_before(to, i, k))
                 add_row(to, &step, row_of(to->pieces[i].request, k), true);
         if (!run_step(s, &step))
             return;
         size_t first = 0, n = 0;
         for (uint32_t i = 0; i < to->n_pieces; i++) {
             const size_t chosen = to->offers[i].is_passed ? to->offers[i].chosen : 0;
-            if (goes_on(to, i, k))
+            if (has_tokens_before(to, i, k))
                 (void)qn_draft_add_to_chain(
                     &to->pieces[i].request->drafts,
                     add_link(s->chain_logits + (first + k) * n_vocab, links + n++ * n_vocab, n_vocab));
@@ -168,7 +174,7 @@ static bool run_pass(qn_scheduler *s, qn_scheduled *to, size_t index)
         const qn_request *r = to->pieces[i].request;
         if (!goes_on(to, i, index))
             continue;
-        if (r->drafts.head.proposal.n == index)
+        if (has_tokens_before(to, i, index))
             add_row(to, &step, row_of(r, index), true);
         else
             to->offers[i].chosen = index; /* it has ended before */

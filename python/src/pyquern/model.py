@@ -107,7 +107,8 @@ class Model:
                     "model" (docs/speculation.md). "mtp" is an error with the reason if the model has no usable block;
                     "off" and "ngram" load the model without its block, which requests can then not ask for
     draft_model     a small model with the same vocabulary, a block drafter, or a block for multi-token prediction
-                    alone, named as the model is, that drafts tokens: on the CPU (docs/speculation.md)
+                    alone, named as the model is, that drafts tokens: on the CPU, a block alone on CUDA devices too
+                    (docs/speculation.md)
     on_progress     called with the number of bytes of weights checked so far and the total; False ends loading
 
     Errors are pyquern.Error, with the library's text. Notes of the library go to the logger "pyquern". A model belongs

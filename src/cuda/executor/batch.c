@@ -40,7 +40,8 @@ static void order_rows(qn_cuda_batch *b, const qn_gpu_batching *batching)
     s->n_few = order.n_few;
 }
 
-/* Whether the batch is a draft of one sequence to verify. Drafts end at the end of a page (qn_sequence_max_drafted). */
+/* Whether the batch is a draft of one sequence to verify, within a page: where drafts may go on to the next one
+ * (qn_sequence_max_drafted), those that do are launched as other steps are. */
 static bool verifies(const qn_gpu_batching *batching, const qn_gpu_batch *part)
 {
     return !batching->deterministic && part->n_pieces == 1 && part->n_rows > 1 &&

@@ -65,7 +65,7 @@ TEST(capacity_is_what_fits)
             assert_true(found > 0);
             const uint64_t said = capacity.tokens_per_sequence;
             const double error = (double)said / (double)found - 1;
-            if (!(error <= 0.02 && error >= -0.02))
+            if (!(error <= 0.02 && error >= -0.02) && !(said >= found && said < found + STEP))
                 fail_msg("%llu tokens fit, not %llu", (unsigned long long)found, (unsigned long long)said);
             assert_true(n * (said * capacity.bytes_per_position + capacity.bytes_per_sequence) <= limit * 1.02);
         }
