@@ -128,6 +128,7 @@ static qn_acts run(const qn_problem *p, const qn_matmul_kernels *kernels, bool p
         qn_quantize_rows(kernels, &acts, before, p->n_tokens);
     }
     qn_quantize_rows(kernels, &acts, p->x, p->n_tokens);
+    qn_expect(qn_matmul_panels_together(kernels, &weights, &acts, p->n_tokens) == 2, "a batch kernel would be used");
     void *scratch = qn_guarded(qn_matmul_scratch(kernels, p->weights.n_cols), 0);
     for (size_t i = 0; accumulate && i < p->n_tokens * n_rows; i++)
         out[i] = (float)i;
@@ -212,19 +213,20 @@ static void check_not_finite(const qn_type_info *type)
 
 void qn_check_blocks(void)
 {
-    static const size_t rows[] = { 1, 16, 17, 64, 65, 128, 130 }, tokens[] = { 1, 2, 3, 4, 5, 15, 16, 17, 33 };
+    static const size_t rows[] = { 1, 16, 17, 64, 65, 128, 130 }, tokens[] = { 1, 2, 3, 4, 5, 15, 16, 17, 28, 31, 33 };
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
     for (size_t t = 0; t < n_types; t++) {
         if (!qn_type_has_blocks(&types[t]))
             continue;
-        for (size_t draw = 0; draw < 27; draw++) {
+        for (size_t draw = 0; draw < 3 * QN_LENGTH(tokens); draw++) {
             qn_problem p;
             if (!qn_case_selected())
                 continue;
             qn_random_seed(1000 * t + draw + 700);
             const size_t blocks = draw < 6 ? draw + 1 : 1 + qn_random_below(20);
-            qn_problem_new(&p, &types[t], rows[draw % 7], blocks * QN_BLOCK, tokens[draw % 9], draw % 3 == 2);
+            qn_problem_new(&p, &types[t], rows[draw % 7], blocks * QN_BLOCK, tokens[draw % QN_LENGTH(tokens)],
+                           draw % 3 == 2);
             for (size_t i = 0; draw % 2 && i < p.n_tokens * p.weights.n_cols; i++) /* groups of any magnitude */
                 p.x[i] *= i / 32 % 5 == 1 ? 1e-3f : i / 32 % 7 == 2 ? 0 : i / 128 % 3 ? 1e3f : 1;
             check_problem(&p, draw % 4 == 3);

@@ -249,7 +249,7 @@ static void store_tile(const float *tile, size_t tile_rows, size_t n_rows, size_
 
 static bool uses_batch(const qn_packed_kernel *kind, const qn_acts *acts, size_t n_tokens)
 {
-    return kind->gemm_batch && (!acts->hilo || kind->hilo) && n_tokens >= kind->min_batch &&
+    return kind->gemm_batch && !acts->factor && (!acts->hilo || kind->hilo) && n_tokens >= kind->min_batch &&
            n_tokens <= kind->max_tokens;
 }
 

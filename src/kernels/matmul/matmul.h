@@ -198,9 +198,10 @@ typedef struct qn_packed_kernel {
     qn_packing packing;
     qn_act_layout layout;
     qn_packed_gemm_fn gemm_packed;
-    size_t max_tokens;           /* with more tokens, rows are unpacked to the stored layout for gemm */
-    bool hilo;                   /* whether the GEMMs support the hi/lo split */
-    qn_batch_gemm_fn gemm_batch; /* instead of gemm_packed from min_batch tokens on; NULL for none */
+    size_t max_tokens; /* with more tokens, rows are unpacked to the stored layout for gemm */
+    bool hilo;         /* whether the GEMMs support the hi/lo split */
+    /* Instead of gemm_packed from min_batch tokens on; NULL for none. Not for activations with factors (blocks.h). */
+    qn_batch_gemm_fn gemm_batch;
     size_t min_batch;
 } qn_packed_kernel;
 
