@@ -12,7 +12,7 @@
  * Types with half scales have two such steps, of the first 16 values of a group and then of the last.
  *
  * and the element is the canonical sum of the sixteen partials (kernels/canon.h). Kernels with block_scales have
- * another arithmetic for types with a scale for each 128 weights (blocks.h). For float weights, term k is one fused
+ * another arithmetic for Q1_0, PQ2_0 and PTQ1_0 (blocks.h). For float weights, term k is one fused
  * multiply-add into partial k mod 16. No kernel uses another order, so the bits of an element depend only on its row
  * and its token.
  *
@@ -242,7 +242,7 @@ typedef struct qn_matmul_kernels {
                        bool accumulate, float *out, size_t out_stride, void *scratch);
     void (*put_tile)(const struct qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block);
     size_t min_tile_tokens;
-    /* Whether types with a scale for each 128 weights are multiplied by the arithmetic of blocks.h, and their GEMM on
+    /* Whether types that have blocks are multiplied by the arithmetic of blocks.h, and their GEMM on
      * matrix units, for min_tile_tokens and more; NULL for none. */
     bool block_scales;
     void (*gemm_blocks)(const struct qn_block_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens,
