@@ -112,14 +112,14 @@ static qn_packed_matrix pack(const qn_problem *p, const qn_packed_kernel *kernel
     return weights;
 }
 
-/* The matmul in ranges of panels. Returns the activations that the kernels quantised. */
+/* The matmul in ranges of panels, or of halves of them on matrix units. Returns the activations that the kernels
+ * quantised. */
 static qn_acts run(const qn_problem *p, const qn_matmul_kernels *kernels, bool packed, bool accumulate, float *out)
 {
     const qn_packed_matrix weights = pack(p, packed ? qn_matmul_packed(kernels, p->type) : NULL);
     const size_t n_rows = p->weights.n_rows;
     qn_acts acts;
-    qn_acts_keep(&acts, p->n_tokens, p->weights.n_cols,
-                 qn_matmul_act_layouts(kernels, &weights) | 1u << qn_act_layout_of(p->type), p->acts.hilo);
+    qn_acts_keep(&acts, p->n_tokens, p->weights.n_cols, qn_matmul_act_layouts(kernels, &weights, true), p->acts.hilo);
     if (acts.block_tiles) { /* what was there before, which has lo digits, must not matter */
         const size_t n = p->n_tokens * p->weights.n_cols;
         float *before = qn_floats_of(n, 1);
@@ -129,11 +129,12 @@ static qn_acts run(const qn_problem *p, const qn_matmul_kernels *kernels, bool p
     }
     qn_quantize_rows(kernels, &acts, p->x, p->n_tokens);
     qn_expect(qn_matmul_panels_together(kernels, &weights, &acts, p->n_tokens) == 2, "a batch kernel would be used");
+    const size_t step = qn_matmul_uses_tiles(kernels, &weights, &acts, p->n_tokens) ? QN_PANEL_ROWS / 2 : QN_PANEL_ROWS;
     void *scratch = qn_guarded(qn_matmul_scratch(kernels, p->weights.n_cols), 0);
     for (size_t i = 0; accumulate && i < p->n_tokens * n_rows; i++)
         out[i] = (float)i;
     for (size_t begin = 0, end; begin < n_rows; begin = end) {
-        end = begin + (1 + qn_random_below(3)) * QN_PANEL_ROWS;
+        end = begin + (1 + qn_random_below(3)) * step;
         end = end < n_rows ? end : n_rows;
         qn_matmul_rows(kernels, &weights, &acts, p->n_tokens, begin, end, accumulate, out, n_rows, scratch);
     }
@@ -148,7 +149,8 @@ static void check_problem(const qn_problem *p, bool accumulate)
     float *expected = NULL;
     for (size_t v = 0; v < n; v++)
         for (int packed = 0; packed < 2; packed++) {
-            if (packed && !qn_matmul_packed(&variants[v].kernels, p->type))
+            const qn_packed_kernel *kernel = qn_matmul_packed(&variants[v].kernels, p->type);
+            if (packed && (!kernel || (p->acts.hilo && !kernel->hilo)))
                 continue;
             float *out = qn_guarded_floats(n_out);
             qn_case_begin("matmul", variants[v].name, "blocks %s rows %zu cols %zu tokens %zu%s%s%s", p->type->name,

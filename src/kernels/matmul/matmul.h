@@ -198,7 +198,7 @@ typedef struct qn_packed_kernel {
     qn_packing packing;
     qn_act_layout layout;
     qn_packed_gemm_fn gemm_packed;
-    size_t max_tokens; /* with more tokens, rows are unpacked to the stored layout for gemm */
+    size_t max_tokens; /* with more tokens, rows are unpacked to the stored layout for gemm; not with factors */
     bool hilo;         /* whether the GEMMs support the hi/lo split */
     /* Instead of gemm_packed from min_batch tokens on; NULL for none. Not for activations with factors (blocks.h). */
     qn_batch_gemm_fn gemm_batch;
@@ -255,8 +255,12 @@ void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu);
 const qn_packed_kernel *qn_matmul_packed(const qn_matmul_kernels *kernels, const qn_type_info *type);
 
 /* qn_matmul_act_layouts - returns all layouts that matmuls with this matrix read, as bits 1 << layout: the argument of
- * qn_acts_create. */
-unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights);
+ * qn_acts_create.
+ *
+ *   weights   if packed, by a kernel that has the hi/lo split if the activations have it
+ *   blocks    whether every quantised matrix that reads the activations has blocks (qn_type_has_blocks): with
+ * block_scales they get factors; else results have the same bits as without block_scales */
+unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, bool blocks);
 
 /* qn_matmul_scratch - returns the bytes of scratch (64-aligned) that one thread needs for rows of n_cols. */
 size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);
