@@ -23,32 +23,34 @@ static void free_buffers(const qn_plan *plan, qn_cpu_workspace *ws)
     ws->max_rows = ws->max_positions = ws->max_splits = 0;
 }
 
-/* Returns the layouts in which the matmuls read activations `id`, as bits 1 << layout. */
-static unsigned layouts_needed(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights,
-                               size_t id)
-{
-    unsigned layouts = 0;
-    for (size_t i = 0; i < plan->n_ops; i++) {
-        const qn_op_matrices *matrices = qn_op_matrices_of(&plan->ops[i]);
-        for (size_t m = 0; matrices && m < matrices->n; m++)
-            if ((size_t)matrices->at[m].acts == id)
-                layouts |= qn_matmul_act_layouts(kernels, &weights->at[i][m]);
-    }
-    return layouts;
-}
-
-/* Returns whether all matmuls that read activations `id` multiply tiles of many rows. */
-static bool only_tiles_read(const qn_plan *plan, const qn_cpu_weights *weights, size_t id)
+/* Returns whether the types of all quantised matrices that read activations `id` are such. */
+static bool all_readers(const qn_plan *plan, const qn_cpu_weights *weights, size_t id,
+                        bool (*is_such)(const qn_type_info *type))
 {
     for (size_t i = 0; i < plan->n_ops; i++) {
         const qn_op_matrices *matrices = qn_op_matrices_of(&plan->ops[i]);
         for (size_t m = 0; matrices && m < matrices->n; m++) {
             const qn_type_info *type = weights->at[i][m].stored.type;
-            if ((size_t)matrices->at[m].acts == id && type->unpack && !qn_tiles_multiply_type(type))
+            if ((size_t)matrices->at[m].acts == id && type->unpack && !is_such(type))
                 return false;
         }
     }
     return true;
+}
+
+/* Returns the layouts in which the matmuls read activations `id`, as bits 1 << layout. */
+static unsigned layouts_needed(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights,
+                               size_t id)
+{
+    const bool blocks = all_readers(plan, weights, id, qn_type_has_blocks);
+    unsigned layouts = 0;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const qn_op_matrices *matrices = qn_op_matrices_of(&plan->ops[i]);
+        for (size_t m = 0; matrices && m < matrices->n; m++)
+            if ((size_t)matrices->at[m].acts == id)
+                layouts |= qn_matmul_act_layouts(kernels, &weights->at[i][m], blocks);
+    }
+    return layouts;
 }
 
 /* Returns a shape with the largest sizes of all attention layers. It starts from the plan's own, for models without
@@ -101,7 +103,7 @@ static qn_status alloc_buffers(const qn_plan *plan, const qn_matmul_kernels *ker
         QN_TRY(qn_acts_create(&ws->acts[i], max_rows, plan->acts[i].width, layouts_needed(plan, kernels, weights, i),
                               plan->acts[i].hilo));
         advise_acts(&ws->acts[i]);
-        ws->acts[i].only_tiles = only_tiles_read(plan, weights, i);
+        ws->acts[i].only_tiles = all_readers(plan, weights, i, qn_tiles_multiply_type);
     }
     const qn_attention_shape h = largest_shape(plan);
     const size_t angles = max_rows * (h.n_rot / 2);

@@ -102,7 +102,7 @@ qn_status qn_matmul(qn_view weights, size_t n_rows, size_t n_cols, qn_view acts,
     qn_acts batch;
     void *scratch = NULL;
     QN_TRY(qn_acts_create(&batch, n_tokens < ACT_ROWS ? n_tokens : ACT_ROWS, n_cols,
-                          qn_matmul_act_layouts(&qn_api_kernels.matmul, &matrix), false));
+                          qn_matmul_act_layouts(&qn_api_kernels.matmul, &matrix, true), false));
     qn_status status = qn_alloc(&scratch, qn_matmul_scratch(&qn_api_kernels.matmul, n_cols), 1, "matmul scratch");
     if (status == QN_OK)
         run_matmul(&matrix, acts.data, n_tokens, out.data, &batch, scratch);

@@ -112,14 +112,14 @@ static qn_packed_matrix pack(const qn_problem *p, const qn_packed_kernel *kernel
     return weights;
 }
 
-/* The matmul in ranges of panels. Returns the activations that the kernels quantised. */
+/* The matmul in ranges of panels, or of halves of them on matrix units. Returns the activations that the kernels
+ * quantised. */
 static qn_acts run(const qn_problem *p, const qn_matmul_kernels *kernels, bool packed, bool accumulate, float *out)
 {
     const qn_packed_matrix weights = pack(p, packed ? qn_matmul_packed(kernels, p->type) : NULL);
     const size_t n_rows = p->weights.n_rows;
     qn_acts acts;
-    qn_acts_keep(&acts, p->n_tokens, p->weights.n_cols,
-                 qn_matmul_act_layouts(kernels, &weights) | 1u << qn_act_layout_of(p->type), p->acts.hilo);
+    qn_acts_keep(&acts, p->n_tokens, p->weights.n_cols, qn_matmul_act_layouts(kernels, &weights, true), p->acts.hilo);
     if (acts.block_tiles) { /* what was there before, which has lo digits, must not matter */
         const size_t n = p->n_tokens * p->weights.n_cols;
         float *before = qn_floats_of(n, 1);
@@ -128,11 +128,13 @@ static qn_acts run(const qn_problem *p, const qn_matmul_kernels *kernels, bool p
         qn_quantize_rows(kernels, &acts, before, p->n_tokens);
     }
     qn_quantize_rows(kernels, &acts, p->x, p->n_tokens);
+    qn_expect(qn_matmul_panels_together(kernels, &weights, &acts, p->n_tokens) == 2, "a batch kernel would be used");
+    const size_t step = qn_matmul_uses_tiles(kernels, &weights, &acts, p->n_tokens) ? QN_PANEL_ROWS / 2 : QN_PANEL_ROWS;
     void *scratch = qn_guarded(qn_matmul_scratch(kernels, p->weights.n_cols), 0);
     for (size_t i = 0; accumulate && i < p->n_tokens * n_rows; i++)
         out[i] = (float)i;
     for (size_t begin = 0, end; begin < n_rows; begin = end) {
-        end = begin + (1 + qn_random_below(3)) * QN_PANEL_ROWS;
+        end = begin + (1 + qn_random_below(3)) * step;
         end = end < n_rows ? end : n_rows;
         qn_matmul_rows(kernels, &weights, &acts, p->n_tokens, begin, end, accumulate, out, n_rows, scratch);
     }
@@ -147,7 +149,8 @@ static void check_problem(const qn_problem *p, bool accumulate)
     float *expected = NULL;
     for (size_t v = 0; v < n; v++)
         for (int packed = 0; packed < 2; packed++) {
-            if (packed && !qn_matmul_packed(&variants[v].kernels, p->type))
+            const qn_packed_kernel *kernel = qn_matmul_packed(&variants[v].kernels, p->type);
+            if (packed && (!kernel || (p->acts.hilo && !kernel->hilo)))
                 continue;
             float *out = qn_guarded_floats(n_out);
             qn_case_begin("matmul", variants[v].name, "blocks %s rows %zu cols %zu tokens %zu%s%s%s", p->type->name,
@@ -212,19 +215,20 @@ static void check_not_finite(const qn_type_info *type)
 
 void qn_check_blocks(void)
 {
-    static const size_t rows[] = { 1, 16, 17, 64, 65, 128, 130 }, tokens[] = { 1, 2, 3, 4, 5, 15, 16, 17, 33 };
+    static const size_t rows[] = { 1, 16, 17, 64, 65, 128, 130 }, tokens[] = { 1, 2, 3, 4, 5, 15, 16, 17, 28, 31, 33 };
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
     for (size_t t = 0; t < n_types; t++) {
         if (!qn_type_has_blocks(&types[t]))
             continue;
-        for (size_t draw = 0; draw < 27; draw++) {
+        for (size_t draw = 0; draw < 3 * QN_LENGTH(tokens); draw++) {
             qn_problem p;
             if (!qn_case_selected())
                 continue;
             qn_random_seed(1000 * t + draw + 700);
             const size_t blocks = draw < 6 ? draw + 1 : 1 + qn_random_below(20);
-            qn_problem_new(&p, &types[t], rows[draw % 7], blocks * QN_BLOCK, tokens[draw % 9], draw % 3 == 2);
+            qn_problem_new(&p, &types[t], rows[draw % 7], blocks * QN_BLOCK, tokens[draw % QN_LENGTH(tokens)],
+                           draw % 3 == 2);
             for (size_t i = 0; draw % 2 && i < p.n_tokens * p.weights.n_cols; i++) /* groups of any magnitude */
                 p.x[i] *= i / 32 % 5 == 1 ? 1e-3f : i / 32 % 7 == 2 ? 0 : i / 128 % 3 ? 1e3f : 1;
             check_problem(&p, draw % 4 == 3);

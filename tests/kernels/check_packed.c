@@ -34,13 +34,13 @@ static void expect_round_trip(const qn_packed_matrix *weights, qn_packing packin
 }
 
 /* Activations quantised by the tested kernels, in the layouts that they require and no others, over poisoned
- * buffers. */
+ * buffers. blocks: as the level's matmuls, in the arithmetic of blocks.h if it has that, which check_blocks.c checks.
+ */
 static void acts_new(qn_acts *acts, const qn_problem *p, const qn_packed_matrix *weights,
-                     const qn_matmul_kernels *kernels)
+                     const qn_matmul_kernels *kernels, bool blocks)
 {
     const size_t n_cols = p->weights.n_cols;
-    const unsigned blocks = 1u << QN_ACT_BLOCKS | 1u << QN_ACT_BLOCK_TILES; /* another arithmetic: check_blocks.c */
-    qn_acts_keep(acts, p->n_tokens, n_cols, qn_matmul_act_layouts(kernels, weights) & ~blocks, p->acts.hilo);
+    qn_acts_keep(acts, p->n_tokens, n_cols, qn_matmul_act_layouts(kernels, weights, blocks), p->acts.hilo);
     const size_t groups = p->n_tokens * acts->n_super * QN_SUPER_GROUPS;
     for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
         if (acts->codes[layout])
@@ -97,7 +97,7 @@ static void check_level(const qn_problem *p, const qn_cpu_level *level, bool acc
                   skip_token < p->n_tokens ? " one not finite" : "");
     const qn_packed_matrix weights = pack(p, kernel->packing);
     expect_round_trip(&weights, kernel->packing);
-    acts_new(&acts, p, &weights, &kernels);
+    acts_new(&acts, p, &weights, &kernels, false);
     float *out = qn_guarded_floats(p->n_tokens * stride - (stride - n_rows));
     if (accumulate)
         fill(out, p->n_tokens, n_rows, stride);
@@ -268,7 +268,7 @@ static void bench_matmul(const qn_type_info *type, const qn_cpu_level *level, si
                                .n_tokens = n_tokens,
                                .out = qn_floats(n_tokens * n_rows),
                                .scratch = qn_new(qn_matmul_scratch(&kernels, COLS), 1) };
-        acts_new(&acts, &p, timed.weights, &kernels);
+        acts_new(&acts, &p, timed.weights, &kernels, true);
         qn_bench("packed", level->name,
                  qn_text("%s %zux%d tokens %zu %s", type->name, n_rows, COLS, n_tokens, i ? "packed" : "stored"),
                  decode ? (double)(n_rows * p.weights.row_bytes) : 2.0 * (double)(n_rows * COLS * n_tokens),

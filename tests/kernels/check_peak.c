@@ -252,7 +252,7 @@ static void bench_prompt(const qn_cpu_level *level, const char *type_name, int n
         p->out = qn_floats(PROMPT_TOKENS * QN_PANEL_ROWS);
         p->scratch = qn_new(qn_matmul_scratch(&kernels, PROMPT_COLS), 1);
     }
-    qn_acts_keep(&acts, PROMPT_TOKENS, PROMPT_COLS, qn_matmul_act_layouts(&kernels, &prompts[0].weights), false);
+    qn_acts_keep(&acts, PROMPT_TOKENS, PROMPT_COLS, qn_matmul_act_layouts(&kernels, &prompts[0].weights, true), false);
     qn_quantize_rows(&kernels, &acts, qn_floats_of(PROMPT_TOKENS * PROMPT_COLS, 1), PROMPT_TOKENS);
     const double operations = 2.0 * PROMPT_COLS * PROMPT_TOKENS * QN_PANEL_ROWS;
     const char *name = qn_text("matmul of a prompt, %s", type_name);

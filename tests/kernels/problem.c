@@ -71,7 +71,7 @@ void qn_problem_run(const qn_matmul_kernels *kernels, const qn_problem *p, size_
                     float *out)
 {
     const qn_packed_matrix weights = { .stored = p->weights };
-    const unsigned layouts = qn_matmul_act_layouts(kernels, &weights);
+    const unsigned layouts = qn_matmul_act_layouts(kernels, &weights, false);
     qn_acts acts = p->acts;
     for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++)
         if (!(layouts & 1u << layout)) /* one that the kernels did not ask for is not there */

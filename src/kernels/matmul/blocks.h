@@ -1,5 +1,5 @@
-/* The arithmetic of kernels with block_scales (matmul.h), for types with one scale for each 128 weights: Q1_0, PQ2_0,
- * PTQ1_0, OX2_0.
+/* The arithmetic of kernels with block_scales (matmul.h), for types with one scale for each 128 weights that have packed
+ * kernels: Q1_0, PQ2_0, PTQ1_0.
  *
  * A matrix unit adds integers; each addition in float costs it a store of the sums, and three vector instructions for
  * each 16 of them. With a scale for each 32 activations that is most of the time (tiles.h). Here the scales of the four
@@ -81,11 +81,11 @@ static inline size_t qn_act_block_at(const qn_acts *acts, size_t token, size_t b
     return block * qn_act_token_tiles(acts) + token / QN_TILE;
 }
 
-/* qn_type_has_blocks - returns whether kernels with block_scales multiply weights of this type so. */
+/* qn_type_has_blocks - returns whether kernels with block_scales multiply weights of this type so. Not OX2_0: as stored,
+ * its GEMV is faster. */
 static inline bool qn_type_has_blocks(const qn_type_info *type)
 {
-    return type->block_weights == QN_BLOCK && type->unpack && !type->has_offset && !type->has_factor &&
-           !type->has_half_scale;
+    return type->type == QN_TYPE_Q1_0 || type->type == QN_TYPE_PQ2_0 || type->type == QN_TYPE_PTQ1_0;
 }
 
 /* How a group is quantised: code = rint(x * inverse), scale = step, which is a multiple of the block's scale. */

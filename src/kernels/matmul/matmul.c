@@ -135,18 +135,30 @@ const qn_packed_kernel *qn_matmul_packed(const qn_matmul_kernels *kernels, const
     return format && format->packed.gemm_packed ? &format->packed : NULL;
 }
 
-unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights)
+/* The layouts of activations with factors. Rows as stored have no GEMV. */
+static unsigned block_layouts(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights)
+{
+    const qn_packed_kernel *kind = weights->packed ? qn_matmul_packed(kernels, weights->stored.type) : NULL;
+    unsigned layouts = 1u << QN_ACT_BLOCKS | (kernels->gemm_blocks ? 1u << QN_ACT_BLOCK_TILES : 0);
+    if (kind)
+        layouts |= 1u << kind->layout;
+    if (!kind || weights->stored.n_rows % QN_PANEL_ROWS)
+        layouts |= 1u << qn_act_layout_of(weights->stored.type);
+    return layouts;
+}
+
+unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, bool blocks)
 {
     const qn_type_info *type = weights->stored.type;
     const qn_matmul_format *format = find_format(kernels, type);
     unsigned layouts = 1u << qn_act_layout_of(type);
+    if (blocks && kernels->block_scales && qn_type_has_blocks(type))
+        return block_layouts(kernels, weights);
     if (kernels->pair_rows && !(layouts & 1u << QN_ACT_F32))
         layouts |= 1u << QN_ACT_PLAIN;
     if (format && format->gemv)
         layouts |= 1u << format->layout;
-    unsigned tiles = kernels->gemm_tiles && qn_tiles_multiply_type(type) ? 1u << QN_ACT_TILES : 0;
-    if (kernels->block_scales && qn_type_has_blocks(type))
-        tiles = 1u << QN_ACT_BLOCKS | (kernels->gemm_blocks ? 1u << QN_ACT_BLOCK_TILES : 0);
+    const unsigned tiles = kernels->gemm_tiles && qn_tiles_multiply_type(type) ? 1u << QN_ACT_TILES : 0;
     layouts |= tiles;
     if (!weights->packed)
         return layouts;
@@ -249,7 +261,7 @@ static void store_tile(const float *tile, size_t tile_rows, size_t n_rows, size_
 
 static bool uses_batch(const qn_packed_kernel *kind, const qn_acts *acts, size_t n_tokens)
 {
-    return kind->gemm_batch && (!acts->hilo || kind->hilo) && n_tokens >= kind->min_batch &&
+    return kind->gemm_batch && !acts->factor && (!acts->hilo || kind->hilo) && n_tokens >= kind->min_batch &&
            n_tokens <= kind->max_tokens;
 }
 
@@ -423,7 +435,7 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_packed_matrix *we
     const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
     const size_t end = row_end < n_packed ? row_end : n_packed;
     const qn_packed_kernel *kind = row_begin < end ? qn_matmul_packed(kernels, stored->type) : NULL;
-    if (kind && n_tokens <= kind->max_tokens && (!acts->hilo || kind->hilo)) {
+    if (kind && (acts->factor || n_tokens <= kind->max_tokens) && (!acts->hilo || kind->hilo)) {
         matmul_packed(kind, weights, acts, n_tokens, row_begin, end, accumulate, out, out_stride, scratch);
         row_begin = end;
     }

@@ -12,7 +12,7 @@
  * Types with half scales have two such steps, of the first 16 values of a group and then of the last.
  *
  * and the element is the canonical sum of the sixteen partials (kernels/canon.h). Kernels with block_scales have
- * another arithmetic for types with a scale for each 128 weights (blocks.h). For float weights, term k is one fused
+ * another arithmetic for Q1_0, PQ2_0 and PTQ1_0 (blocks.h). For float weights, term k is one fused
  * multiply-add into partial k mod 16. No kernel uses another order, so the bits of an element depend only on its row
  * and its token.
  *
@@ -198,9 +198,10 @@ typedef struct qn_packed_kernel {
     qn_packing packing;
     qn_act_layout layout;
     qn_packed_gemm_fn gemm_packed;
-    size_t max_tokens;           /* with more tokens, rows are unpacked to the stored layout for gemm */
-    bool hilo;                   /* whether the GEMMs support the hi/lo split */
-    qn_batch_gemm_fn gemm_batch; /* instead of gemm_packed from min_batch tokens on; NULL for none */
+    size_t max_tokens; /* with more tokens, rows are unpacked to the stored layout for gemm; not with factors */
+    bool hilo;         /* whether the GEMMs support the hi/lo split */
+    /* Instead of gemm_packed from min_batch tokens on; NULL for none. Not for activations with factors (blocks.h). */
+    qn_batch_gemm_fn gemm_batch;
     size_t min_batch;
 } qn_packed_kernel;
 
@@ -241,7 +242,7 @@ typedef struct qn_matmul_kernels {
                        bool accumulate, float *out, size_t out_stride, void *scratch);
     void (*put_tile)(const struct qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block);
     size_t min_tile_tokens;
-    /* Whether types with a scale for each 128 weights are multiplied by the arithmetic of blocks.h, and their GEMM on
+    /* Whether types that have blocks are multiplied by the arithmetic of blocks.h, and their GEMM on
      * matrix units, for min_tile_tokens and more; NULL for none. */
     bool block_scales;
     void (*gemm_blocks)(const struct qn_block_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens,
@@ -254,8 +255,12 @@ void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu);
 const qn_packed_kernel *qn_matmul_packed(const qn_matmul_kernels *kernels, const qn_type_info *type);
 
 /* qn_matmul_act_layouts - returns all layouts that matmuls with this matrix read, as bits 1 << layout: the argument of
- * qn_acts_create. */
-unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights);
+ * qn_acts_create.
+ *
+ *   weights   if packed, by a kernel that has the hi/lo split if the activations have it
+ *   blocks    whether every quantised matrix that reads the activations has blocks (qn_type_has_blocks): with
+ * block_scales they get factors; else results have the same bits as without block_scales */
+unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, bool blocks);
 
 /* qn_matmul_scratch - returns the bytes of scratch (64-aligned) that one thread needs for rows of n_cols. */
 size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);

@@ -101,7 +101,7 @@ TEST(packed_models_give_the_same_logits)
     static const struct {
         int n_threads;
         uint32_t n_batch;
-    } configs[] = { { 1, 1 }, { 2, N_IDS }, { 3, 5 } };
+    } configs[] = { { 1, 1 }, { 2, N_IDS }, { 3, 5 }, { 2, 30 } };
     enum { N_CONFIGS = COUNT(configs) };
     size_t n_packed[QN_CPU_MAX_LEVELS] = { 0 }, bytes, expected_bytes;
     for (size_t i = 0; i < COUNT(names); i += QN_TEST_SANITIZED ? 3 : 1) {
