@@ -220,9 +220,16 @@ qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, 
     return l;
 }
 
+/* The rows of inputs of an open chunk depend on it (gpu/recurrent_layout.h). */
+static qn_vk_launch with_dropped(qn_vk_launch l)
+{
+    l.constants[1] = QN_GDN_DROPPED_ROWS;
+    return l;
+}
+
 qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads)
 {
-    return launch(CONV, 2 * n_k_heads + n_v_heads, n_rows);
+    return with_dropped(launch(CONV, 2 * n_k_heads + n_v_heads, n_rows));
 }
 
 qn_vk_launch qn_vk_delta(bool has_single_rows, size_t n_sequences, size_t n_v_heads, size_t head_v)
@@ -235,7 +242,7 @@ qn_vk_launch qn_vk_delta(bool has_single_rows, size_t n_sequences, size_t n_v_he
 
 qn_vk_launch qn_vk_append(size_t n_sequences, size_t width, size_t n_k_heads, size_t n_v_heads)
 {
-    return launch(APPEND, (width + LANES - 1) / LANES + n_k_heads + n_v_heads, n_sequences);
+    return with_dropped(launch(APPEND, (width + LANES - 1) / LANES + n_k_heads + n_v_heads, n_sequences));
 }
 
 /* ---- Formats of weights ---- */
