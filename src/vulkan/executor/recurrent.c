@@ -26,10 +26,10 @@ qn_status qn_vk_check_recurrent(const qn_plan *plan)
 
 qn_status qn_vk_check_recurrent_device(const qn_plan *plan, const qn_vk_info *info)
 {
-    if (plan->recurrent.n_v_heads && info->shared_bytes < QN_VK_DELTA_SHARED)
+    if (plan->recurrent.n_v_heads && info->features.shared_bytes < QN_VK_DELTA_SHARED)
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "%s: recurrent layers need %d bytes of shared memory in a workgroup, the device has %u",
-                       info->name, QN_VK_DELTA_SHARED, info->shared_bytes);
+                       info->name, QN_VK_DELTA_SHARED, info->features.shared_bytes);
     return QN_OK;
 }
 

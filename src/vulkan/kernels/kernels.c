@@ -161,13 +161,34 @@ qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads)
     return launch(COMBINE, n_heads, n_rows);
 }
 
-/* Returns the lanes of a team of matmul: the most that blocks keep busy. */
-static size_t team_of(size_t n_cols, size_t most)
+/* Lanes of a team of matmul, and teams of a workgroup with an epilogue. */
+enum { LEAST_TEAM = 8, EPILOGUE_TEAMS = QN_QUANT_GROUP / QN_VK_TILE_ROWS };
+
+/* Bytes of the shared arrays of matmul.comp: parts; square_parts; values, inputs and a quarter as many of largest_of.
+ * `extra`: more words of the latter. */
+#define MATMUL_SHARED(tokens, team, teams, extra)                                                                      \
+    (sizeof(float) * ((tokens) * (teams)*QN_VK_TILE_ROWS * ((team) + 1) + (tokens)*8 +                                 \
+                      (tokens) * (teams)*QN_VK_TILE_ROWS * 9 / 4 + (extra)))
+
+enum { LEAST_SHARED = 16 << 10 /* of every device */, QUANTIZE_EXTRA = (BLOCK - QN_QUANT_GROUP) / 4 };
+_Static_assert(MATMUL_SHARED(MATMUL_TOKENS, LEAST_TEAM, EPILOGUE_TEAMS, QUANTIZE_EXTRA) <= LEAST_SHARED,
+               "every device has an epilogue");
+
+size_t qn_vk_matmul_shared(const qn_vk_launch *l)
 {
-    enum { LEAST = 8 };
+    return MATMUL_SHARED((size_t)l->constants[1], l->constants[4], l->constants[5] / l->constants[4], QUANTIZE_EXTRA);
+}
+
+/* Returns the lanes of a team of matmul: the most that blocks keep busy and for which there is shared memory. */
+static size_t team_of(size_t n_cols, size_t tokens, bool has_epilogue, const qn_vk_features *features)
+{
+    enum { MOST = 256 /* lanes of a workgroup */ };
     const size_t blocks = blocks_of(n_cols);
-    size_t team = most;
-    while (team > LEAST && 5 * blocks < 4 * qn_round_up(blocks, team))
+    size_t team = has_epilogue ? MOST / EPILOGUE_TEAMS : LANES;
+    while (team > LEAST_TEAM &&
+           (5 * blocks < 4 * qn_round_up(blocks, team) ||
+            (has_epilogue && (team * EPILOGUE_TEAMS > features->lanes ||
+                              MATMUL_SHARED(tokens, team, EPILOGUE_TEAMS, QUANTIZE_EXTRA) > features->shared_bytes))))
         team /= 2;
     return team;
 }
@@ -192,11 +213,10 @@ static qn_vk_launch matmul_launch(enum kernel kernel, size_t n_groups, size_t n_
 qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *features, const qn_vk_matmul_kind *kind,
                           const qn_vk_matmul_args *args)
 {
-    enum { EPILOGUE_TILES = QN_QUANT_GROUP / QN_VK_TILE_ROWS /* of a workgroup */, MOST = 256 /* lanes */ };
-    const size_t tokens = tokens_of(args->n_tokens), most = features->lanes < MOST ? features->lanes : MOST;
+    const size_t tokens = tokens_of(args->n_tokens);
     const bool has_epilogue = kind->epilogue != QN_VK_EPILOGUE_NONE;
-    const size_t team = team_of(args->n_cols, has_epilogue ? most / EPILOGUE_TILES : LANES),
-                 lanes = has_epilogue ? team * EPILOGUE_TILES : LANES, teams = lanes / team;
+    const size_t team = team_of(args->n_cols, tokens, has_epilogue, features),
+                 lanes = has_epilogue ? team * EPILOGUE_TEAMS : LANES, teams = lanes / team;
     const size_t tiles = kind->epilogue == QN_VK_EPILOGUE_SWIGLU ? args->first_tiles[1] : args->n_tiles;
     qn_vk_launch l;
     if (format->bits == F16_BITS) {
