@@ -108,7 +108,7 @@ static void check(const struct shape *s, qn_vk_prepare_op op, size_t n_rows, boo
 
 /* ---- Integers of heads ---- */
 
-/* Those that `combine` writes of a row's heads are those of the whole row. The last head also has the zeros after it. */
+/* Those that `combine` writes of a row's heads are those of the whole row. After the last head there are zeros. */
 static void check_heads(size_t dim, size_t n_heads, uint32_t planes)
 {
     enum { PIECE = 256 };

@@ -156,6 +156,12 @@ qn_vk_launch qn_vk_attention_rows(const qn_vk_codes *codes, size_t dim, size_t p
     return l;
 }
 
+size_t qn_vk_attention_shared(size_t dim)
+{
+    enum { OF_QUERY = 2 * QN_PAGE + 8, CODEBOOKS = 512, SUMS = 2 * LANES };
+    return sizeof(float) * (LARGE_TILE * (dim + OF_QUERY) + QN_PAGE + CODEBOOKS + SUMS);
+}
+
 qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads)
 {
     return launch(COMBINE, n_heads, n_rows);
@@ -232,11 +238,19 @@ qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *feat
     return l;
 }
 
+size_t qn_vk_prepare_shared(size_t piece)
+{
+    enum { PREPARE_LANES = 128, LEAST_HEAD = 16, PARTS_OF_HEADS = 2 };
+    return sizeof(float) *
+           (piece + (piece / 4 + QUANTIZE_EXTRA) + (piece / LEAST_HEAD + PARTS_OF_HEADS) + PREPARE_LANES);
+}
+
 qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece)
 {
     qn_vk_launch l = launch(PREPARE, (width + piece - 1) / piece, n_rows);
     l.constants[0] = op;
     l.constants[1] = is_rotated;
+    l.constants[2] = (uint32_t)piece;
     return l;
 }
 
