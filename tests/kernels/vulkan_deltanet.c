@@ -295,7 +295,8 @@ static struct piece draw_piece(const struct run *r, uint32_t sequence, size_t st
     if (mode == REFUSED) {
         p.kept = at_most(1 + (uint32_t)qn_random_below(9), left);
         const uint32_t length = r->length[sequence] + p.kept;
-        p.refused = at_most((uint32_t)qn_random_below(QN_GDN_DROPPED_ROWS + 1), (64 - length % 64) % 64);
+        const uint32_t refused = step % 2 ? (uint32_t)qn_random_below(QN_GDN_DROPPED_ROWS + 1) : QN_GDN_DROPPED_ROWS;
+        p.refused = at_most(refused, (64 - length % 64) % 64);
     }
     return p;
 }

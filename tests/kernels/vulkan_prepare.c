@@ -106,8 +106,37 @@ static void check(const struct shape *s, qn_vk_prepare_op op, size_t n_rows, boo
     qn_release();
 }
 
+/* ---- Integers of heads ---- */
+
+/* Those that `combine` writes of a row's heads are those of the whole row. After the last head there are zeros. */
+static void check_heads(size_t dim, size_t n_heads, uint32_t planes)
+{
+    enum { PIECE = 256 };
+    const size_t width = n_heads * dim, bytes = MAX_ROWS * qn_vk_act_row_bytes(width, planes);
+    const float *x = qn_floats_of(MAX_ROWS * width, 2);
+    qn_case_begin("prepare", "vulkan", "heads as integers, %d rows of %zu heads of %zu, %u planes", MAX_ROWS, n_heads,
+                  dim, planes);
+    const qn_vk_array *whole = qn_vk_array_of(qn_new(bytes, 1)), *heads = qn_vk_array_of(qn_new(bytes, 1));
+    const qn_vk_prepare_args args = { .x = qn_vk_array_of(x)->at,
+                                      .codes = whole->at,
+                                      .width = (uint32_t)width,
+                                      .piece = PIECE,
+                                      .dim = (uint32_t)dim,
+                                      .planes = planes };
+    const qn_vk_combine_args combine = { .y = args.x,
+                                         .sequences = qn_vk_array_of(qn_new(MAX_ROWS, sizeof(uint32_t)))->at,
+                                         .codes = heads->at,
+                                         .planes = planes,
+                                         .dim = (uint32_t)dim };
+    qn_vk_launch_now(qn_vk_prepare(QN_VK_PREPARE_GATE, false, MAX_ROWS, width, PIECE), &args);
+    qn_vk_launch_now(qn_vk_combine(MAX_ROWS, n_heads), &combine);
+    qn_expect(!memcmp(qn_vk_contents(heads), qn_vk_contents(whole), bytes), "other bits than of whole rows");
+    qn_release();
+}
+
 void qn_check_vulkan_prepare(bool bench)
 {
+    static const size_t heads[][2] = { { 480, 2 }, { 480, 6 }, { 512, 3 }, { 32, 5 }, { 416, 1 } };
     (void)bench;
     qn_random_seed(4);
     for (size_t i = 0; i < QN_LENGTH(shapes); i++)
@@ -115,4 +144,7 @@ void qn_check_vulkan_prepare(bool bench)
             check(&shapes[i], (qn_vk_prepare_op)op, 1, false, true);
             check(&shapes[i], (qn_vk_prepare_op)op, MAX_ROWS, op == QN_VK_PREPARE_NORM, op != QN_VK_PREPARE_GATE);
         }
+    for (size_t i = 0; i < QN_LENGTH(heads); i++)
+        for (uint32_t planes = 1; planes <= 2; planes++)
+            check_heads(heads[i][0], heads[i][1], planes);
 }

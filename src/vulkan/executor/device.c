@@ -2,7 +2,6 @@
 #include "vulkan/executor/device.h"
 
 #include "base/memory.h"
-#include "vulkan/executor/recurrent.h"
 #include "vulkan/executor/steps.h"
 
 #include <stdio.h>
@@ -66,7 +65,7 @@ static qn_status create(qn_vk_model *model, int ordinal)
     const qn_plan *plan = model->common.plan;
     QN_TRY(qn_vk_check_plan(plan));
     QN_TRY(qn_vk_open(ordinal, &model->common.vk));
-    QN_TRY(qn_vk_check_recurrent_device(plan, qn_vk_get_info(model->common.vk)));
+    QN_TRY(qn_vk_check_shared(plan, qn_vk_get_info(model->common.vk)));
     QN_TRY(qn_alloc(&model->barriers, plan->n_ops, sizeof *model->barriers, "plan"));
     QN_TRY(qn_alloc(&model->pieces, QN_GPU_MAX_SEQUENCES, sizeof *model->pieces, "step"));
     qn_plan_find_barriers(plan, model->barriers);

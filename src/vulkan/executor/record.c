@@ -8,8 +8,12 @@
 
 /* ---- What is supported ---- */
 
-static qn_status check_shape(const qn_attention_shape *h)
+/* The workspace has the plan's number of heads. */
+static qn_status check_shape(const qn_plan *plan, const qn_attention_shape *h)
 {
+    if (h->n_heads != plan->heads.n_heads)
+        return qn_fail(QN_ERR_UNSUPPORTED, "Vulkan: layers of %zu and of %zu heads in one plan are not supported",
+                       plan->heads.n_heads, h->n_heads);
     if (h->head_dim > QN_VK_MAX_HEAD || h->head_dim % QN_VK_HEAD_UNIT || h->n_heads % h->n_kv_heads)
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "Vulkan: heads of %zu values, %zu of queries for %zu of keys, are not supported: expected a "
@@ -45,7 +49,7 @@ static qn_status check_op(const qn_plan *plan, size_t i)
     case QN_OP_LOGIT_NORM:
     case QN_OP_LOGITS: break;
     }
-    return shape ? check_shape(shape) : QN_OK;
+    return shape ? check_shape(plan, shape) : QN_OK;
 }
 
 qn_status qn_vk_check_plan(const qn_plan *plan)
@@ -54,6 +58,35 @@ qn_status qn_vk_check_plan(const qn_plan *plan)
         QN_TRY(check_op(plan, i));
     QN_TRY(qn_vk_check_recurrent(plan));
     return qn_vk_check_rotations(plan);
+}
+
+qn_status qn_vk_check_shared(const qn_plan *plan, const qn_vk_info *info)
+{
+    size_t most = 0;
+    const char *what = "";
+    for (size_t i = 0; i < plan->n_acts; i++) {
+        const size_t bytes = qn_vk_prepare_shared(plan->acts[i].rotation.block);
+        if (bytes > most) {
+            most = bytes;
+            what = "Hadamard transforms";
+        }
+    }
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const qn_attention_shape *shape = qn_op_shape_of(&plan->ops[i]);
+        const size_t bytes = shape ? qn_vk_attention_shared(shape->head_dim) : 0;
+        if (bytes > most) {
+            most = bytes;
+            what = "heads";
+        }
+    }
+    if (plan->recurrent.n_v_heads && QN_VK_DELTA_SHARED > most) {
+        most = QN_VK_DELTA_SHARED;
+        what = "recurrent layers";
+    }
+    if (most > info->features.shared_bytes)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: %s need %zu bytes of shared memory in a workgroup, the device has %u",
+                       info->name, what, most, info->features.shared_bytes);
+    return QN_OK;
 }
 
 /* ---- Operations ---- */

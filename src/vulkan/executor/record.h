@@ -25,6 +25,9 @@ typedef struct qn_vk_recording {
 /* qn_vk_check_plan - QN_ERR_UNSUPPORTED, naming it, if a plan has something for which there is no kernel. */
 qn_status qn_vk_check_plan(const qn_plan *plan);
 
+/* qn_vk_check_shared - the same, if a kernel of the plan needs more shared memory than the device has. */
+qn_status qn_vk_check_shared(const qn_plan *plan, const qn_vk_info *info);
+
 /* qn_vk_record_trunk - records all operations before the logits. */
 qn_status qn_vk_record_trunk(const qn_vk_recording *r);
 

@@ -24,15 +24,6 @@ qn_status qn_vk_check_recurrent(const qn_plan *plan)
     return QN_OK;
 }
 
-qn_status qn_vk_check_recurrent_device(const qn_plan *plan, const qn_vk_info *info)
-{
-    if (plan->recurrent.n_v_heads && info->shared_bytes < QN_VK_DELTA_SHARED)
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "%s: recurrent layers need %d bytes of shared memory in a workgroup, the device has %u",
-                       info->name, QN_VK_DELTA_SHARED, info->shared_bytes);
-    return QN_OK;
-}
-
 static uint64_t item_address(const qn_pool_class *items, uint32_t item)
 {
     return item == QN_NO_ITEM ? 0 : qn_pool_address(items, item);

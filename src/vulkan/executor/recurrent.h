@@ -8,9 +8,6 @@
 /* qn_vk_check_recurrent - QN_ERR_UNSUPPORTED if the kernels do not support the plan's recurrent layers. */
 qn_status qn_vk_check_recurrent(const qn_plan *plan);
 
-/* qn_vk_check_recurrent_device - the same for the device. */
-qn_status qn_vk_check_recurrent_device(const qn_plan *plan, const qn_vk_info *info);
-
 /* qn_vk_fill_sequences - writes what kernels read about the sequences of pieces [n] (qn_vk_sequence). */
 void qn_vk_fill_sequences(const qn_gpu_piece *pieces, size_t n, qn_vk_sequence *sequences);
 

@@ -98,18 +98,3 @@ float sum_of_lanes(float x)
     barrier();
     return sum;
 }
-
-float max_of_lanes(float x)
-{
-    const uint lane = gl_LocalInvocationIndex;
-    lanes[lane] = x;
-    barrier();
-    for (uint half_ = LANES / 2; half_ > 0; half_ /= 2) {
-        if (lane < half_)
-            lanes[lane] = max(lanes[lane], lanes[lane + half_]);
-        barrier();
-    }
-    const float most = lanes[0];
-    barrier();
-    return most;
-}

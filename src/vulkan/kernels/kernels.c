@@ -156,18 +156,45 @@ qn_vk_launch qn_vk_attention_rows(const qn_vk_codes *codes, size_t dim, size_t p
     return l;
 }
 
+size_t qn_vk_attention_shared(size_t dim)
+{
+    enum { OF_QUERY = 2 * QN_PAGE + 8, CODEBOOKS = 512, SUMS = 2 * LANES };
+    return sizeof(float) * (LARGE_TILE * (dim + OF_QUERY) + QN_PAGE + CODEBOOKS + SUMS);
+}
+
 qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads)
 {
     return launch(COMBINE, n_heads, n_rows);
 }
 
-/* Returns the lanes of a team of matmul: the most that blocks keep busy. */
-static size_t team_of(size_t n_cols, size_t most)
+/* Lanes of a team of matmul, and teams of a workgroup with an epilogue. */
+enum { LEAST_TEAM = 8, EPILOGUE_TEAMS = QN_QUANT_GROUP / QN_VK_TILE_ROWS };
+
+/* Bytes of the shared arrays of matmul.comp: parts; square_parts; values, inputs and a quarter as many of largest_of.
+ * `extra`: more words of the latter. */
+#define MATMUL_SHARED(tokens, team, teams, extra)                                                                      \
+    (sizeof(float) * ((tokens) * (teams)*QN_VK_TILE_ROWS * ((team) + 1) + (tokens)*8 +                                 \
+                      (tokens) * (teams)*QN_VK_TILE_ROWS * 9 / 4 + (extra)))
+
+enum { LEAST_SHARED = 16 << 10 /* of every device */, QUANTIZE_EXTRA = (BLOCK - QN_QUANT_GROUP) / 4 };
+_Static_assert(MATMUL_SHARED(MATMUL_TOKENS, LEAST_TEAM, EPILOGUE_TEAMS, QUANTIZE_EXTRA) <= LEAST_SHARED,
+               "every device has an epilogue");
+
+size_t qn_vk_matmul_shared(const qn_vk_launch *l)
 {
-    enum { LEAST = 8 };
+    return MATMUL_SHARED((size_t)l->constants[1], l->constants[4], l->constants[5] / l->constants[4], QUANTIZE_EXTRA);
+}
+
+/* Returns the lanes of a team of matmul: the most that blocks keep busy and for which there is shared memory. */
+static size_t team_of(size_t n_cols, size_t tokens, bool has_epilogue, const qn_vk_features *features)
+{
+    enum { MOST = 256 /* lanes of a workgroup */ };
     const size_t blocks = blocks_of(n_cols);
-    size_t team = most;
-    while (team > LEAST && 5 * blocks < 4 * qn_round_up(blocks, team))
+    size_t team = has_epilogue ? MOST / EPILOGUE_TEAMS : LANES;
+    while (team > LEAST_TEAM &&
+           (5 * blocks < 4 * qn_round_up(blocks, team) ||
+            (has_epilogue && (team * EPILOGUE_TEAMS > features->lanes ||
+                              MATMUL_SHARED(tokens, team, EPILOGUE_TEAMS, QUANTIZE_EXTRA) > features->shared_bytes))))
         team /= 2;
     return team;
 }
@@ -192,11 +219,10 @@ static qn_vk_launch matmul_launch(enum kernel kernel, size_t n_groups, size_t n_
 qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *features, const qn_vk_matmul_kind *kind,
                           const qn_vk_matmul_args *args)
 {
-    enum { EPILOGUE_TILES = QN_QUANT_GROUP / QN_VK_TILE_ROWS /* of a workgroup */, MOST = 256 /* lanes */ };
-    const size_t tokens = tokens_of(args->n_tokens), most = features->lanes < MOST ? features->lanes : MOST;
+    const size_t tokens = tokens_of(args->n_tokens);
     const bool has_epilogue = kind->epilogue != QN_VK_EPILOGUE_NONE;
-    const size_t team = team_of(args->n_cols, has_epilogue ? most / EPILOGUE_TILES : LANES),
-                 lanes = has_epilogue ? team * EPILOGUE_TILES : LANES, teams = lanes / team;
+    const size_t team = team_of(args->n_cols, tokens, has_epilogue, features),
+                 lanes = has_epilogue ? team * EPILOGUE_TEAMS : LANES, teams = lanes / team;
     const size_t tiles = kind->epilogue == QN_VK_EPILOGUE_SWIGLU ? args->first_tiles[1] : args->n_tiles;
     qn_vk_launch l;
     if (format->bits == F16_BITS) {
@@ -212,17 +238,32 @@ qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *feat
     return l;
 }
 
+size_t qn_vk_prepare_shared(size_t piece)
+{
+    enum { PREPARE_LANES = 128, LEAST_HEAD = 16, PARTS_OF_HEADS = 2 };
+    return sizeof(float) *
+           (piece + (piece / 4 + QUANTIZE_EXTRA) + (piece / LEAST_HEAD + PARTS_OF_HEADS) + PREPARE_LANES);
+}
+
 qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece)
 {
     qn_vk_launch l = launch(PREPARE, (width + piece - 1) / piece, n_rows);
     l.constants[0] = op;
     l.constants[1] = is_rotated;
+    l.constants[2] = (uint32_t)piece;
+    return l;
+}
+
+/* The rows of inputs of an open chunk depend on it (gpu/recurrent_layout.h). */
+static qn_vk_launch with_dropped(qn_vk_launch l)
+{
+    l.constants[1] = QN_GDN_DROPPED_ROWS;
     return l;
 }
 
 qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads)
 {
-    return launch(CONV, 2 * n_k_heads + n_v_heads, n_rows);
+    return with_dropped(launch(CONV, 2 * n_k_heads + n_v_heads, n_rows));
 }
 
 qn_vk_launch qn_vk_delta(bool has_single_rows, size_t n_sequences, size_t n_v_heads, size_t head_v)
@@ -235,7 +276,7 @@ qn_vk_launch qn_vk_delta(bool has_single_rows, size_t n_sequences, size_t n_v_he
 
 qn_vk_launch qn_vk_append(size_t n_sequences, size_t width, size_t n_k_heads, size_t n_v_heads)
 {
-    return launch(APPEND, (width + LANES - 1) / LANES + n_k_heads + n_v_heads, n_sequences);
+    return with_dropped(launch(APPEND, (width + LANES - 1) / LANES + n_k_heads + n_v_heads, n_sequences));
 }
 
 /* ---- Formats of weights ---- */

@@ -228,6 +228,13 @@ qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *features, const qn_vk_matmul_kind *kind,
                           const qn_vk_matmul_args *args);
 
+/* Bytes of shared memory of a workgroup, or a few more: of a launch of qn_vk_matmul, but for fp16 weights, which has
+ * what the features say; of prepare and attention, which may have more than a device has. Others fit in every device,
+ * but for delta (QN_VK_DELTA_SHARED). */
+size_t qn_vk_matmul_shared(const qn_vk_launch *launch);
+size_t qn_vk_prepare_shared(size_t piece);
+size_t qn_vk_attention_shared(size_t dim);
+
 qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece);
 qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads);
 qn_vk_launch qn_vk_delta(bool has_single_rows, size_t n_sequences, size_t n_v_heads, size_t head_v);

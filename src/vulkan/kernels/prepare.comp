@@ -7,7 +7,6 @@
 #include "common.glsl"
 #include "gates.glsl"
 
-#define MAX_PIECE 4096 /* QN_VK_MAX_PIECE */
 #define NORM 0         /* QN_VK_PREPARE_* */
 #define SWIGLU 1
 #define GATE 2
@@ -15,6 +14,7 @@
 
 layout(constant_id = 0) const uint OPERATION = NORM;
 layout(constant_id = 1) const uint IS_ROTATED = 0;
+layout(constant_id = 2) const uint MAX_PIECE = 256; /* `piece` */
 
 layout(push_constant) uniform Args {
     uvec2 x, x2, weight, signs, y; /* rows; gates (0: none); [dim] or [width]; [width], 0: none; rows */

@@ -7,7 +7,9 @@ layout(buffer_reference, std430, buffer_reference_align = 8) buffer Groups { uve
 #define LEAST 0x0da24260    /* 1e-30: values are 0 where none is larger */
 #define INFINITE 0x7f800000
 
-shared uint largest_of[MAX_VALUES / 4]; /* of four values: the bits of the largest magnitude, then the sum of integers */
+/* Of four values: the bits of the largest magnitude, then the sum of integers. After the values of a row's end come up
+ * to three groups of zeros. */
+shared uint largest_of[(MAX_VALUES + BLOCK - GROUP) / 4];
 
 ivec4 integers_of(vec4 x, float factor)
 {

@@ -1,6 +1,7 @@
 /* The sequences of a step: where their states and open chunks are in the pool (gpu/recurrent_layout.h). */
 #define CHUNK 64
-#define DROPPED 5 /* QN_GDN_DROPPED_ROWS */
+
+layout(constant_id = 1) const uint DROPPED = 1; /* the most rows that a sequence may drop: QN_GDN_DROPPED_ROWS */
 
 struct Sequence {
     uvec2 from, to, open; /* the state before the step, and after it; the open chunk */

@@ -108,11 +108,14 @@ void qn_vk_barrier_of_copies(qn_vk *vk, const qn_vk_commands *commands)
                        VK_ACCESS_TRANSFER_WRITE_BIT);
 }
 
+/* What reads next is the host, or copies and kernels of commands that are run later. */
 qn_status qn_vk_end(qn_vk *vk, const qn_vk_commands *commands)
 {
     record_barrier(vk, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
-                   VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
-                   VK_ACCESS_HOST_READ_BIT);
+                   VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+                   VK_PIPELINE_STAGE_HOST_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                   VK_ACCESS_HOST_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT |
+                       VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
     return QN_VK(&vk->call, vkEndCommandBuffer, commands->handle);
 }
 

@@ -215,9 +215,9 @@ static void describe(const qn_vk_instance *instance, VkPhysicalDevice physical, 
                       .features.lanes = p->limits.maxComputeWorkGroupSize[0] < p->limits.maxComputeWorkGroupInvocations
                                             ? p->limits.maxComputeWorkGroupSize[0]
                                             : p->limits.maxComputeWorkGroupInvocations,
+                      .features.shared_bytes = p->limits.maxComputeSharedMemorySize,
                       .memory_bytes = device_memory(instance, physical),
-                      .largest_bytes = limits.maxMemoryAllocationSize,
-                      .shared_bytes = p->limits.maxComputeSharedMemorySize };
+                      .largest_bytes = limits.maxMemoryAllocationSize };
     snprintf(info->name, sizeof info->name, "%s", p->deviceName);
     if (p->apiVersion < VK_API_VERSION_1_2) {
         snprintf(info->unfit, sizeof info->unfit, "has Vulkan %u.%u, 1.2 is needed",

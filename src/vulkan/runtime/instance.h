@@ -14,8 +14,9 @@ enum { QN_VK_MAX_DEVICES = 16, QN_VK_REASON = 96, QN_VK_MESSAGE = 256 };
 /* Features that are used where a device has them; no result depends on them. QN_VULKAN_OFF, a list of their names with
  * commas between them, takes them away. */
 typedef struct qn_vk_features {
-    bool dot;       /* integer dot products of four int8, accelerated */
-    uint32_t lanes; /* the most in a workgroup; at least 128 */
+    bool dot;              /* integer dot products of four int8, accelerated */
+    uint32_t lanes;        /* the most in a workgroup; at least 128 */
+    uint32_t shared_bytes; /* shared memory of a workgroup; at least 16 KiB */
 } qn_vk_features;
 
 typedef struct qn_vk_info {
@@ -27,7 +28,6 @@ typedef struct qn_vk_info {
     uint64_t memory_bytes;  /* of the heaps on the device */
     uint64_t largest_bytes; /* of one allocation */
     qn_vk_features features;
-    uint32_t shared_bytes;    /* shared memory of a workgroup */
     char unfit[QN_VK_REASON]; /* why quern cannot use it: "no compute queue"; "" if it can */
 } qn_vk_info;
 

@@ -89,11 +89,15 @@ static void write_file(qn_vk *vk)
     free(data);
 }
 
+/* A file that cannot be written is no error: the thread keeps the text of its last one. */
 void qn_vk_close_cache(qn_vk *vk)
 {
+    char text[QN_ERROR_TEXT_MAX];
     if (!vk->cache)
         return;
+    memcpy(text, qn_error_text(), sizeof text);
     write_file(vk);
+    (void)qn_fail(QN_OK, "%s", text);
     vk->call.vkDestroyPipelineCache(vk->device, vk->cache, NULL);
     vk->cache = VK_NULL_HANDLE;
 }

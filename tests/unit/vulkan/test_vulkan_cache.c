@@ -106,10 +106,14 @@ TEST(is_not_used_if_others_may_write)
 {
     static struct file f;
     char name[300];
+    qn_vk *vk;
     cache_folder(name, sizeof name);
     assert_int_equal(mkdir(name, 0700), 0);
     assert_int_equal(chmod(name, 0777), 0);
-    open_and_close();
+    assert_ok(qn_vk_open(0, &vk));
+    assert_int_equal(qn_fail(QN_ERR_IO, "an error before"), QN_ERR_IO);
+    qn_vk_close(vk);
+    assert_string_equal(qn_error_text(), "an error before");
     assert_false(read_cache(&f));
 }
 

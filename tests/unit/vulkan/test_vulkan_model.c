@@ -7,6 +7,8 @@
 #include "helper_request.h"
 #include "vulkan/helper_vulkan.h"
 
+#include "vulkan/executor/record.h"
+
 /* With codes, the last tokens attend to those of page 1. */
 enum { MAX_IDS = 140, N_IDS_OF_FP16 = 80, N_CTX = 200 };
 
@@ -243,6 +245,33 @@ TEST(refuses_by_name)
     assert_fails(qn_session_create(model, &SESSION_PARAMS(.n_ctx = N_CTX, .kv = "f32"), &session), QN_ERR_UNSUPPORTED,
                  "cache format 'f32' is not supported by Vulkan devices");
     qn_model_free(model);
+}
+
+/* The largest need of a plan, on devices of 16 KiB and more. */
+TEST(shared_memory_is_checked)
+{
+    enum { ENOUGH = 64 << 10 };
+    qn_plan_acts acts[2] = { { .width = 4096 }, { .width = 4096 } };
+    qn_op op = { .kind = QN_OP_ATTENTION, .attention.shape = { .n_heads = 2, .n_kv_heads = 1, .head_dim = 256 } };
+    qn_plan plan = { .ops = &op, .n_ops = 1, .acts = acts, .n_acts = 2 };
+    qn_vk_info info = { .name = "paper", .features.shared_bytes = 16 << 10 };
+    assert_ok(qn_vk_check_shared(&plan, &info));
+    op.attention.shape.head_dim = 512;
+    assert_fails(qn_vk_check_shared(&plan, &info), QN_ERR_UNSUPPORTED,
+                 "paper: heads need 23552 bytes of shared memory in a workgroup, the device has 16384");
+    op.attention.shape.head_dim = 128;
+    acts[1].rotation.block = 2048;
+    assert_ok(qn_vk_check_shared(&plan, &info));
+    acts[1].rotation.block = 4096;
+    assert_fails(qn_vk_check_shared(&plan, &info), QN_ERR_UNSUPPORTED, "paper: Hadamard transforms need 22120 bytes");
+    info.features.shared_bytes = 32 << 10;
+    assert_ok(qn_vk_check_shared(&plan, &info));
+    plan.recurrent.n_v_heads = 1;
+    assert_ok(qn_vk_check_shared(&plan, &info));
+    info.features.shared_bytes--;
+    assert_fails(qn_vk_check_shared(&plan, &info), QN_ERR_UNSUPPORTED, "paper: recurrent layers need 32768 bytes");
+    info.features.shared_bytes = ENOUGH;
+    assert_ok(qn_vk_check_shared(&plan, &info));
 }
 
 TEST_GROUP(make_folder, remove_folder)

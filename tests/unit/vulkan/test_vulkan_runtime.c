@@ -217,6 +217,35 @@ TEST(validation_finds_a_hazard)
     qn_vk_close(vk);
 }
 
+/* Whatever a device has, the arrays of matmuls fit, and teams are powers of two that no shader's array is too small
+ * for: a lane has at most four results. */
+TEST(matmuls_fit_in_devices)
+{
+    static const uint32_t kib[] = { 16, 32, 48, 227 }, lanes[] = { 128, 192, 256, 1024 };
+    static const size_t cols[] = { 128, 1024, 4096, 17408 };
+    const qn_vk_format q1_0 = qn_vk_format_of(qn_type_find(QN_TYPE_Q1_0));
+    size_t largest = 0;
+    for (size_t i = 0; i < 4 * 4 * 4 * QN_VK_FEW_ROWS * 3; i++) {
+        const qn_vk_features features = { .lanes = lanes[i % 4], .shared_bytes = kib[i / 4 % 4] << 10 };
+        const qn_vk_matmul_kind kind = { .epilogue = (qn_vk_epilogue)(i / 64 % 3), .planes = 1, .next_planes = 1 };
+        const qn_vk_matmul_args args = { .n_cols = (uint32_t)cols[i / 16 % 4],
+                                         .n_tokens = (uint32_t)(i / 192 + 1),
+                                         .n_tiles = 64,
+                                         .first_tiles = { 0, 32, UINT32_MAX, UINT32_MAX } };
+        const qn_vk_launch l = qn_vk_matmul(&q1_0, &features, &kind, &args);
+        const uint32_t team = l.constants[4], workgroup = l.constants[5];
+        label("%u lanes, %u bytes, %u columns, %u rows, epilogue %d: teams of %u of %u", features.lanes,
+              features.shared_bytes, args.n_cols, args.n_tokens, (int)kind.epilogue, team, workgroup);
+        assert_true(team && !(team & (team - 1)) && workgroup % team == 0);
+        assert_true(workgroup <= features.lanes);
+        assert_true(qn_vk_matmul_shared(&l) <= features.shared_bytes);
+        assert_true(workgroup / team * QN_VK_TILE_ROWS * l.constants[1] <= 4 * workgroup);
+        if (largest < qn_vk_matmul_shared(&l))
+            largest = qn_vk_matmul_shared(&l);
+    }
+    assert_in_range(largest, 36352, 36352 + 128); /* 256 lanes and 8 rows, where there is room: counted by hand */
+}
+
 int main(void)
 {
     return run_tests_on_vulkan();
