@@ -1,5 +1,6 @@
 /* What all shaders share: addresses, fp16, exp, and the order of sums. All arithmetic is `precise`, and no result depends
- * on the size of subgroups: lanes add their values in ascending order, and lanes are added by a tree in shared memory.
+ * on the size of subgroups: sums are in ascending order in a lane, and lanes are added by a tree in shared memory or
+ * one after the other in one lane.
  *
  * An address is a uvec2, low word first: 64-bit integers are a feature that not every device has. fp16 values are read
  * as words: neither are 16-bit types. Their conversion keeps denormals, which unpackHalf2x16 may flush to zero. */
