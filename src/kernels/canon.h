@@ -4,7 +4,8 @@
  * fused multiply-add each; then partial sums 8 apart are added, then 4, 2 and 1 apart. Sixteen is the width of the
  * widest register in use; narrower instruction sets use two or four registers. The order does not depend on thread
  * count, batch size, position or instruction set, so neither do results. The exception is the arithmetic of
- * kernels/matmul/blocks.h, which one level has. kernels/vec16.h implements the same order in vector registers. */
+ * kernels/matmul/blocks.h, which one level has for three types. kernels/vec16.h implements the same order in vector
+ * registers. */
 #ifndef QN_KERNELS_CANON_H
 #define QN_KERNELS_CANON_H
 

@@ -1,5 +1,5 @@
-/* The arithmetic of kernels with block_scales (matmul.h), for types with one scale for each 128 weights that have packed
- * kernels: Q1_0, PQ2_0, PTQ1_0.
+/* The arithmetic of kernels with block_scales (matmul.h), for types with one scale for each 128 weights that have
+ * packed kernels: Q1_0, PQ2_0, PTQ1_0. Only of activations that no matrix of another quantised type reads.
  *
  * A matrix unit adds integers; each addition in float costs it a store of the sums, and three vector instructions for
  * each 16 of them. With a scale for each 32 activations that is most of the time (tiles.h). Here the scales of the four
@@ -24,11 +24,11 @@
  * digits are multiplied by 63 (weights are -1 to 2), so that one accumulator adds both. Where factors are 1 the lo
  * digit is the code, and the products of the hi digits are left out if no token of the tiles has any.
  *
- * Cycles of a core, as loading, storing and multiplying tiles do not overlap (docs/lab/2026-11-cpu.md): a product takes
- * 16, loading a tile 8, storing one 16. Two tiles of tokens by two of rows are computed at once, so that each load
- * serves two products. For 16 by 16 elements and a block of 128 values: two products 32, two loads 16, storing 16, in
- * all 64, half of the int8 rate; with hi digits 112. By groups of 32 (tiles.h) it is 4 * (16 + 12 + 16) = 176.
- * Meanwhile the sums before are scaled: 16 conversions, multiplications and fused multiply-adds, 48 cycles on one port.
+ * Loading, storing and multiplying tiles do not overlap. Measured, in ticks (docs/lab/2026-11-cpu.md): a product takes
+ * 30, loading a tile 20, storing one 19. Two tiles of tokens by two of rows are computed at once, so that each load
+ * serves two products. For 16 by 16 elements and a block of 128 values: two products 60, two loads 40, storing 19, in
+ * all 119; with hi digits 219. By groups of 32 (tiles.h) it is 4 * (16 + 18 + 19) = 212. Meanwhile the sums before are
+ * scaled: 16 conversions, multiplications and fused multiply-adds. The matmul of a prompt reaches 24% of the int8 rate.
  */
 #ifndef QN_KERNELS_MATMUL_BLOCKS_H
 #define QN_KERNELS_MATMUL_BLOCKS_H
@@ -81,8 +81,8 @@ static inline size_t qn_act_block_at(const qn_acts *acts, size_t token, size_t b
     return block * qn_act_token_tiles(acts) + token / QN_TILE;
 }
 
-/* qn_type_has_blocks - returns whether kernels with block_scales multiply weights of this type so. Not OX2_0: as stored,
- * its GEMV is faster. */
+/* qn_type_has_blocks - returns whether kernels with block_scales multiply weights of this type so. Not OX2_0: as
+ * stored, its GEMV is faster. */
 static inline bool qn_type_has_blocks(const qn_type_info *type)
 {
     return type->type == QN_TYPE_Q1_0 || type->type == QN_TYPE_PQ2_0 || type->type == QN_TYPE_PTQ1_0;

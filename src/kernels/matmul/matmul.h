@@ -38,6 +38,8 @@
  *   AVX-512           Q1_0 Q2_0 PQ2_0 PTQ1_0 (matmul_avx512.c), all  Q1_0 Q2_0 PQ2_0; PTQ1_0 up to 4 tokens, no hi/lo
  *                     others (gemv_wide_avx512.h)                    (packed_avx512.h; gemm_batch of Q1_0:
  *                                                                  tables_avx512.h)
+ *   AMX               as AVX-512; with factors none                  as AVX-512; with factors PTQ1_0 of any number of
+ *                                                                  tokens, and no gemm_batch
  *   NEON, dot product all but Q5_0 Q5_1 Q5_K Q6_K (gemv_neon.h)      Q1_0, no hi/lo (packed_neon.h)
  *   i8mm              as dot product; gemm by gemm_i8mm.h            Q1_0 up to 15 tokens, no hi/lo
  *
@@ -112,7 +114,8 @@ qn_act_layout qn_act_layout_of(const qn_type_info *type);
 
 /* A batch of activation rows, in every layout that its matmuls read. Rows of codes are n_super*512 bytes, rows of
  * scale, sum and sum_upper are n_super*16 elements, all padded with zeros. A group of 32 values: code = rint(x * (127 /
- * amax)), scale = amax / 127. sum is the sum of a group's codes, sum_upper the sum of its last 16.
+ * amax)), scale = amax / 127; with factors: blocks.h. sum is the sum of a group's codes, sum_upper the sum of its
+ * last 16.
  *
  * Hi/lo int8 split (hilo): activations as the sum of two int8 rows at one scale, value = scale * (QN_HILO_BASE * codes
  * + codes_lo). That is nearly 16 bits, for twice the integer work. sum and sum_upper are sums of the combined codes.
@@ -141,7 +144,8 @@ typedef struct qn_acts {
 } qn_acts;
 
 /* A group with a smaller amax is quantised as zeros, because 127 / amax would overflow. A group with an infinity or NaN
- * gets codes and sums of zero and a scale of NaN, so that every dot product with it is NaN. */
+ * gets codes and sums of zero and a scale of NaN, so that every dot product with it is NaN; with factors so do all four
+ * groups of its block. */
 #define QN_MIN_GROUP_ABSMAX 1e-30f
 
 /* qn_acts_create - allocates max_rows rows of n_cols in the layouts whose bits (1 << layout) are set. After
