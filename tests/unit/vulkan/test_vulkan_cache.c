@@ -3,6 +3,7 @@
 #include "helper_folder.h"
 #include "vulkan/helper_vulkan.h"
 
+#include "base/append.h"
 #include "gpu/code_file.h"
 #include "vulkan/runtime/runtime.h"
 
@@ -20,7 +21,7 @@ struct file {
 
 static void cache_folder(char *to, size_t size)
 {
-    assert_true((size_t)snprintf(to, size, "%s/quern", folder) < size);
+    assert_true(qn_print(to, size, "%s/quern", folder));
 }
 
 /* Reads the only file of the cache; returns false if there is none. */
