@@ -111,7 +111,9 @@ static const struct kept {
     const char *name, *kv;
     size_t n_dropped;
     double bar;
-} kinds[] = { { "qwen2.f16", "f16", 10, 2e-3 }, { "qwen35.f16", "f16", QN_GDN_DROPPED_ROWS, 5e-3 }, { "qwen3.f16", "aura4", 10, 2e-3 } };
+} kinds[] = { { "qwen2.f16", "f16", 10, 2e-3 },
+              { "qwen35.f16", "f16", QN_GDN_DROPPED_ROWS, 5e-3 },
+              { "qwen3.f16", "aura4", 10, 2e-3 } };
 
 /* A chunk that was folded cannot be opened again. */
 static bool can_drop(const struct kept *kind, size_t length)
