@@ -427,7 +427,7 @@ QN_API const qn_token *qn_session_tokens(const qn_session *session);
  * undone. A session of n tokens can be truncated to lengths above (n-1)/64*64, which are in its open chunk; to the
  * lengths that the same rule allows for a checkpoint of n tokens; and to 0.
  *
- * Models with recurrent layers, on a GPU: to those of these lengths that drop at most 5 tokens of the session or of a
+ * Models with recurrent layers, on a GPU: to those of these lengths that drop at most 15 tokens of the session or of a
  * checkpoint, and to 0.
  *
  * Any other length is QN_ERR_UNSUPPORTED: the text lists the possible lengths, and the session is unchanged. So is a
