@@ -169,6 +169,8 @@ typedef struct qn_scheduler_counters {
     double idle_seconds;                       /* time a GPU was idle from the end of a step until the next launch */
     uint64_t drafted_tokens, accepted_tokens;  /* rows of tokens that drafters proposed; of these, those that were
                                                   accepted */
+    uint64_t draft_passes; /* steps of a draft head or of a draft model, before steps of the model */
+    double draft_seconds;  /* sum of all of them, with the wait for the model; a part of step_seconds */
 } qn_scheduler_counters;
 #define QN_SCHEDULER_COUNTERS_INIT QN_INIT(qn_scheduler_counters)
 

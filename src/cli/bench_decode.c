@@ -208,6 +208,9 @@ static void print_steps(const struct run *run)
             (unsigned long long)c.ahead_steps, 1e3 * c.idle_seconds / steps, 100 * c.idle_seconds / c.step_seconds);
     qn_cli_error("parallel %zu: %llu steps of %.4f ms%s", run->n, (unsigned long long)c.steps,
                  1e3 * c.step_seconds / steps, waits);
+    if (c.draft_passes)
+        qn_cli_error("parallel %zu: of the steps' time %llu draft passes of %.4f ms", run->n,
+                     (unsigned long long)c.draft_passes, 1e3 * c.draft_seconds / (double)c.draft_passes);
 }
 
 static void print_rows(const struct run *run)
@@ -272,6 +275,8 @@ int qn_bench_decode(const qn_bench *bench, uint64_t bytes_per_token)
     done = done && repeat_all(&run);
     if (done)
         print_rows(&run);
+    if (done && args->verbose)
+        print_steps(&run);
     const int status = done ? QN_EXIT_DONE : qn_cli_fail();
     qn_scheduler_free(run.scheduler);
     free_run(&run);

@@ -416,6 +416,7 @@ void qn_draft_model_run(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size_t
     }
     qn_model_unlock(s->model);
     to->draft_seconds = p->n_steps ? s->now() - start : 0;
+    to->n_passes = p->n_steps;
 }
 
 void qn_draft_model_count(qn_scheduler *s, const qn_request *r, size_t n_accepted)

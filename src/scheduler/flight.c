@@ -357,6 +357,8 @@ static void count_costs(qn_scheduler *s, const qn_scheduled *scheduled, double s
     c->idle_seconds += idle_seconds;
     qn_places_update(s);
     c->step_seconds += step->n_rows ? seconds : 0;
+    c->draft_passes += scheduled->n_passes;
+    c->draft_seconds += scheduled->draft_seconds;
     c->longest_step_seconds = step->n_rows && seconds > c->longest_step_seconds ? seconds : c->longest_step_seconds;
     pthread_mutex_unlock(&s->lock);
 }

@@ -60,9 +60,10 @@ static bool has_tokens_before(const qn_scheduled *step, uint32_t i, size_t index
 }
 
 /* Returns false if the step has no rows, or fails. */
-static bool run_step(const qn_scheduler *s, const qn_step *step)
+static bool run_step(const qn_scheduler *s, qn_scheduled *to, const qn_step *step)
 {
     qn_device *device = s->model->device;
+    to->n_passes += step->n_rows > 0 && !step->is_chain;
     return step->n_rows && device->vtable->run(device, step) == QN_OK;
 }
 
@@ -97,7 +98,7 @@ static void run_chain(qn_scheduler *s, qn_scheduled *to, size_t n_tokens)
         for (uint32_t i = 0; i < to->n_pieces; i++)
             if (has_tokens_before(to, i, k))
                 add_row(to, &step, row_of(to->pieces[i].request, k), true);
-        if (!run_step(s, &step))
+        if (!run_step(s, to, &step))
             return;
         size_t first = 0, n = 0;
         for (uint32_t i = 0; i < to->n_pieces; i++) {
@@ -139,7 +140,7 @@ static void run_blocks(qn_scheduler *s, qn_scheduled *to)
     step.requests = head->chain ? NULL : step.requests;
     step.logits = head->chain ? s->chain_logits : NULL;
     const double start = s->now();
-    if (!run_step(s, &step))
+    if (!run_step(s, to, &step))
         return;
     if (head->chain)
         run_chain(s, to, step.n_logit_rows);
@@ -180,7 +181,7 @@ static bool run_pass(qn_scheduler *s, qn_scheduled *to, size_t index)
             to->offers[i].chosen = index; /* it has ended before */
     }
     const double start = s->now();
-    if (!run_step(s, &step))
+    if (!run_step(s, to, &step))
         return false;
     qn_row_costs_add(&s->drafting.passes, step.n_rows, s->now() - start);
     take_pass(to, index, to->requests);
@@ -226,6 +227,7 @@ static void run_chains_ahead(qn_scheduler *s, qn_scheduled *to)
                 (void)device->vtable->finish(device);
             return;
         }
+        to->n_passes++;
         take_pass(to, i, places[i % 2]->requests);
         const double now = s->now();
         qn_row_costs_add(&s->drafting.passes, steps[i % 2].n_rows, now - start);

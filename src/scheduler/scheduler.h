@@ -278,6 +278,7 @@ typedef struct qn_scheduled {
     size_t n_decoding;    /* pieces of one row, drafted rows not counted */
     size_t n_drafted;     /* drafted rows */
     double start;         /* when composing began */
+    size_t n_passes;      /* draft steps before it, or steps of the draft model */
     double draft_seconds; /* since then, of draft steps and of steps of the draft model, with the wait for the model */
     double lock_seconds;  /* since then, spent waiting for the model's other sessions and schedulers */
     bool is_ahead;        /* launched while another step was in flight */

@@ -261,6 +261,7 @@ static void add_drafts(qn_scheduler *s, qn_scheduled *to, bool is_measured)
     size_t n_rows = 0;
     to->n_drafted = 0;
     to->draft_seconds = 0;
+    to->n_passes = 0;
     if (s->flight || is_measured) /* a step launched while another is in flight must be one batch of the device */
         return;
     for (uint32_t i = 0; i < to->n_pieces; i++)

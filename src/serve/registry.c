@@ -525,6 +525,8 @@ static void add_counters(qn_scheduler_counters *sum, const qn_scheduler_counters
     sum->ahead_steps += before->ahead_steps;
     sum->drafted_tokens += before->drafted_tokens;
     sum->accepted_tokens += before->accepted_tokens;
+    sum->draft_passes += before->draft_passes;
+    sum->draft_seconds += before->draft_seconds;
     sum->step_seconds += before->step_seconds;
     sum->idle_seconds += before->idle_seconds;
 }

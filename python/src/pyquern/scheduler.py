@@ -71,6 +71,8 @@ class Counters:
     idle_seconds: float
     drafted_tokens: int
     accepted_tokens: int
+    draft_passes: int
+    draft_seconds: float
 
 
 class _Owner:
