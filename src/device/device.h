@@ -117,7 +117,7 @@ typedef struct qn_device_params {
     qn_team *team;   /* runs the CPU's steps; for other devices, converts weights and embeddings */
     unsigned cpu;    /* CPU features (base/cpu.h); for other devices, used for embeddings and sampling on the host */
     uint64_t memory; /* limit of the bytes of memories; 0: half of the available memory, on GPUs most of it */
-    double memory_share; /* on the CPU, the part of this limit that is used; 0: all of it */
+    double memory_share; /* on the CPU and on CUDA devices, the part of this limit that is used; 0: all of it */
     bool shares_team;    /* another device runs the steps that the team's pace is measured by (base/team.h) */
     /* Called with a line of text for each kernel that is compiled when it is first needed, on any thread, but by one
      * thread at a time; may be NULL. Must not call the device. */

@@ -2,6 +2,7 @@
  * both. */
 #include "engine/internal.h"
 
+#include "device/registry.h"
 #include "engine/spec/draft_file.h"
 
 /* The smallest part of the memory of sessions that either model gets. */
@@ -50,7 +51,7 @@ static qn_draft_vocab vocab_of(const qn_model *model)
                              .n_rows = model->hparams.n_vocab };
 }
 
-/* Checks that a model on the CPU drafts tokens for another one. */
+/* Checks that a model drafts tokens for another one. */
 static qn_status check(const qn_model *model, const qn_model *draft)
 {
     const qn_draft_vocab of_model = vocab_of(model), of_draft = vocab_of(draft);
@@ -62,10 +63,11 @@ static qn_status check(const qn_model *model, const qn_model *draft)
 
 qn_status qn_model_check_draft_device(const qn_model *model, const char *path)
 {
-    if (!model->device->vtable->launch)
+    qn_device_name name;
+    QN_TRY(qn_device_name_parse("device", model->device->name, &name));
+    if (qn_device_drafts(&name))
         return QN_OK;
-    return qn_fail(QN_ERR_UNSUPPORTED,
-                   "%s: a draft model is supported on the CPU only yet, and %s runs on %s (device \"cpu\" is the CPU)",
+    return qn_fail(QN_ERR_UNSUPPORTED, "%s: draft models run on the CPU and on CUDA devices only, and %s runs on %s",
                    path, qn_gguf_path(model->file), model->device->name);
 }
 

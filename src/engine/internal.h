@@ -182,7 +182,8 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params);
  * the share of the memory of sessions that it needs to follow as many tokens as `plan`, the model's, holds. */
 qn_status qn_model_read_draft(const char *path, const qn_plan *plan, double *share);
 
-/* qn_model_check_draft_device - QN_ERR_UNSUPPORTED if the loaded model is not on the CPU. path: of the draft model. */
+/* qn_model_check_draft_device - QN_ERR_UNSUPPORTED if no draft model runs on the loaded model's device. path: of the
+ * draft model. */
 qn_status qn_model_check_draft_device(const qn_model *model, const char *path);
 
 /* qn_model_take_draft - Checks that the draft model, which was loaded, can serve the model, and creates its runner.

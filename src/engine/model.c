@@ -348,11 +348,11 @@ static void fill_info(qn_model *model)
 
 static qn_status create(qn_model *of, const char *path, const qn_model_params *params, double share, qn_model **out);
 
-/* Loads the draft model, on the team of the model. */
+/* Loads the draft model, on the device and the team of the model. */
 static qn_status load_draft(qn_model *model, const qn_model_params *params)
 {
     const qn_model_params own = { .size = sizeof own,
-                                  .device = "cpu",
+                                  .device = model->device->name,
                                   .memory = params->memory,
                                   .skip_weight_scan = params->skip_weight_scan,
                                   .on_progress = params->on_progress,

@@ -75,7 +75,7 @@ qn_status qn_draft_model_create(qn_scheduler *s)
 {
     qn_model *draft = s->model->draft;
     const uint32_t n = s->params.max_sequences;
-    if (!draft || s->overlaps)
+    if (!draft)
         return QN_OK;
     QN_TRY(qn_alloc(&s->draft_model, 1, sizeof *s->draft_model, "draft model"));
     QN_TRY(qn_alloc(&s->draft_model->asks, n, sizeof *s->draft_model->asks, "draft model"));
@@ -339,13 +339,10 @@ static void describe(qn_scheduler *s, size_t n, qn_draft_case *c)
     c->chance = n ? sum / (float)n : 0;
 }
 
-/* The chances of texts that are not drafted now grow. */
-static void recover(qn_scheduler *s, size_t n)
+/* The chance of a text that is not drafted now grows. */
+static void recover(qn_drafts *d)
 {
-    for (size_t i = 0; i < n; i++) {
-        float *chance = &s->draft_model->asks[i].request->drafts.model_chance;
-        *chance += *chance < UNKNOWN ? RECOVERY * (UNKNOWN - *chance) : 0;
-    }
+    d->model_chance += d->model_chance < UNKNOWN ? RECOVERY * (UNKNOWN - d->model_chance) : 0;
 }
 
 /* Finds a plan, of one step where it is time for a trial. */
@@ -377,7 +374,8 @@ static void weigh(qn_scheduler *s, size_t n, size_t n_rows, size_t most)
     describe(s, n, &c);
     qn_draft_plan plan = find_plan(s, &c);
     if (!plan.depth || !qn_draft_record_allows(&p->drafting.record, 0, step)) {
-        recover(s, n);
+        for (size_t i = 0; i < n; i++)
+            recover(&p->asks[i].request->drafts);
         return;
     }
     n = catch_up(s, n, &c);
@@ -417,6 +415,55 @@ void qn_draft_model_run(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size_t
     qn_model_unlock(s->model);
     to->draft_seconds = p->n_steps ? s->now() - start : 0;
     to->n_passes = p->n_steps;
+}
+
+/* Whether steps of the draft model are expected to pay for n texts, or are to be tried again. */
+static bool expects_plan(qn_scheduler *s, size_t n, size_t n_rows, float chance)
+{
+    struct qn_draft_model *p = s->draft_model;
+    const qn_row_costs *costs = &s->drafting.costs;
+    if (!qn_row_costs_is_known(costs, n_rows))
+        return false;
+    const double step = qn_row_costs_seconds(costs, n_rows);
+    const size_t most = QN_STEP_DRAFTED / n;
+    const qn_draft_case c = { .costs = costs,
+                              .draft_costs = &p->drafting.costs,
+                              .guess = p->guess * step,
+                              .n_rows = n_rows,
+                              .n = n,
+                              .first_rows = 2 * n,
+                              .chance = chance,
+                              .most = most < QN_DRAFT_TOKENS ? most : QN_DRAFT_TOKENS };
+    if (!qn_draft_record_allows(&p->drafting.record, 0, step))
+        return false;
+    if (qn_draft_plan_find(&c).depth || p->n_without + 1 >= p->n_trial)
+        return true;
+    p->n_without++;
+    return false;
+}
+
+bool qn_draft_model_expects(qn_scheduler *s, const qn_scheduled *step)
+{
+    struct qn_draft_model *p = s->draft_model;
+    size_t n = 0;
+    float sum = 0;
+    if (!p || p->has_failed || step->step.n_rows != step->n_decoding)
+        return false;
+    for (uint32_t i = 0; i < step->n_pieces && n < QN_STEP_DRAFTED; i++) {
+        const qn_request *r = step->pieces[i].request;
+        if (!step->pieces[i].samples || !r->drafts.follows || r->rope_offset)
+            continue;
+        if (r->drafts.always)
+            return true;
+        sum += r->drafts.model_chance > 0 ? r->drafts.model_chance : UNKNOWN;
+        n++;
+    }
+    if (!n || expects_plan(s, n, step->step.n_rows, sum / (float)n))
+        return n > 0;
+    for (uint32_t i = 0; i < step->n_pieces; i++)
+        if (step->pieces[i].request->drafts.sequence)
+            recover(&step->pieces[i].request->drafts);
+    return false;
 }
 
 void qn_draft_model_count(qn_scheduler *s, const qn_request *r, size_t n_accepted)

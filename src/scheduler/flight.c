@@ -443,7 +443,7 @@ static bool may_run_ahead(qn_scheduler *s, const qn_scheduled *step)
             (step->pieces[i].samples &&
              qn_request_expects_proposal(step->pieces[i].request, &s->drafting, step->step.n_rows)))
             return false;
-    return true;
+    return !qn_draft_model_expects(s, step);
 }
 
 static bool is_last_token(const qn_scheduler *s, const qn_request *r)

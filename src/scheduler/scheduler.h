@@ -674,6 +674,10 @@ void qn_draft_model_free(qn_scheduler *s);
  * have `most` drafted ones. Step thread. */
 void qn_draft_model_run(qn_scheduler *s, qn_scheduled *to, size_t n_rows, size_t most);
 
+/* qn_draft_model_expects - While a step is in flight: returns true if the draft model is expected to propose tokens
+ * after it, so that the next step waits for them. Step thread. */
+bool qn_draft_model_expects(qn_scheduler *s, const qn_scheduled *step);
+
 /* qn_draft_model_leave - Frees the draft model's sequence of a request, and keeps what was learned. Step thread. */
 void qn_draft_model_leave(qn_scheduler *s, qn_request *request);
 

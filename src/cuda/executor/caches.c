@@ -94,6 +94,8 @@ static qn_status fill_pool(qn_cuda_caches *c)
         QN_TRY(qn_cuda_available_memory(c->common->cuda, &available));
         budget = qn_gpu_pool_budget(available);
     }
+    if (c->common->memory_share > 0)
+        budget = (uint64_t)((double)budget * c->common->memory_share);
     const qn_cuda_work_stream work = { c->common->stream, &c->common->stream_lock };
     QN_TRY(qn_cuda_pool_memory_open(c->common->cuda, &work, budget, &c->memory, &memory));
     QN_TRY(qn_pool_create(&memory, budget, qn_gpu_pool_idle(budget), &c->pool));

@@ -203,6 +203,7 @@ qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_devi
                               .common = { .plan = params->base.plan,
                                           .deterministic = params->base.deterministic,
                                           .memory_limit = params->base.memory,
+                                          .memory_share = params->base.memory_share,
                                           .team = params->base.team } };
     qn_hadamard_kernels_init(&model->common.hadamard, params->base.cpu);
     qn_sample_kernels_init(&model->common.sample, params->base.cpu);

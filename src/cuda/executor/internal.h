@@ -48,6 +48,7 @@ typedef struct qn_cuda_common {
     bool in_phases;        /* use it where launches are faster, too */
     bool deterministic;    /* single rows in passes of 2 to same_rows rows, each other piece in a pass of its own */
     uint64_t memory_limit; /* most bytes that memories may take; 0: free memory less a reserve */
+    double memory_share;   /* the part of this that is used; 0: all of it */
 } qn_cuda_common;
 
 /* The most rows of one pass of the logits, and of one launch of the decode kernel of attention: the size of their

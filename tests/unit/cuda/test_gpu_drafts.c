@@ -14,14 +14,28 @@ static const size_t lengths[N_LENGTHS] = { 1, 2, 63, 64, 130, 198 }; /* as in to
 
 static const char *device;
 
-static qn_model *load(const char *golden, qn_draft_kind kind, bool deterministic)
+static const char *path_of(const char *golden, char path[512])
+{
+    snprintf(path, 512, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
+    return path;
+}
+
+/* drafter: NULL, or another golden file. */
+static qn_model *load_beside(const char *golden, const char *drafter, qn_draft_kind kind, bool deterministic)
 {
     qn_model *loaded;
-    char path[512];
-    snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
-    assert_ok(qn_model_load(
-        path, &MODEL_PARAMS(.device = device, .n_threads = 2, .draft = kind, .deterministic = deterministic), &loaded));
+    char path[512], of_drafter[512];
+    assert_ok(qn_model_load(path_of(golden, path),
+                            &MODEL_PARAMS(.device = device, .n_threads = 2, .draft = kind,
+                                          .draft_model = drafter ? path_of(drafter, of_drafter) : NULL,
+                                          .deterministic = deterministic),
+                            &loaded));
     return loaded;
+}
+
+static qn_model *load(const char *golden, qn_draft_kind kind, bool deterministic)
+{
+    return load_beside(golden, NULL, kind, deterministic);
 }
 
 /* ---- Logits of chains ---- */
@@ -118,8 +132,8 @@ TEST_EACH(chains_have_the_logits_of_the_reference, struct golden_head, head, hea
 static const char *const formats[] = { "f16", "aura4", "aura8" };
 
 /* Answers with drafts of a scheduler of several requests, and those of one token a step. */
-static void expect_answers(const char *kv, unsigned first, uint32_t max_sequences, uint64_t *n_tokens,
-                           uint64_t *n_accepted)
+static void expect_answers(qn_draft_kind kind, const char *kv, unsigned first, uint32_t max_sequences,
+                           uint64_t *n_tokens, uint64_t *n_accepted)
 {
     static struct answer found[MAX_REQUESTS], expected[MAX_REQUESTS];
     qn_request_params params[MAX_REQUESTS];
@@ -129,7 +143,7 @@ static void expect_answers(const char *kv, unsigned first, uint32_t max_sequence
         memset(&found[i], 0, sizeof found[i]);
     }
     qn_scheduler *s = create_scheduler(
-        model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .max_sequences = max_sequences, .draft = QN_DRAFT_MTP));
+        model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .max_sequences = max_sequences, .draft = kind));
     for (unsigned i = 0; i < MAX_REQUESTS; i++)
         submit_request(s, &params[i]);
     qn_scheduler_wait(s);
@@ -142,15 +156,26 @@ static void expect_answers(const char *kv, unsigned first, uint32_t max_sequence
     qn_scheduler_free(s);
 }
 
-TEST(answers_are_the_same)
+/* Models and what drafts for them; the draft model is the model itself. */
+static const struct pair {
+    const char *name, *model, *drafter;
+    qn_draft_kind kind;
+    uint64_t least; /* accepted tokens */
+} pairs[] = {
+    { "mtp", "scheduler-mtp", NULL, QN_DRAFT_MTP, 300 },
+    { "model", "scheduler", "scheduler", QN_DRAFT_MODEL, 600 },
+};
+
+TEST_EACH(answers_are_the_same, struct pair, pair, pairs)
 {
     uint64_t n_tokens = 0, n_accepted = 0;
-    model = load("scheduler-mtp", QN_DRAFT_MTP, true);
-    force("mtp");
+    model = load_beside(pair->model, pair->drafter, pair->kind, true);
+    force(pair->name);
     for (unsigned i = 0; i < 2 * COUNT(formats); i++)
-        expect_answers(formats[i % COUNT(formats)], i * MAX_REQUESTS, i % 2 ? 1 : MAX_REQUESTS, &n_tokens, &n_accepted);
-    print_message("%d of %d tokens are accepted drafts\n", (int)n_accepted, (int)n_tokens);
-    assert_true(n_accepted > 300);
+        expect_answers(pair->kind, formats[i % COUNT(formats)], i * MAX_REQUESTS, i % 2 ? 1 : MAX_REQUESTS, &n_tokens,
+                       &n_accepted);
+    print_message("%s: %d of %d tokens are accepted drafts\n", pair->name, (int)n_accepted, (int)n_tokens);
+    assert_true(n_accepted > pair->least);
     qn_model_free(model);
 }
 
