@@ -209,8 +209,9 @@ static qn_status build_beside_drafter(qn_model *model, const qn_model_params *pa
         return qn_model_build(model->file, &model->hparams, &model->plan);
     if (kind == QN_DRAFT_MTP && !qn_device_drafts(device))
         return qn_fail(QN_ERR_UNSUPPORTED, "draft: mtp: %s", not_on_device);
-    if (kind == QN_DRAFT_DFLASH && !qn_device_is_cpu(device))
-        return qn_fail(QN_ERR_UNSUPPORTED, "draft: dflash: block drafters run on the CPU only (device cpu)");
+    if (kind == QN_DRAFT_DFLASH && !qn_device_drafts(device))
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "draft: dflash: block drafters run on the CPU and on CUDA devices only (device cpu or cuda)");
     QN_TRY(qn_model_build_with_drafter(model->file, model->drafter, &model->hparams, &model->plan));
     model->head.is_there = kind == QN_DRAFT_MTP;
     if (kind == QN_DRAFT_MTP && model->hparams.n_blocks > model->hparams.n_layers) {

@@ -22,10 +22,31 @@ static bool add_array(size_t *used, size_t heads, size_t bytes, size_t *at)
            qn_add_size(*used, all / QN_POOL_ALIGN * QN_POOL_ALIGN, used);
 }
 
-/* Returns the number of attention layers, with those of a draft head, which files do not have. */
+/* Returns the number of attention layers, with those of a draft head, which files do not have. A block drafter's are
+ * not among them: they have a layout of their own. */
 static size_t attention_layers(const qn_gpu_format *f)
 {
-    return f->saved.n_attention + f->n_head_layers;
+    return f->saved.n_attention + (f->block_heads ? 0 : f->n_head_layers);
+}
+
+/* Returns the bytes of the layers of a block drafter in a page. */
+static size_t block_bytes(const qn_gpu_format *f)
+{
+    return f->block_heads ? f->n_head_layers * f->block_kv.layer_bytes : 0;
+}
+
+/* Lays out the layers of a block drafter, whose pages are fp16. */
+static qn_status lay_out_block(qn_gpu_format *f)
+{
+    qn_gpu_kv_layout *l = &f->block_kv;
+    size_t bytes;
+    l->key_row = l->value_row = qn_gpu_row_bytes(f->block_dim, F16_BITS);
+    if (add_array(&l->layer_bytes, f->block_heads, QN_PAGE * l->key_row, &l->keys) &&
+        add_array(&l->layer_bytes, f->block_heads, QN_PAGE * l->value_row, &l->values) &&
+        qn_mul_size(f->n_head_layers, l->layer_bytes, &bytes))
+        return QN_OK;
+    return qn_fail(QN_ERR_MEMORY, "key-value cache: pages of %zu layers of %zu heads of a drafter do not fit in memory",
+                   f->n_head_layers, f->block_heads);
 }
 
 static qn_status lay_out_pages(qn_gpu_format *f)
@@ -46,15 +67,28 @@ static qn_status lay_out_pages(qn_gpu_format *f)
                add_array(&l->f16_layer_bytes, heads, f16_rows, &l->f16_values) &&
                add_array(&l->f16_layer_bytes, heads, s->head_dim * sizeof(float), &l->means);
     if (fits && qn_mul_size(attention_layers(f), l->layer_bytes, &bytes) &&
-        qn_mul_size(attention_layers(f), l->f16_layer_bytes, &f16_bytes))
+        qn_mul_size(attention_layers(f), l->f16_layer_bytes, &f16_bytes) && qn_add_size(bytes, block_bytes(f), &bytes))
         return QN_OK;
     return qn_fail(QN_ERR_MEMORY, "key-value cache: pages of %zu layers of %zu heads do not fit in memory",
                    attention_layers(f), heads);
 }
 
+/* The same for a layer of a block drafter, the i-th. */
+static qn_gpu_layer_cache block_layer_cache(const qn_gpu_format *f, size_t i)
+{
+    const qn_gpu_kv_layout *l = &f->block_kv;
+    const uint64_t at = attention_layers(f) * f->kv.layer_bytes + i * l->layer_bytes;
+    return (qn_gpu_layer_cache){ .keys = at + l->keys,
+                                 .values = at + l->values,
+                                 .key_head = QN_PAGE * l->key_row,
+                                 .value_head = QN_PAGE * l->value_row };
+}
+
 qn_gpu_layer_cache qn_gpu_layer_cache_of(const qn_gpu_format *f, size_t layer)
 {
     const qn_gpu_kv_layout *l = &f->kv;
+    if (f->slots[layer] >= attention_layers(f))
+        return block_layer_cache(f, f->slots[layer] - attention_layers(f));
     const uint64_t at = f->slots[layer] * l->layer_bytes, f16_at = f->slots[layer] * l->f16_layer_bytes;
     qn_gpu_layer_cache c = { .keys = at + l->keys,
                              .values = at + l->values,
@@ -79,7 +113,7 @@ uint64_t qn_gpu_format_bytes(const qn_gpu_format *f, size_t length)
     const uint64_t head = f->head_rows ? QN_GPU_HEAD_ROWS * f->head_width * sizeof(float) : 0,
                    fixed = s->n_recurrent * (f->recurrent.state_layer_bytes + f->recurrent.open.bytes) + head;
     if (!qn_gpu_has_codes(f))
-        return fixed + heads * length * (f->kv.key_row + f->kv.value_row);
+        return fixed + heads * length * (f->kv.key_row + f->kv.value_row) + block_bytes(f) / QN_PAGE * length;
     const size_t coded = qn_kv_coded_positions(length);
     return fixed + heads * (coded * (f->kv.key_row + f->kv.value_row + 2 * sizeof(float)) + (length - coded) * f16_row +
                             (length < QN_PAGE ? 0 : s->head_dim * sizeof(float)));
@@ -113,7 +147,14 @@ qn_status qn_gpu_format_init(const qn_plan *plan, const qn_kv_format *format, co
                             .slots = slots,
                             .saved = qn_saved_layout_of(plan, format),
                             .n_head_layers = plan->head.n_layers,
-                            .head_width = qn_gpu_head_width(plan) };
+                            .head_width = qn_gpu_head_width(plan),
+                            .block_heads = plan->head.block ? plan->head.heads.n_kv_heads : 0,
+                            .block_dim = plan->head.block ? plan->head.heads.head_dim : 0 };
+    if (plan->head.block && format->key_bits)
+        return qn_fail(QN_ERR_UNSUPPORTED, "cache format '%s' is not supported with a block drafter on a GPU, only f16",
+                       format->name);
+    if (plan->head.block)
+        QN_TRY(lay_out_block(out));
     QN_TRY(lay_out_pages(out));
     if (out->saved.n_recurrent)
         out->recurrent = qn_gpu_recurrent_layout_of(&plan->recurrent);
@@ -151,7 +192,7 @@ qn_status qn_gpu_add_states(qn_pool *pool, const qn_plan *plan, qn_pool_class **
 qn_status qn_gpu_add_head_rows(qn_pool *pool, const qn_plan *plan, qn_pool_class **head_rows)
 {
     size_t bytes;
-    if (!plan->head.draft)
+    if (!qn_gpu_head_width(plan))
         return QN_OK;
     if (!qn_mul_size(qn_gpu_head_width(plan), QN_GPU_HEAD_ROWS * sizeof(float), &bytes))
         return qn_fail(QN_ERR_MEMORY, "draft head: rows of %zu do not fit in memory", qn_gpu_head_width(plan));
@@ -164,7 +205,8 @@ qn_status qn_gpu_format_add_pages(qn_pool *pool, qn_gpu_format *f)
     qn_cache *cache = &f->cache;
     if (!n)
         return QN_OK;
-    QN_TRY(qn_pool_add_class(pool, "page of keys and values on the GPU", n * f->kv.layer_bytes, &cache->pages));
+    QN_TRY(qn_pool_add_class(pool, "page of keys and values on the GPU", n * f->kv.layer_bytes + block_bytes(f),
+                             &cache->pages));
     f->page_base = qn_pool_base(cache->pages);
     f->page_stride = qn_pool_stride(cache->pages);
     if (!qn_gpu_has_codes(f))

@@ -1,6 +1,6 @@
 /* A cache format of a model on a GPU: the arrays in each kind of pool item, and their offsets.
  *
- *   page         for each attention layer: keys [n_kv_heads][64][key_row], values [n_kv_heads][64][value_row]; with
+ *   page         for each attention layer, those of a block drafter last: keys [n_kv_heads][64][key_row], values [n_kv_heads][64][value_row]; with
  *                AURA codes also key_scales, value_scales [n_kv_heads][64] f32
  *   fp16 page    for each attention layer: keys, values [n_kv_heads][64][head_dim] f16 in the rotated basis; means
  *                [n_kv_heads][head_dim] f32, used in page 0 only
@@ -41,6 +41,10 @@ typedef struct qn_gpu_format {
     qn_saved_layout saved; /* in files; and the numbers of layers, heads and dimensions */
     size_t n_head_layers;  /* attention layers of a draft head, the last ones, which files do not have */
     qn_gpu_kv_layout kv;
+    /* Of a block drafter's layers, whose heads are not those of the model: in a page after the model's layers. Zeros
+     * without one. */
+    qn_gpu_kv_layout block_kv;
+    size_t block_heads, block_dim;
     qn_gpu_recurrent_layout recurrent;
     qn_pool_class *head_rows; /* NULL without a draft head; the backend sets it */
     size_t head_width;        /* of the hidden states that a draft head reads */

@@ -29,6 +29,7 @@ qn_gpu_inputs qn_gpu_inputs_of(size_t n_rows, size_t n_pieces, size_t n_logits, 
     add(&in.bytes, n_logits, sizeof(uint32_t), &in.logit_rows);
     add(&in.bytes, n_hidden, sizeof(uint64_t), &in.hidden_from);
     add(&in.bytes, n_hidden, sizeof(uint64_t), &in.hidden_to);
+    add(&in.bytes, n_hidden, sizeof(uint32_t), &in.ends);
     in.sampling = in.bytes;
     return in;
 }
@@ -106,4 +107,13 @@ void qn_gpu_fill_hidden(const qn_gpu_inputs *in, const qn_gpu_piece *pieces, siz
             qn_gpu_head_rows_step(&m->head_rows, m->format->head_width, piece->position, n, from, to);
         }
     }
+}
+
+void qn_gpu_fill_ends(const qn_gpu_inputs *in, const qn_gpu_piece *pieces, size_t n_pieces, bool is_causal,
+                      uint8_t *host)
+{
+    for (size_t i = 0; i < n_pieces; i++)
+        for (uint32_t row = 0; row < pieces[i].n; row++)
+            words_at(host, in->ends)[pieces[i].row + row] =
+                pieces[i].position + (is_causal ? row : pieces[i].n - 1);
 }

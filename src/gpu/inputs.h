@@ -30,6 +30,7 @@ typedef struct qn_gpu_inputs {
     size_t sources;                /* u32 per row, qn_row.source */
     size_t logit_rows;             /* u32 per logit row: its row */
     size_t hidden_from, hidden_to; /* u64 per row, for a draft head (gpu/head_rows.h) */
+    size_t ends;                   /* u32 per row, for a block drafter: the last position that the row attends to */
     size_t bytes;                  /* bytes of all arrays above */
     size_t sampling;               /* after these arrays: parameters of each sampled logit row */
 } qn_gpu_inputs;
@@ -43,6 +44,11 @@ qn_gpu_inputs qn_gpu_inputs_of(size_t n_rows, size_t n_pieces, size_t n_logits, 
 /* qn_gpu_fill_hidden - fills hidden_from and hidden_to for pieces [n_pieces], and counts the step in their memories. */
 void qn_gpu_fill_hidden(const qn_gpu_inputs *inputs, const qn_gpu_piece *pieces, size_t n_pieces, bool is_draft,
                         uint8_t *host);
+
+/* qn_gpu_fill_ends - fills `ends` of a draft step, each of whose pieces is a block. is_causal: rows attend to positions
+ * up to their own, else up to the block's last one. */
+void qn_gpu_fill_ends(const qn_gpu_inputs *inputs, const qn_gpu_piece *pieces, size_t n_pieces, bool is_causal,
+                      uint8_t *host);
 
 /* qn_gpu_fill_inputs - fills the arrays at `host` for pieces [n_pieces], by ascending row, but for logit_rows, which
  * the caller fills, and those of a draft head. */

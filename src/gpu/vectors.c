@@ -42,3 +42,8 @@ void qn_gpu_place_plan_vectors(qn_gpu_vectors *v, const qn_plan *plan, uint64_t 
               &signs[i]);
     place(v, plan->frequencies, plan->heads.n_rot / 2, sizeof(double), frequencies);
 }
+
+void qn_gpu_place_drafter_rope(qn_gpu_vectors *v, const qn_plan *plan, uint64_t *frequencies)
+{
+    place(v, plan->head.rope.frequencies, plan->head.heads.n_rot / 2, sizeof(double), frequencies);
+}

@@ -19,4 +19,7 @@ void qn_gpu_place_op_vectors(qn_gpu_vectors *vectors, const qn_plan *plan, const
  * the frequencies of rope, f64. */
 void qn_gpu_place_plan_vectors(qn_gpu_vectors *vectors, const qn_plan *plan, uint64_t *signs, uint64_t *frequencies);
 
+/* qn_gpu_place_drafter_rope - places the frequencies of a block drafter's rope; 0 without one. */
+void qn_gpu_place_drafter_rope(qn_gpu_vectors *vectors, const qn_plan *plan, uint64_t *frequencies);
+
 #endif

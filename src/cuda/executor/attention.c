@@ -4,14 +4,17 @@
 #include "cuda/kernels/aura/aura.h"
 #include "cuda/kernels/rope/rope.h"
 
-qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s)
+qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s, bool of_drafter)
 {
-    const qn_rope_angles_args args = { .positions = qn_cuda_step_positions(s),
-                                       .frequencies = s->weights->frequencies,
-                                       .cosines = s->workspace->cosines.address,
-                                       .sines = s->workspace->sines.address,
-                                       .attn_factor = s->common->plan->attn_factor,
-                                       .n_rot = (uint32_t)s->common->plan->heads.n_rot };
+    const qn_plan *plan = s->common->plan;
+    const qn_rope_angles_args args = {
+        .positions = qn_cuda_step_positions(s),
+        .frequencies = of_drafter ? s->weights->drafter_frequencies : s->weights->frequencies,
+        .cosines = s->workspace->cosines.address,
+        .sines = s->workspace->sines.address,
+        .attn_factor = of_drafter ? plan->head.rope.attn_factor : plan->attn_factor,
+        .n_rot = (uint32_t)(of_drafter ? plan->head.heads.n_rot : plan->heads.n_rot)
+    };
     qn_launch config;
     QN_TRY(qn_rope_gpu_angles(args.n_rot, s->n, &config));
     return qn_cuda_step_launch(s, &config, &args); /* no PDL: the previous work may be a copy, which cannot trigger it
@@ -24,6 +27,18 @@ qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s)
 static const qn_cuda_format *format_of(const qn_cuda_rows_step *s)
 {
     return qn_cuda_format_of(s->pieces->memory);
+}
+
+/* Whether a layer is a block drafter's. */
+static bool is_of_drafter(const qn_cuda_rows_step *s, int layer)
+{
+    return s->common->plan->head.block && (size_t)layer >= qn_plan_trunk_layers(s->common->plan);
+}
+
+/* Shape and cache of a layer's attention. */
+static const qn_attention_gpu *attention_of(const qn_cuda_rows_step *s, int layer)
+{
+    return is_of_drafter(s, layer) ? &s->common->block_attention : &format_of(s)->attention;
 }
 
 /* Sets the arguments of a layer's cache, of all sequences of the step. */
@@ -191,13 +206,17 @@ static qn_status run_k_norm_rope_store(const qn_cuda_rows_step *s, const qn_op *
     return quantizes_later(s) ? QN_OK : quantize_pages(s, op->layer, op->layer, 1);
 }
 
-static qn_attention_mask mask(const qn_cuda_rows_step *s)
+/* The rows of a block attend to later ones, too. */
+static qn_attention_mask mask(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const uint64_t first = s->row * sizeof(uint32_t);
     return (qn_attention_mask){ .positions = qn_cuda_step_positions(s) + first,
+                                .ends = is_of_drafter(s, op->layer) ? qn_cuda_step_input(s, s->inputs.ends) + first : 0,
                                 .sessions = qn_cuda_step_input(s, s->inputs.sequences) + first,
                                 .n_keys = (uint32_t)s->workspace->max_positions,
-                                .causal = 1 };
+                                .window = (uint32_t)op->attention.shape.window,
+                                .causal = 1,
+                                .first = op->attention.first };
 }
 
 bool qn_cuda_has_prefill(const qn_gpu_piece *piece)
@@ -278,6 +297,7 @@ static void add_new_rows(const qn_cuda_rows_step *s, const qn_op *op, qn_attenti
 static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_cuda_format *f = format_of(s);
+    const qn_attention_gpu *attention = attention_of(s, op->layer);
     qn_attention_decode_args args = {
         .queries = qn_cuda_step_buffer(s, op->attention.queries),
         .gates = op->attention.shape.gated ? qn_cuda_step_buffer(s, op[1].attention_combine.queries) : 0,
@@ -285,11 +305,11 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
         .partials = s->workspace->partials.address,
         .maxima = s->workspace->maxima.address,
         .counters = s->workspace->attention_counters.address,
-        .mask = mask(s),
+        .mask = mask(s, op),
         .key_codec = codec_of(&f->codecs[0]),
         .value_codec = codec_of(&f->codecs[1]),
         .rotation = f->codecs[1].rotation,
-        .splits = qn_attention_gpu_splits(&f->attention, s->workspace->max_positions),
+        .splits = qn_attention_gpu_splits(attention, s->workspace->max_positions),
         .n_rows = (uint32_t)s->n_few,
         .n_heads = (uint32_t)op->attention.shape.n_heads,
         .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
@@ -299,11 +319,10 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
         .pdl_prefetch = s->is_decode && !s->in_turn, /* else a row attends to rows that the previous launch writes */
     };
     qn_launch config;
-    args.mask.first = op->attention.first;
     if (op[-1].kind == QN_OP_QK_NORM_ROPE_STORE && is_prepared_by_attention(s, &op[-1]))
         add_new_rows(s, &op[-1], &args);
     cache_of(s, op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_attention_gpu_decode(&f->attention, s->n_few, &args.splits, &config));
+    QN_TRY(qn_attention_gpu_decode(attention, s->n_few, &args.splits, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 

@@ -8,8 +8,9 @@
  * Smaller pieces use the decode kernel: one launch for all pieces, blocks over rows and KV splits. */
 enum { QN_CUDA_PREFILL_ROWS = 64 };
 
-/* qn_cuda_run_angles - Launches the computation of rope's cosines and sines for the step's positions. */
-qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s);
+/* qn_cuda_run_angles - Launches the computation of rope's cosines and sines for the step's positions. of_drafter: those
+ * of a block drafter's rope. */
+qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s, bool of_drafter);
 
 /* qn_cuda_run_attention_op - Launches QN_OP_QK_NORM_ROPE_STORE, QN_OP_K_NORM_ROPE_STORE, QN_OP_ATTENTION or
  * QN_OP_ATTENTION_COMBINE, without the quantisation of activations. */

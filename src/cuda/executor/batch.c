@@ -42,11 +42,26 @@ static void order_rows(qn_cuda_batch *b, const qn_gpu_batching *batching)
 
 /* Whether the batch is a draft of one sequence to verify, within a page: where drafts may go on to the next one
  * (qn_sequence_max_drafted), those that do are launched as other steps are. */
-static bool verifies(const qn_gpu_batching *batching, const qn_gpu_batch *part)
+static bool verifies(const qn_gpu_batching *batching, const qn_gpu_batch *part, bool is_draft)
 {
-    return !batching->deterministic && part->n_pieces == 1 && part->n_rows > 1 &&
+    return !is_draft && !batching->deterministic && part->n_pieces == 1 && part->n_rows > 1 &&
            part->n_rows <= QN_CUDA_VERIFIED_ROWS && part->n_logits == part->n_rows &&
            part->rows->position % QN_PAGE + part->n_rows <= QN_PAGE;
+}
+
+/* Whether the batch is a block drafter's block of one sequence, with the logits of consecutive rows from the first or
+ * the second on. *n_known: rows before them. A graph computes the logits of all rows after these. */
+static bool is_block(const qn_plan *plan, const qn_gpu_batch *part, size_t *n_known)
+{
+    const size_t known = plan->head.from_anchor ? 0 : 1;
+    if (!plan->head.block || part->n_pieces != 1 || part->n_rows > QN_CUDA_VERIFIED_ROWS || !part->n_logits ||
+        part->logits)
+        return false;
+    for (size_t i = 0; i < part->n_logits; i++)
+        if (part->logit_rows[i] - part->first != known + i)
+            return false;
+    *n_known = known;
+    return true;
 }
 
 qn_status qn_cuda_batch_prepare(qn_cuda_batch *b)
@@ -55,18 +70,20 @@ qn_status qn_cuda_batch_prepare(qn_cuda_batch *b)
     const qn_gpu_batch *part = &b->part;
     qn_cuda_rows_step *s = &b->step;
     s->is_decode = qn_gpu_is_decode(&batching, part);
-    s->verifies = verifies(&batching, part);
+    s->verifies = verifies(&batching, part, s->is_draft);
+    s->is_block = s->is_draft && is_block(s->common->plan, part, &s->n_known);
     const size_t n_rows = s->is_decode ? qn_gpu_padded_rows(&batching, part->n_rows) : part->n_rows;
     QN_TRY(qn_cuda_graphs_of(&b->model->graphs, qn_cuda_format_of((qn_gpu_memory *)part->rows->memory), &s->graphs));
     const size_t n_hidden = s->common->plan->head.draft ? n_rows : 0;
+    const size_t n_logits = s->is_block ? n_rows : part->n_logits; /* a graph's inputs have the same places */
     s->inputs = s->is_decode ? qn_gpu_inputs_of(n_rows, n_rows, 0, n_hidden)
-                             : qn_gpu_inputs_of(n_rows, part->n_pieces, part->n_logits, n_hidden);
+                             : qn_gpu_inputs_of(n_rows, part->n_pieces, n_logits, n_hidden);
     order_rows(b, &batching);
     s->in_turn = s->is_decode && qn_gpu_has_turns(s->pieces, s->n_pieces);
     s->in_phases = s->is_decode && !s->is_draft && !s->in_turn && qn_cuda_has_phases(s->workspace, s->n);
     qn_cuda_fill_inputs(s);
     /* A graph always uploads the same number of bytes. */
-    s->n_samples = s->is_decode || s->verifies ? s->n : part->requests ? part->n_logits : 0;
+    s->n_samples = s->is_decode || s->verifies || s->is_block ? s->n : part->requests ? part->n_logits : 0;
     b->sampling = (qn_cuda_sampling){ .n = part->n_logits, .params = s->inputs.sampling, .block = s->block };
     if (!part->requests || b->samples_later)
         return QN_OK;

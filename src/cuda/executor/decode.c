@@ -1,5 +1,5 @@
 /* Decode steps as CUDA graphs: one for each bucket of rows, block and cache format, captured when first needed; and
- * steps that verify a draft of one sequence, by their rows. A graph serves all sequences: its kernels read positions,
+ * steps that verify a draft of one sequence, and those of a block drafter for one, by their rows. A graph serves all sequences: its kernels read positions,
  * page tables and items of states from the step's inputs. */
 #include "cuda/executor/decode.h"
 
@@ -15,7 +15,10 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *
     QN_TRY(s->is_draft ? qn_cuda_run_draft(s) : qn_cuda_run_trunk(s));
     if (!s->is_draft) /* what a draft stores is stored again */
         QN_TRY(qn_cuda_quantize_pages(s));
-    QN_TRY(qn_cuda_run_logits(s));
+    qn_cuda_rows_step logits = *s;
+    logits.row += s->n_known;
+    logits.n -= s->n_known;
+    QN_TRY(qn_cuda_run_logits(&logits));
     if (sampling)
         return qn_cuda_run_sampler(s->sampler, sampling);
     if (!copies_logits)
@@ -47,6 +50,8 @@ static qn_cuda_captured *captured_of(const qn_cuda_rows_step *s, const qn_cuda_s
 {
     const size_t block = s->block, bucket = qn_gpu_bucket_index(s->n),
                  one_row = sampling ? (size_t)sampling->mode : (size_t)QN_SAMPLE_MODES + copies_logits;
+    if (s->is_block)
+        return &s->graphs->drafted_blocks[block][s->n];
     if (s->is_draft)
         return &s->graphs->drafts[block][bucket];
     if (s->verifies)

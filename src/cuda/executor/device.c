@@ -122,10 +122,23 @@ static qn_status read_environment(qn_cuda_common *common)
     return QN_OK;
 }
 
+/* Attention of layers of this shape over fp16 caches. */
+static qn_attention_gpu attention_of(const qn_cuda_common *common, const qn_attention_shape *h)
+{
+    const qn_cuda_info *info = qn_cuda_get_info(common->cuda);
+    return (qn_attention_gpu){ .head_dim = h->head_dim,
+                               .n_heads = h->n_heads,
+                               .n_kv_heads = h->n_kv_heads,
+                               .key_bits = 16,
+                               .value_bits = 16,
+                               .deterministic = common->deterministic,
+                               .n_sms = info->n_sms,
+                               .max_shared_bytes = info->max_shared_bytes };
+}
+
 /* Sets the device properties that kernel launches depend on. */
 static qn_status describe_device(qn_cuda_common *common)
 {
-    const qn_attention_shape *h = &common->plan->heads;
     const qn_cuda_info *info = qn_cuda_get_info(common->cuda);
     common->matmul = (qn_matmul_gpu){ .n_sms = info->n_sms,
                                       .max_shared_bytes = info->max_shared_bytes,
@@ -135,25 +148,22 @@ static qn_status describe_device(qn_cuda_common *common)
                                                   .major = info->major,
                                                   .cooperative = info->cooperative };
     common->gdn = (qn_gdn_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes };
-    common->attention = (qn_attention_gpu){ .head_dim = h->head_dim,
-                                            .n_heads = h->n_heads,
-                                            .n_kv_heads = h->n_kv_heads,
-                                            .key_bits = 16,
-                                            .value_bits = 16,
-                                            .deterministic = common->deterministic,
-                                            .n_sms = info->n_sms,
-                                            .max_shared_bytes = info->max_shared_bytes };
+    common->attention = attention_of(common, &common->plan->heads);
+    if (common->plan->head.block) {
+        common->block_attention = attention_of(common, &common->plan->head.heads);
+        QN_TRY(qn_attention_gpu_check(&common->block_attention));
+    }
     return qn_attention_gpu_check(&common->attention);
 }
 
 static qn_status check_head(const qn_plan *plan)
 {
-    if (plan->head.block)
-        return qn_fail(QN_ERR_UNSUPPORTED, "device: a block drafter runs on the CPU only");
-    if (plan->head.draft && plan->ops[plan->head.pairs].pair.table.data != plan->ops[0].embed.table.data)
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "device: a block for multi-token prediction with an embedding table of its own runs on the CPU "
-                       "only");
+    const qn_matrix *table = qn_op_table_of(&plan->ops[plan->head.block ? plan->head.draft : plan->head.pairs]);
+    if (plan->head.chain)
+        return qn_fail(QN_ERR_UNSUPPORTED, "device: a block drafter with a Markov head runs on the CPU only");
+    if (plan->head.draft && table->data != plan->ops[0].embed.table.data)
+        return qn_fail(QN_ERR_UNSUPPORTED, "device: a %s with an embedding table of its own runs on the CPU only",
+                       plan->head.block ? "block drafter" : "block for multi-token prediction");
     return QN_OK;
 }
 
@@ -162,7 +172,8 @@ static qn_status check_plan(const qn_plan *plan)
 {
     QN_TRY(check_head(plan));
     for (size_t i = 0; i < plan->n_ops; i++)
-        if ((plan->ops[i].kind == QN_OP_EMBED) != (i == 0) || plan->ops[i].kind == QN_OP_INPUT)
+        if ((plan->ops[i].kind == QN_OP_EMBED) != (i == 0 || (plan->head.block && i == plan->head.draft)) ||
+            plan->ops[i].kind == QN_OP_INPUT)
             return qn_fail(QN_ERR_UNSUPPORTED,
                            "device: operation %zu of the plan is %s: on a GPU it begins with its only embed, without "
                            "input",

@@ -96,6 +96,7 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
         return (struct acts_source){ .op = QN_ACTS_OP_SWIGLU,
                                      .x = qn_cuda_step_buffer(s, op->swiglu.gate),
                                      .x2 = qn_cuda_step_buffer(s, op->swiglu.up) };
+    case QN_OP_FUSE: x = op->fuse.in; break;
     case QN_OP_PAIR_NORM: /* run_pair_norm has written them to scratch */
         return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->workspace->scratch.address };
     case QN_OP_GATED_NORM: /* more than one row: qn_cuda_run_recurrent_op has written them to scratch */
@@ -111,7 +112,6 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
     case QN_OP_K_NORM_ROPE_STORE:
     case QN_OP_PAIR:
     case QN_OP_CAPTURE:
-    case QN_OP_FUSE:
     case QN_OP_ATTENTION:
     case QN_OP_CONV:
     case QN_OP_DELTA_RULE:
@@ -268,12 +268,26 @@ static qn_status run_matmul(const qn_cuda_rows_step *s, const qn_op *op)
 
 /* ---- The draft head ---- */
 
+/* Copies rows to their part of wider rows, for a block drafter. */
+static qn_status run_capture(const qn_cuda_rows_step *s, const qn_op *op)
+{
+    const size_t width = op->capture.width;
+    const qn_elementwise_place_args args = { .x = qn_cuda_step_buffer(s, op->capture.in),
+                                             .y = qn_cuda_step_buffer(s, op->capture.out) +
+                                                  op->capture.part * width * sizeof(float),
+                                             .n = (uint32_t)width,
+                                             .stride = (uint32_t)(op->capture.n_parts * width) };
+    qn_launch config;
+    QN_TRY(qn_elementwise_gpu_place(width, s->n, &config));
+    return qn_cuda_step_launch_pdl(s, &config, &args);
+}
+
 _Static_assert((int)QN_NORM_ROW_BEFORE == (int)QN_GPU_ROW_BEFORE, "the kernel reads the inputs");
 
 /* A draft step has begun with the embeddings. */
 static qn_status run_pair(const qn_cuda_rows_step *s, const qn_op *op)
 {
-    return s->is_draft ? qn_cuda_run_angles(s) : qn_cuda_embed_again(s, op->pair.embedding);
+    return s->is_draft ? qn_cuda_run_angles(s, false) : qn_cuda_embed_again(s, op->pair.embedding);
 }
 
 /* Writes both norms to scratch, and keeps the hidden states of the trunk's last rows. */
@@ -314,12 +328,14 @@ static qn_status keep_draft(const qn_cuda_rows_step *s, const qn_op *op)
 static qn_status run_before_acts(const qn_cuda_rows_step *s, const qn_op *op)
 {
     switch (op->kind) {
-    case QN_OP_EMBED: return qn_cuda_run_angles(s);
+    case QN_OP_EMBED: return qn_cuda_run_angles(s, s->is_draft);
+    case QN_OP_FUSE: return qn_cuda_run_angles(s, true);
+    case QN_OP_CAPTURE: return run_capture(s, op);
     case QN_OP_MATMUL:
     case QN_OP_LOGITS: return run_matmul(s, op);
     case QN_OP_PAIR: return run_pair(s, op);
     case QN_OP_PAIR_NORM: return run_pair_norm(s, op);
-    case QN_OP_LOGIT_NORM: return s->is_draft ? keep_draft(s, op) : QN_OK;
+    case QN_OP_LOGIT_NORM: return s->is_draft && !s->common->plan->head.block ? keep_draft(s, op) : QN_OK;
     case QN_OP_QK_NORM_ROPE_STORE:
     case QN_OP_K_NORM_ROPE_STORE:
     case QN_OP_ATTENTION:
@@ -327,9 +343,7 @@ static qn_status run_before_acts(const qn_cuda_rows_step *s, const qn_op *op)
     case QN_OP_CONV:
     case QN_OP_DELTA_RULE:
     case QN_OP_GATED_NORM: return qn_cuda_run_recurrent_op(s, op);
-    case QN_OP_INPUT: /* this and a block drafter's are not in plans of a GPU (device.c) */
-    case QN_OP_CAPTURE:
-    case QN_OP_FUSE:
+    case QN_OP_INPUT: /* not in plans of a GPU (device.c) */
     case QN_OP_NORM:
     case QN_OP_SWIGLU: break;
     }
@@ -451,7 +465,7 @@ qn_status qn_cuda_run_draft(const qn_cuda_rows_step *s)
 qn_status qn_cuda_gather_rows(const qn_cuda_rows_step *s, size_t first, size_t n)
 {
     const qn_plan *plan = s->common->plan;
-    const qn_op *norm = plan->ops;
+    const qn_op *norm = plan->ops + (s->is_draft ? plan->head.draft : 0);
     while (norm->kind != QN_OP_LOGIT_NORM)
         norm++;
     const int x = norm->norm.in;

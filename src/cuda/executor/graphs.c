@@ -31,8 +31,10 @@ void qn_cuda_graphs_free(qn_cuda *cuda, qn_cuda_graphs *first)
         for (size_t block = 0; block < QN_CUDA_BLOCKS; block++) {
             for (size_t i = 0; i < QN_CUDA_ONE_ROW_GRAPHS; i++)
                 qn_cuda_graph_free(cuda, graphs->one_row[block][i].graph);
-            for (size_t i = 0; i <= QN_CUDA_VERIFIED_ROWS; i++)
+            for (size_t i = 0; i <= QN_CUDA_VERIFIED_ROWS; i++) {
                 qn_cuda_graph_free(cuda, graphs->verified[block][i].graph);
+                qn_cuda_graph_free(cuda, graphs->drafted_blocks[block][i].graph);
+            }
             for (size_t i = 0; i < QN_GPU_N_BUCKETS; i++) {
                 qn_cuda_graph_free(cuda, graphs->buckets[block][i].graph);
                 qn_cuda_graph_free(cuda, graphs->drafts[block][i].graph);

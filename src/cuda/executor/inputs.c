@@ -58,8 +58,10 @@ void qn_cuda_fill_inputs(const qn_cuda_rows_step *s)
 {
     uint8_t *host = s->workspace->block_inputs[s->block];
     qn_gpu_fill_inputs(&s->inputs, s->pieces, s->n_pieces, host);
-    if (s->common->plan->head.draft)
+    if (qn_gpu_head_width(s->common->plan))
         qn_gpu_fill_hidden(&s->inputs, s->pieces, s->n_pieces, s->is_draft, host);
+    if (s->common->plan->head.block && s->is_draft)
+        qn_gpu_fill_ends(&s->inputs, s->pieces, s->n_pieces, s->common->plan->head.is_causal, host);
     if (!s->weights->table.tiled_matrix)
         qn_gpu_embed_rows(s->common->plan, &s->common->hadamard, s->common->team,
                           (const int32_t *)qn_cuda_host_input(s, s->inputs.tokens), s->n,
@@ -70,7 +72,8 @@ void qn_cuda_fill_inputs(const qn_cuda_rows_step *s)
 static int first_buffer(const qn_cuda_rows_step *s)
 {
     const qn_plan *plan = s->common->plan;
-    return s->is_draft ? plan->ops[plan->head.draft].pair.embedding : plan->ops[0].embed.out;
+    const qn_op *first = &plan->ops[s->is_draft ? plan->head.draft : 0];
+    return first->kind == QN_OP_PAIR ? first->pair.embedding : first->embed.out;
 }
 
 /* The inputs, and the embeddings after them in the buffer of the trunk's. */

@@ -28,6 +28,9 @@ typedef struct qn_cuda_rows_step {
     bool is_draft;  /* decode step of the draft head */
     bool verifies;  /* 2 to QN_CUDA_VERIFIED_ROWS rows of one sequence, up to the end of its page, each with its logits:
                        as in a decode step, one graph serves all such steps of n rows */
+    bool is_block;  /* the same of a block drafter: the block of one sequence, of whose rows the first may have no
+                       logits */
+    size_t n_known; /* rows before those with logits, if is_block */
     bool in_turn;   /* decode step with several pieces of a sequence: what depends on their order is launched piece by
                        piece, without a graph */
     bool in_phases; /* decode step of several rows, executed by the persistent decode kernel */

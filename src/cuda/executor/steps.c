@@ -108,7 +108,7 @@ static qn_status queue_launches(const qn_cuda_batch *b)
     const size_t n_vocab = model->common.plan->n_vocab;
     QN_TRY(qn_cuda_prepare_decode(&b->step));
     QN_TRY(qn_cuda_upload_inputs(&b->step));
-    QN_TRY(qn_cuda_run_trunk(&b->step));
+    QN_TRY(b->step.is_draft ? qn_cuda_run_draft(&b->step) : qn_cuda_run_trunk(&b->step));
     model->flights.of_block[model->flights.block] = (qn_cuda_flight){ .is_queued = true };
     for (size_t i = 0, n; i < b->part.n_logits; i += n) {
         n = b->part.n_logits - i < model->workspace.logit_rows ? b->part.n_logits - i : model->workspace.logit_rows;
@@ -150,7 +150,7 @@ static qn_status queue_batch(qn_cuda_batch *b, const qn_cuda_launched *launched)
     QN_TRY(qn_cuda_poison_step(&b->step));
     if ((b->step.is_decode || b->step.n == 1) && !b->step.is_draft)
         QN_TRY(qn_cuda_fold_full_chunks(&b->step));
-    QN_TRY(b->step.is_decode || b->step.verifies ? queue_decode(b) : queue_launches(b));
+    QN_TRY(b->step.is_decode || b->step.verifies || b->step.is_block ? queue_decode(b) : queue_launches(b));
     return queue_hidden(b);
 }
 

@@ -129,6 +129,7 @@ static void place_vectors(qn_cuda_weights *weights, qn_gpu_vectors *v)
     for (size_t i = 0; i < plan->n_ops; i++)
         qn_gpu_place_op_vectors(v, plan, &plan->ops[i], &weights->ops[i].vectors);
     qn_gpu_place_plan_vectors(v, plan, weights->signs, &weights->frequencies);
+    qn_gpu_place_drafter_rope(v, plan, &weights->drafter_frequencies);
 }
 
 static qn_status create_vectors(qn_cuda_weights *weights)

@@ -67,7 +67,8 @@ static void place(struct layout *l, size_t rows, size_t width, qn_cuda_buffer *b
  * at once (executor.c). */
 static bool has_no_place(const qn_plan *plan, int buffer)
 {
-    return buffer == plan->ops[0].embed.out || (plan->head.draft && buffer == plan->ops[plan->head.pairs].pair.hidden);
+    return buffer == plan->ops[0].embed.out ||
+           (plan->head.draft && !plan->head.block && buffer == plan->ops[plan->head.pairs].pair.hidden);
 }
 
 static void place_buffers(qn_cuda_workspace *workspace, enum user user, size_t max_rows, struct layout *l)
@@ -78,16 +79,29 @@ static void place_buffers(qn_cuda_workspace *workspace, enum user user, size_t m
             place(l, max_rows, plan->buffers[i].width, &workspace->buffers[i]);
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The partials of a row of attention; 0 without heads. */
+static size_t partials_of(const qn_attention_gpu *attention, size_t max_positions)
+{
+    qn_attention_gpu gpu = *attention;
+    gpu.pages = true; /* one more split */
+    return gpu.n_heads ? gpu.n_heads * qn_attention_gpu_splits(&gpu, max_positions).n : 0;
+}
+
 static void place_attention(qn_cuda_workspace *workspace, size_t max_rows, size_t max_positions, struct layout *l)
 {
-    const qn_attention_shape *h = &workspace->common->plan->heads;
-    qn_attention_gpu gpu = workspace->common->attention;
-    gpu.pages = true; /* one more split */
+    const qn_cuda_common *common = workspace->common;
     const size_t rows = max_rows < QN_CUDA_ATTENTION_ROWS ? max_rows : QN_CUDA_ATTENTION_ROWS,
-                 n_partials = rows * h->n_heads * qn_attention_gpu_splits(&gpu, max_positions).n;
+                 of_model = partials_of(&common->attention, max_positions),
+                 of_block = partials_of(&common->block_attention, max_positions);
     place_buffers(workspace, ATTENTION, max_rows, l);
-    place(l, n_partials, h->head_dim, &workspace->partials);
-    place(l, n_partials, 2, &workspace->maxima);
+    place(l, rows, larger(of_model * common->attention.head_dim, of_block * common->block_attention.head_dim),
+          &workspace->partials);
+    place(l, rows * larger(of_model, of_block), 2, &workspace->maxima);
 }
 
 static void place_recurrent(qn_cuda_workspace *workspace, size_t max_rows, struct layout *l)
@@ -273,12 +287,14 @@ static qn_status alloc_buffers(qn_cuda_workspace *workspace, size_t max_rows, si
         widest = plan->acts[i].width > widest ? plan->acts[i].width : widest;
     }
     QN_TRY(alloc_floats(workspace, max_rows, widest, &workspace->scratch));
-    QN_TRY(alloc_floats(workspace, max_rows, plan->heads.n_rot / 2, &workspace->cosines));
-    QN_TRY(alloc_floats(workspace, max_rows, plan->heads.n_rot / 2, &workspace->sines));
+    const size_t n_angles = larger(plan->heads.n_rot, plan->head.heads.n_rot) / 2;
+    QN_TRY(alloc_floats(workspace, max_rows, n_angles, &workspace->cosines));
+    QN_TRY(alloc_floats(workspace, max_rows, n_angles, &workspace->sines));
     if (r->n_v_heads)
         QN_TRY(alloc_zeros(workspace, max_rows, r->n_k_heads, &workspace->arrivals));
     QN_TRY(alloc_zeros(workspace, max_rows < QN_CUDA_ATTENTION_ROWS ? max_rows : QN_CUDA_ATTENTION_ROWS,
-                       plan->heads.n_heads, &workspace->attention_counters));
+                       larger(plan->heads.n_heads, workspace->common->block_attention.n_heads),
+                       &workspace->attention_counters));
     QN_TRY(alloc_persistent(workspace));
     return qn_cuda_stream_synchronize(workspace->common->cuda, workspace->common->stream);
 }

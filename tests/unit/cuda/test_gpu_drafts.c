@@ -127,6 +127,82 @@ TEST_EACH(chains_have_the_logits_of_the_reference, struct golden_head, head, hea
     qn_model_free(of);
 }
 
+/* ---- Logits of blocks ---- */
+
+enum { N_BLOCKS = 9, MAX_BLOCK = 16, MAX_ROWS = 320 };
+
+/* As in tools/golden_dflash.py. */
+static const size_t block_lengths[N_BLOCKS] = { 1, 2, 30, 56, 64, 130, 184, 190, 300 };
+
+static const struct golden_block {
+    const char *name, *model;
+    double max_error;
+} blocks[] = {
+    { "qwen35-dflash.f16", "qwen35-mtp-grafted.f16", 1e-2 },
+    { "qwen35-dflash-wide.bf16", "qwen35-mtp-grafted.f16", 1e-2 },
+    { "qwen3-dflash-causal.f32", "qwen3-yarn.f16", 1e-2 },
+};
+
+/* The logits of the mask tokens of a block after `length` tokens, which are evaluated in steps of 50. */
+static void draft_block(qn_model *of, const qn_token *ids, size_t length, float *logits)
+{
+    const size_t n = of->plan.head.block;
+    static float unused[MAX_VOCAB];
+    qn_memory_params params = { .n_ctx = 2 * CONTEXT, .n_batch = MAX_ROWS };
+    qn_row rows[MAX_BLOCK] = { 0 };
+    uint32_t logit_rows[MAX_BLOCK];
+    qn_memory *memory;
+    assert_ok(qn_kv_format_named("f16", &params.format));
+    assert_ok(of->device->vtable->memory_new(of->device, &params, &memory));
+    assert_ok(of->device->vtable->reserve(of->device, MAX_ROWS, 2 * CONTEXT));
+    for (size_t at = 0, m; at < length; at += m) {
+        m = length - at < 50 ? length - at : 50;
+        assert_ok(memory->vtable->prepare(memory, m));
+        run(of->device, memory, ids + at, at, m, false, unused);
+        qn_memory_on_append(memory, at + m);
+    }
+    assert_ok(memory->vtable->prepare(memory, n));
+    for (size_t i = 0; i < n; i++) {
+        rows[i] = (qn_row){ .token = i ? of->plan.head.mask_token : ids[length],
+                            .position = (uint32_t)(length + i),
+                            .memory = memory };
+        logit_rows[i] = (uint32_t)i + 1;
+    }
+    const qn_step step = { .is_draft = true,
+                           .rows = rows,
+                           .n_rows = n,
+                           .logit_rows = logit_rows,
+                           .n_logit_rows = n - 1,
+                           .logits = logits };
+    assert_ok(of->device->vtable->run(of->device, &step));
+    qn_memory_on_append(memory, length);
+    memory->vtable->free(memory);
+}
+
+TEST_EACH(blocks_have_the_logits_of_the_reference, struct golden_block, block, blocks)
+{
+    static float golden[MAX_BLOCK * MAX_VOCAB], found[MAX_BLOCK * MAX_VOCAB];
+    static qn_token ids[MAX_ROWS];
+    qn_model *of = load_beside(block->model, block->name, QN_DRAFT_DFLASH, false);
+    const size_t n = of->plan.head.block - 1, n_vocab = of->plan.n_vocab, n_ids = read_golden_ids(block->model, ids, MAX_ROWS);
+    FILE *file = open_golden(block->name, ".blocks.f32");
+    double worst = 0;
+    for (size_t i = n_ids; i < MAX_ROWS; i++)
+        ids[i] = ids[i - n_ids];
+    assert_in_range(n_vocab, 1, MAX_VOCAB);
+    for (size_t i = 0; i < N_BLOCKS; i++) {
+        assert_int_equal(fread(golden, sizeof *golden, n * n_vocab, file), n * n_vocab);
+        draft_block(of, ids, block_lengths[i], found);
+        const double error = mean_relative_error(found, golden, n, n_vocab);
+        worst = error > worst ? error : worst;
+        label("%s, %zu tokens: error %.2e", block->name, block_lengths[i], error);
+        assert_true(error <= block->max_error);
+    }
+    fclose(file);
+    print_message("%s: %.2e\n", block->name, worst);
+    qn_model_free(of);
+}
+
 /* ---- Answers ---- */
 
 static const char *const formats[] = { "f16", "aura4", "aura8" };
@@ -164,6 +240,7 @@ static const struct pair {
 } pairs[] = {
     { "mtp", "scheduler-mtp", NULL, QN_DRAFT_MTP, 300 },
     { "model", "scheduler", "scheduler", QN_DRAFT_MODEL, 600 },
+    { "dflash", "scheduler", "scheduler-dflash", QN_DRAFT_DFLASH, 300 },
 };
 
 TEST_EACH(answers_are_the_same, struct pair, pair, pairs)
@@ -171,8 +248,9 @@ TEST_EACH(answers_are_the_same, struct pair, pair, pairs)
     uint64_t n_tokens = 0, n_accepted = 0;
     model = load_beside(pair->model, pair->drafter, pair->kind, true);
     force(pair->name);
+    const size_t n_formats = pair->kind == QN_DRAFT_DFLASH ? 1 : COUNT(formats); /* fp16 alone */
     for (unsigned i = 0; i < 2 * COUNT(formats); i++)
-        expect_answers(pair->kind, formats[i % COUNT(formats)], i * MAX_REQUESTS, i % 2 ? 1 : MAX_REQUESTS, &n_tokens,
+        expect_answers(pair->kind, formats[i % n_formats], i * MAX_REQUESTS, i % 2 ? 1 : MAX_REQUESTS, &n_tokens,
                        &n_accepted);
     print_message("%s: %d of %d tokens are accepted drafts\n", pair->name, (int)n_accepted, (int)n_tokens);
     assert_true(n_accepted > pair->least);

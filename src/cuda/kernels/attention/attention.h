@@ -8,11 +8,12 @@
 
 #include "cuda/kernels/attend.h"
 
-/* Visible positions of a query row: positions up to its own if causal, else all n_keys; with a window, only positions t
- * with t + window > position; none before `first`. Positions and sessions are read before the PDL wait: no launch that
- * may still be running may write them. */
+/* Visible positions of a query row: positions up to its end if causal, else all n_keys; with a window, only positions t
+ * with t + window > position; none before `first`. Positions, ends and sessions are read before the PDL wait: no launch
+ * that may still be running may write them. */
 typedef struct qn_attention_mask {
     QN_GPU_PTR(const uint32_t) positions; /* [n_rows]; may be 0 if not causal and without a window */
+    QN_GPU_PTR(const uint32_t) ends;      /* [n_rows]; 0: a row's end is its position. Not with QN_PAGES */
     QN_GPU_PTR(const uint32_t)
     sessions;        /* [n_rows] index of the row's session, or QN_ATTENTION_NO_SESSION; 0: session 0 for all rows */
     uint32_t n_keys; /* keys of each session; if causal, may be the cache's capacity */

@@ -33,7 +33,7 @@ QN_DEVICE qn_attention_span qn_attention_span_of(const qn_attention_mask &v, con
     qn_attention_split_tiles(s, splits, splits.n - 1);
     s.active_splits++; // split 0: the fp16 pages
 #else
-    s.end = v.causal ? min(position + 1, v.n_keys) : v.n_keys;
+    s.end = v.causal ? min((v.ends ? v.ends[row] : position) + 1, v.n_keys) : v.n_keys;
     s.begin = v.window && position >= v.window ? min(position + 1 - v.window, s.end) : min(v.first, s.end);
     qn_attention_split_tiles(s, splits, splits.n);
     s.active_splits = max(s.active_splits, 1u);

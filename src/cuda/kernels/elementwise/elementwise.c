@@ -35,18 +35,29 @@ qn_status qn_elementwise_gpu_swiglu_views(size_t n, size_t n_rows, qn_launch *ou
     return QN_OK;
 }
 
-qn_status qn_elementwise_gpu_gather(size_t n, size_t n_rows, qn_launch *out)
+/* A launch over rows of n floats. */
+static qn_status fill_rows(const char *function, size_t args_bytes, size_t n, size_t n_rows, qn_launch *out)
 {
     enum { MAX_ROWS = 65535 };
     if (n == 0 || n > INT32_MAX || n_rows == 0 || n_rows > MAX_ROWS)
-        return qn_fail(QN_ERR_INVALID, "gathering rows on the GPU: %zu rows of %zu, expected 1 to %d of 1 to %d",
-                       n_rows, n, MAX_ROWS, INT32_MAX);
+        return qn_fail(QN_ERR_INVALID, "copying rows on the GPU: %zu rows of %zu, expected 1 to %d of 1 to %d", n_rows,
+                       n, MAX_ROWS, INT32_MAX);
     *out = (qn_launch){ .variant.source = &elementwise_source,
-                        .function = "qn_elementwise_gather",
+                        .function = function,
                         .grid = { (uint32_t)((n + QN_ELEMENTWISE_GPU_THREADS - 1) / QN_ELEMENTWISE_GPU_THREADS),
                                   (uint32_t)n_rows, 1 },
                         .block = { QN_ELEMENTWISE_GPU_THREADS, 1, 1 },
-                        .args_bytes = sizeof(qn_elementwise_gather_args),
+                        .args_bytes = args_bytes,
                         .pdl = true };
     return QN_OK;
+}
+
+qn_status qn_elementwise_gpu_gather(size_t n, size_t n_rows, qn_launch *out)
+{
+    return fill_rows("qn_elementwise_gather", sizeof(qn_elementwise_gather_args), n, n_rows, out);
+}
+
+qn_status qn_elementwise_gpu_place(size_t n, size_t n_rows, qn_launch *out)
+{
+    return fill_rows("qn_elementwise_place", sizeof(qn_elementwise_place_args), n, n_rows, out);
 }

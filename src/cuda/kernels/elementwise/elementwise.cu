@@ -40,3 +40,13 @@ extern "C" __global__ void __launch_bounds__(QN_ELEMENTWISE_GPU_THREADS)
     if (i < a.n)
         a.y[(uint64_t)blockIdx.y * a.n + i] = a.x[row * a.n + i];
 }
+
+extern "C" __global__ void __launch_bounds__(QN_ELEMENTWISE_GPU_THREADS)
+    qn_elementwise_place(const __grid_constant__ qn_elementwise_place_args a)
+{
+    const uint32_t i = blockIdx.x * QN_ELEMENTWISE_GPU_THREADS + threadIdx.x;
+    qn_pdl_trigger();
+    qn_pdl_wait();
+    if (i < a.n)
+        a.y[(uint64_t)blockIdx.y * a.stride + i] = a.x[(uint64_t)blockIdx.y * a.n + i];
+}

@@ -36,6 +36,14 @@ typedef struct qn_elementwise_gather_args {
     uint32_t n;
 } qn_elementwise_gather_args;
 
+/* qn_elementwise_place - Copies rows of n floats to rows that are `stride` floats apart. One thread per element. Grid:
+ * ceil(n / QN_ELEMENTWISE_GPU_THREADS) (x), n_rows (y). */
+typedef struct qn_elementwise_place_args {
+    QN_GPU_PTR(const float) x; /* [n_rows][n] */
+    QN_GPU_PTR(float) y;       /* [n_rows][stride]; the first n of each are written */
+    uint32_t n, stride;
+} qn_elementwise_place_args;
+
 #ifndef __CUDACC__
 
 #include "base/status.h"
@@ -53,6 +61,9 @@ qn_status qn_elementwise_gpu_swiglu_views(size_t n, size_t n_rows, qn_launch *ou
 /* qn_elementwise_gpu_gather - Fills a launch of qn_elementwise_gather, for n_rows rows of n floats. Errors as for
  * qn_elementwise_gpu_swiglu. */
 qn_status qn_elementwise_gpu_gather(size_t n, size_t n_rows, qn_launch *out);
+
+/* qn_elementwise_gpu_place - The same of qn_elementwise_place. */
+qn_status qn_elementwise_gpu_place(size_t n, size_t n_rows, qn_launch *out);
 
 #endif
 #endif
