@@ -34,13 +34,16 @@ void qn_gpu_head_rows_step(qn_gpu_head_rows *rows, size_t width, uint32_t positi
     const uint32_t n_kept = n < QN_GPU_HEAD_KEPT ? n : QN_GPU_HEAD_KEPT;
     size_t half;
     from[0] = row_before(rows, width, position, &half);
-    half = half == 0;
+    const uint32_t before = half < 2 ? position - rows->halves[half].begin : 0;
+    const bool appends = half < 2 && before + n <= QN_GPU_HEAD_KEPT;
+    const uint32_t first = appends ? before : 0;
+    half = appends ? half : half == 0;
     for (uint32_t i = 0; i < n; i++) {
         from[i] = i ? QN_GPU_ROW_BEFORE : from[0];
-        to[i] = i + n_kept < n ? 0 : row_address(rows, width, half * QN_GPU_HEAD_KEPT + (i + n_kept - n));
+        to[i] = i + n_kept < n ? 0 : row_address(rows, width, half * QN_GPU_HEAD_KEPT + first + (i + n_kept - n));
     }
-    rows->halves[half].begin = position + n - n_kept;
-    rows->halves[half].n = n_kept;
+    rows->halves[half].begin = position + n - n_kept - first;
+    rows->halves[half].n = first + n_kept;
     /* The other half's rows at these positions were refused. */
     if (rows->halves[!half].begin + rows->halves[!half].n > position)
         rows->halves[!half].n = rows->halves[!half].begin < position ? position - rows->halves[!half].begin : 0;

@@ -2,7 +2,8 @@
  * step's first row reads one, and the head's own of the draft step before. They are an item of the pool:
  *
  *     kept    f32 [2][QN_GPU_HEAD_KEPT][width]   normed hidden states of the last rows of a step, in two halves: a step
- *                                                writes the half from which it does not read
+ *                                                appends to the half from which it reads, or writes the other one. So
+ *                                                rows that a step appends in several batches are all kept
  *     draft   f32 [width]                        the head's own, of the last draft step
  *
  * Pure functions, which only count positions. The host counts them when it queues a step, in the order of the device's

@@ -169,34 +169,60 @@ static qn_status add_captures(qn_plan *plan, const struct drafter *d, int x, int
     return QN_OK;
 }
 
+/* Layers whose keys and values one operation computes. */
+enum { PAIR_LAYERS = QN_OP_MATRICES / 2 };
+
+static qn_status add_store(qn_build *build, uint32_t layer, int keys, int values)
+{
+    const qn_hparams *h = build->hparams;
+    const float *k_norm;
+    QN_TRY(qn_weights_vector(build->weights, (int)layer, "attn_k_norm.weight", h->head_dim, false, &k_norm));
+    return qn_plan_add(build->plan, &(qn_op){ .kind = QN_OP_K_NORM_ROPE_STORE,
+                                              .layer = (int)(build->first_layer + layer),
+                                              .qk_norm_rope_store = { .keys = keys,
+                                                                      .values = values,
+                                                                      .k_norm = k_norm,
+                                                                      .eps = h->eps,
+                                                                      .shape = build->shape } });
+}
+
+/* The keys and values of layers [first, first + n) to buffers [2 n]. */
+static qn_status add_layers_of_pairs(qn_build *build, const struct tensors *t, int fused, uint32_t first, uint32_t n,
+                                     const int *outs)
+{
+    const qn_hparams *h = build->hparams;
+    const size_t kv_width = (size_t)h->n_kv_heads * h->head_dim;
+    const int layer = (int)(build->first_layer + first);
+    qn_weight kv[2 * PAIR_LAYERS];
+    for (uint32_t i = 0; i < n; i++) {
+        QN_TRY(qn_weights_matrix(build->weights, (int)(first + i), "attn_k.weight", h->n_embd, kv_width, &kv[2 * i]));
+        QN_TRY(
+            qn_weights_matrix(build->weights, (int)(first + i), "attn_v.weight", h->n_embd, kv_width, &kv[2 * i + 1]));
+    }
+    QN_TRY(qn_build_matmuls(build,
+                            &(qn_op){ .kind = QN_OP_NORM,
+                                      .layer = layer,
+                                      .norm = { .in = fused, .weight = t->fused_norm, .eps = h->eps } },
+                            layer, kv, outs, 2 * n, false));
+    for (uint32_t i = 0; i < n; i++)
+        QN_TRY(add_store(build, first + i, outs[2 * i], outs[2 * i + 1]));
+    return QN_OK;
+}
+
 /* The keys and values of a step's rows in all layers. */
 static qn_status add_pairs(qn_build *build, const struct tensors *t, int captured)
 {
     const qn_hparams *h = build->hparams;
     const size_t kv_width = (size_t)h->n_kv_heads * h->head_dim;
-    int fused;
+    int fused, outs[2 * PAIR_LAYERS] = { build->k, build->v };
     QN_TRY(qn_plan_buffer_new(build->plan, h->n_embd, &fused));
+    for (size_t i = 2; i < 2 * PAIR_LAYERS; i++)
+        QN_TRY(qn_plan_buffer_new(build->plan, kv_width, &outs[i]));
     QN_TRY(qn_build_matmuls(build, &(qn_op){ .kind = QN_OP_FUSE, .layer = -1, .fuse.in = captured }, -1, &t->fuse,
                             &fused, 1, false));
-    for (uint32_t i = 0; i < h->n_layers; i++) {
-        const int layer = (int)(build->first_layer + i);
-        const float *k_norm;
-        qn_weight kv[2];
-        QN_TRY(qn_weights_matrix(build->weights, (int)i, "attn_k.weight", h->n_embd, kv_width, &kv[0]));
-        QN_TRY(qn_weights_matrix(build->weights, (int)i, "attn_v.weight", h->n_embd, kv_width, &kv[1]));
-        QN_TRY(qn_weights_vector(build->weights, (int)i, "attn_k_norm.weight", h->head_dim, false, &k_norm));
-        QN_TRY(qn_build_matmuls(build,
-                                &(qn_op){ .kind = QN_OP_NORM,
-                                          .layer = layer,
-                                          .norm = { .in = fused, .weight = t->fused_norm, .eps = h->eps } },
-                                layer, kv, (const int[]){ build->k, build->v }, 2, false));
-        QN_TRY(qn_plan_add(
-            build->plan,
-            &(qn_op){
-                .kind = QN_OP_K_NORM_ROPE_STORE,
-                .layer = layer,
-                .qk_norm_rope_store = {
-                    .keys = build->k, .values = build->v, .k_norm = k_norm, .eps = h->eps, .shape = build->shape } }));
+    for (uint32_t i = 0; i < h->n_layers; i += PAIR_LAYERS) {
+        const uint32_t n = h->n_layers - i < PAIR_LAYERS ? h->n_layers - i : PAIR_LAYERS;
+        QN_TRY(add_layers_of_pairs(build, t, fused, i, n, outs));
     }
     return QN_OK;
 }

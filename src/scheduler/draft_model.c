@@ -138,6 +138,13 @@ static void keep(qn_scheduler *s, const qn_request *r)
                       QN_STATE_MARK);
 }
 
+/* The chance with which a text begins: it may be easier than others. */
+static float first_chance(const qn_draft_record *record, const qn_drafts *d)
+{
+    const float chance = record->chance < UNKNOWN ? (record->chance + UNKNOWN) / 2 : record->chance;
+    return d->simulated > 0 ? d->simulated : chance;
+}
+
 /* Begins the sequence of a request: that of its session, which may hold a part of the text, or a new one. */
 static bool begin_sequence(qn_scheduler *s, qn_request *r)
 {
@@ -155,8 +162,7 @@ static bool begin_sequence(qn_scheduler *s, qn_request *r)
         return true;
     const qn_draft_record *record = &s->draft_model->drafting.record;
     memcpy(d->acceptance.chances + QN_DRAFT_MODEL_CLASS, record->chances, sizeof record->chances);
-    const float chance = record->chance < UNKNOWN ? (record->chance + UNKNOWN) / 2 : record->chance;
-    d->model_chance = d->simulated > 0 ? d->simulated : chance; /* another text may be easier */
+    d->model_chance = first_chance(record, d);
     return true;
 }
 
@@ -455,7 +461,7 @@ bool qn_draft_model_expects(qn_scheduler *s, const qn_scheduled *step)
             continue;
         if (r->drafts.always)
             return true;
-        sum += r->drafts.model_chance > 0 ? r->drafts.model_chance : UNKNOWN;
+        sum += r->drafts.sequence ? r->drafts.model_chance : first_chance(&p->drafting.record, &r->drafts);
         n++;
     }
     if (!n || expects_plan(s, n, step->step.n_rows, sum / (float)n))

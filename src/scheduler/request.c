@@ -107,21 +107,23 @@ static qn_status find_constraint(const qn_scheduler *s, const qn_request_params 
 }
 
 /* The request's kind of draft, else the scheduler's, else that of QN_DRAFT. By default drafts on a GPU, where a step
- * with a draft does not run ahead, are those of a draft head, which was loaded to be used. A draft model does not run
- * beside a step in flight. */
+ * with a draft does not run ahead, are those of a draft model or a draft head, which were loaded to be used. */
 static void find_drafts(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
 {
     const qn_draft_forced *forced = &s->forced_draft;
     const qn_plan_head *head = &s->model->plan.head;
     const qn_draft_kind asked = p->draft == QN_DRAFT_AUTO ? s->params.draft : p->draft,
                         kind = asked == QN_DRAFT_AUTO ? forced->kind : asked,
-                        on_gpu = s->model->device->drafts ? QN_DRAFT_MTP : QN_DRAFT_OFF,
+                        of_head = head->block ? QN_DRAFT_DFLASH : QN_DRAFT_MTP,
+                        on_gpu = s->model->draft            ? QN_DRAFT_MODEL
+                                 : s->model->device->drafts ? of_head
+                                                            : QN_DRAFT_OFF,
                         found = kind == QN_DRAFT_AUTO && s->overlaps ? on_gpu : kind;
     const qn_draft_options options = { .device = s->model->device,
                                        .sampling = &p->sampling,
                                        .jump_forward = p->jump_forward,
                                        .kind = p->max_tokens ? found : QN_DRAFT_OFF,
-                                       .draft = s->overlaps ? NULL : s->model->draft,
+                                       .draft = s->model->draft,
                                        .block = head->block,
                                        .block_tokens = head->block - (head->block && !head->from_anchor),
                                        .always = forced->is_set && forced->kind == found,

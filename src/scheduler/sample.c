@@ -191,11 +191,30 @@ size_t qn_request_block_rows(const qn_request *r)
     return n_ctx - r->n_tokens + 1 < n ? n_ctx - r->n_tokens + 1 : n;
 }
 
-/* Whether the draft head offers tokens that are worth their passes. */
-static bool expects_chain(qn_drafts *d, const qn_draft_input *input, const qn_drafting *drafting, size_t n_rows)
+/* The most tokens that the step after the one in flight, which samples a token, can draft. */
+static size_t expected_room(const qn_request *r)
 {
-    const size_t n = d->has_head ? qn_draft_offer_head(d, input, QN_DRAFT_TOKENS) : 0;
-    qn_row_offer offer = { .chances = d->head.chances, .n = n, .is_passed = true, .block = d->head.block };
+    const size_t n_ctx = r->scheduler->params.n_ctx, made = r->result.n_generated + 2,
+                 left[] = { qn_sequence_max_drafted(r->memory->sequence, 2),
+                            n_ctx > r->n_tokens + 1 ? n_ctx - r->n_tokens - 1 : 0,
+                            r->params.max_tokens <= 0                 ? SIZE_MAX
+                            : (uint64_t)r->params.max_tokens > made ? (size_t)(r->params.max_tokens - (int64_t)made)
+                                                                      : 0 };
+    size_t most = QN_DRAFT_TOKENS;
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+        most = left[i] < most ? left[i] : most;
+    return most;
+}
+
+/* Whether the draft head offers tokens that are worth their passes. */
+static bool expects_chain(qn_drafts *d, const qn_draft_input *input, const qn_drafting *drafting, size_t n_rows,
+                          size_t room)
+{
+    const size_t n = d->has_head && room ? qn_draft_offer_head(d, input, room) : 0;
+    qn_row_offer offer = { .chances = d->head.chances,
+                           .n = n,
+                           .is_passed = true,
+                           .block = d->head.block > room ? 1 + room : d->head.block };
     return n && (d->always || qn_row_costs_choose(&drafting->costs, &drafting->passes, n_rows, &offer, 1, n) > 0);
 }
 
@@ -204,15 +223,16 @@ bool qn_request_expects_proposal(qn_request *r, const qn_drafting *drafting, siz
     static const float likely = 0.5f;
     qn_drafts *d = &r->drafts;
     const qn_draft_input input = draft_input(r);
-    if (!d->proposes)
+    const size_t room = d->proposes ? expected_room(r) : 0;
+    if (!room)
         return false;
-    if (expects_chain(d, &input, drafting, n_rows))
+    if (expects_chain(d, &input, drafting, n_rows, room))
         return true;
     if (d->proposed_after != r->n_tokens)
         qn_draft_propose(d, &input, QN_DRAFT_TOKENS);
     if (d->proposal.n < 2 || d->chances[0] < likely)
         return d->always && d->proposal.n > 1;
-    qn_row_offer offer = { .chances = d->chances + 1, .n = d->proposal.n - 1 };
+    qn_row_offer offer = { .chances = d->chances + 1, .n = d->proposal.n - 1 < room ? d->proposal.n - 1 : room };
     return d->always || qn_row_costs_choose(&drafting->costs, NULL, n_rows, &offer, 1, offer.n) > 0;
 }
 

@@ -209,6 +209,15 @@ static bool uses_head(const qn_scheduler *s, const qn_request *r)
     return r->drafts.has_head && (r->drafts.head.is_asked || !s->drafting.head.rests);
 }
 
+/* What the draft head's tokens gain in a step, in which other drafters' tokens are, too. */
+static double gain_of_head(const qn_scheduler *s, const qn_scheduled *to, size_t n_rows)
+{
+    const qn_row_costs *costs = &s->drafting.costs, *passes = &s->drafting.passes;
+    const double gain = qn_row_costs_gain(costs, passes, n_rows, to->offers, to->n_pieces, true),
+                 without = qn_row_costs_gain(costs, passes, n_rows, to->offers, to->n_pieces, false);
+    return gain - without;
+}
+
 /* Weighs what the draft head is expected to gain in a step against the cost of its pairs. */
 static void weigh_head(qn_scheduler *s, const qn_scheduled *to, size_t n_rows)
 {
@@ -223,7 +232,7 @@ static void weigh_head(qn_scheduler *s, const qn_scheduled *to, size_t n_rows)
     }
     if (may_draft && n_rows == to->n_decoding && qn_row_costs_is_known(costs, n_rows))
         qn_head_use_add(&s->drafting.head,
-                        drafts ? qn_row_costs_gain(costs, passes, n_rows, to->offers, to->n_pieces) : 0,
+                        drafts ? gain_of_head(s, to, n_rows) : 0,
                         s->drafting.head.share * qn_row_costs_pass_seconds(costs, passes, n_rows) /
                             qn_row_costs_seconds(costs, n_rows));
 }

@@ -187,7 +187,7 @@ size_t qn_row_costs_choose(const qn_row_costs *c, const qn_row_costs *passes, si
 }
 
 double qn_row_costs_gain(const qn_row_costs *c, const qn_row_costs *passes, size_t n_rows, const qn_row_offer *offers,
-                         size_t n)
+                         size_t n, bool with_passed)
 {
     struct pass_rows rows = { 0 };
     double tokens = (double)n_rows, passed = 0;
@@ -195,7 +195,8 @@ double qn_row_costs_gain(const qn_row_costs *c, const qn_row_costs *passes, size
     for (size_t i = 0; i < n; i++) {
         qn_row_offer offer = offers[i];
         double chance = 1;
-        for (offer.chosen = 0; offer.chosen < offers[i].chosen; offer.chosen++) {
+        const size_t chosen = offer.is_passed && !with_passed ? 0 : offers[i].chosen;
+        for (offer.chosen = 0; offer.chosen < chosen; offer.chosen++) {
             passed += add_to_passes(c, passes, &offer, &rows);
             chance *= (double)offer.chances[offer.chosen];
             tokens += chance;

@@ -68,8 +68,9 @@ size_t qn_row_costs_choose(const qn_row_costs *costs, const qn_row_costs *passes
                            size_t n, size_t most);
 
 /* qn_row_costs_gain - returns the tokens a second that are expected of a step with the tokens that were chosen,
- * relative to one without drafts, less 1. Parameters are those of qn_row_costs_choose. */
+ * relative to one without drafts, less 1. with_passed: false leaves out those of offers that are passed. Other
+ * parameters are those of qn_row_costs_choose. */
 double qn_row_costs_gain(const qn_row_costs *costs, const qn_row_costs *passes, size_t n_rows,
-                         const qn_row_offer *offers, size_t n);
+                         const qn_row_offer *offers, size_t n, bool with_passed);
 
 #endif

@@ -184,16 +184,17 @@ TEST_EACH(blocks_have_the_logits_of_the_reference, struct golden_block, block, b
     static float golden[MAX_BLOCK * MAX_VOCAB], found[MAX_BLOCK * MAX_VOCAB];
     static qn_token ids[MAX_ROWS];
     qn_model *of = load_beside(block->model, block->name, QN_DRAFT_DFLASH, false);
-    const size_t n = of->plan.head.block - 1, n_vocab = of->plan.n_vocab, n_ids = read_golden_ids(block->model, ids, MAX_ROWS);
+    const size_t n = of->plan.head.block - 1, n_logits = of->plan.n_vocab,
+                 n_ids = read_golden_ids(block->model, ids, MAX_ROWS);
     FILE *file = open_golden(block->name, ".blocks.f32");
     double worst = 0;
     for (size_t i = n_ids; i < MAX_ROWS; i++)
         ids[i] = ids[i - n_ids];
-    assert_in_range(n_vocab, 1, MAX_VOCAB);
+    assert_in_range(n_logits, 1, MAX_VOCAB);
     for (size_t i = 0; i < N_BLOCKS; i++) {
-        assert_int_equal(fread(golden, sizeof *golden, n * n_vocab, file), n * n_vocab);
+        assert_int_equal(fread(golden, sizeof *golden, n * n_logits, file), n * n_logits);
         draft_block(of, ids, block_lengths[i], found);
-        const double error = mean_relative_error(found, golden, n, n_vocab);
+        const double error = mean_relative_error(found, golden, n, n_logits);
         worst = error > worst ? error : worst;
         label("%s, %zu tokens: error %.2e", block->name, block_lengths[i], error);
         assert_true(error <= block->max_error);

@@ -274,7 +274,7 @@ static size_t run_head(qn_row_costs *costs, qn_row_costs *passes, qn_head_use *u
         const size_t n = qn_row_costs_choose(costs, passes, 1, &offer, 1, MOST);
         n_used += !use->rests;
         if (qn_row_costs_is_known(costs, 1))
-            qn_head_use_add(use, n ? qn_row_costs_gain(costs, passes, 1, &offer, 1) : 0, 0.03);
+            qn_head_use_add(use, n ? qn_row_costs_gain(costs, passes, 1, &offer, 1, true) : 0, 0.03);
         for (size_t k = 0; k < n; k++)
             qn_row_costs_add(passes, 1, 0.1 * cost(1));
         qn_row_costs_add(costs, 1 + n, cost(1 + n));
@@ -314,11 +314,15 @@ TEST(gains_are_expected)
         qn_row_costs_add(&costs, n, 1 + 0.25 * (double)(n - 1));
     qn_row_costs_add(&passes, 1, 0.125);
     qn_row_offer offer = { .chances = chances, .n = 2, .is_passed = true, .chosen = 2 };
-    assert_true(fabs(qn_row_costs_gain(&costs, &passes, 1, &offer, 1) - (2.2 / 1.75 - 1)) < 1e-6);
+    assert_true(fabs(qn_row_costs_gain(&costs, &passes, 1, &offer, 1, true) - (2.2 / 1.75 - 1)) < 1e-6);
     offer.chosen = 0;
-    assert_true(qn_row_costs_gain(&costs, &passes, 1, &offer, 1) == 0);
+    assert_true(qn_row_costs_gain(&costs, &passes, 1, &offer, 1, true) == 0);
     offer = (qn_row_offer){ .chances = chances, .n = 1, .chosen = 1 }; /* of a look-up, beside another sequence */
-    assert_true(fabs(qn_row_costs_gain(&costs, NULL, 2, &offer, 1) - (2.8 / 2 * 1.25 / 1.5 - 1)) < 1e-6);
+    const double of_look_up = 2.8 / 2 * 1.25 / 1.5 - 1;
+    assert_true(fabs(qn_row_costs_gain(&costs, NULL, 2, &offer, 1, true) - of_look_up) < 1e-6);
+    const qn_row_offer both[2] = { offer, { .chances = chances, .n = 2, .is_passed = true, .chosen = 1 } };
+    assert_true(fabs(qn_row_costs_gain(&costs, &passes, 2, both, 2, false) - of_look_up) < 1e-6);
+    assert_true(fabs(qn_row_costs_gain(&costs, &passes, 2, both, 2, true) - (3.6 / 2 * 1.25 / 1.875 - 1)) < 1e-6);
 }
 
 /* ---- Bounds, warnings, copies ---- */

@@ -86,6 +86,32 @@ TEST(rows_are_those_before)
     }
 }
 
+/* A deterministic device evaluates the rows of a draft in batches. All of them may be refused but the first. */
+TEST(rows_of_several_batches_are_kept)
+{
+    uint64_t random = 11;
+    qn_gpu_head_rows rows = { .address = base };
+    uint32_t length = 0;
+    memset(&item, 0xff, sizeof item);
+    for (size_t i = 0; i < STEPS; i++) {
+        const uint32_t n = 1 + below(&random, QN_GPU_HEAD_KEPT);
+        for (uint32_t done = 0, m; done < n; done += m) {
+            m = 1 + below(&random, n - done);
+            step(&rows, length + done, m);
+        }
+        for (uint32_t left = length + 1; left <= length + n; left++) {
+            qn_gpu_head_rows after = rows;
+            uint64_t from, to;
+            qn_gpu_head_rows_draft(&after, WIDTH, left, left, &from, &to);
+            assert_true(from != 0);
+            assert_int_equal(item.rows[row_of(from)], (int)left - 1);
+        }
+        length += 1 + below(&random, n);
+        if (length > 10000)
+            length = 0;
+    }
+}
+
 TEST(the_first_row_has_none)
 {
     qn_gpu_head_rows rows = { .address = base };

@@ -154,6 +154,37 @@ TEST(schedulers_answer_the_same)
     }
 }
 
+/* On a device that computes beside the host steps wait for the draft model's tokens. */
+TEST(devices_that_run_ahead_answer_the_same)
+{
+    static struct answer found[MAX_REQUESTS], expected[MAX_REQUESTS];
+    for (unsigned round = 0; round < 4; round++) {
+        qn_model *model = load_pair(2 * (round % 2), 0, 1);
+        qn_request_params params[MAX_REQUESTS];
+        for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+            params[i] = request_of(round * MAX_REQUESTS + i, &found[i]);
+            answer_slowly(model, &params[i], NULL, &expected[i]);
+            memset(&found[i], 0, sizeof found[i]);
+        }
+        force(round < 2 ? "model" : NULL);
+        let_overlap(model, 8);
+        qn_scheduler *s =
+            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = round % 2 ? 5 : 1,
+                                                      .no_thread = true, .run_ahead = true));
+        for (unsigned i = 0; i < MAX_REQUESTS; i++)
+            submit_request(s, &params[i]);
+        qn_scheduler_wait(s);
+        for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+            label("round %u, request %u", round, i);
+            assert_same_logprobs(&found[i], &expected[i]);
+        }
+        assert_true(round >= 2 || counters_of(s).drafted_tokens > 100);
+        qn_scheduler_free(s);
+        stop_overlap(model);
+        qn_model_free(model);
+    }
+}
+
 /* A model drafts for itself what it then samples greedily; a coarser copy is often right, another model hardly ever. */
 TEST(acceptance_is_that_of_the_draft_model)
 {
@@ -415,6 +446,7 @@ TEST(requests_are_set_aside)
 /* A clock that stands, but during steps: each costs a time for itself and one for each row, of either model. */
 static double clock_now, step_cost[2], row_cost[2], longest_draft;
 static size_t n_draft_rows;
+static bool runs_ahead; /* steps are launched behind others */
 static const qn_device *of_draft;
 static const qn_device_vtable *vtables[2];
 
@@ -450,11 +482,21 @@ static void let_cost(qn_model *model, double step, double row, double draft_step
     row_cost[0] = row;
     step_cost[1] = draft_step;
     row_cost[1] = draft_row;
+    if (runs_ahead)
+        let_overlap(model, 8);
+}
+
+static void free_timed(qn_model *model)
+{
+    if (runs_ahead)
+        stop_overlap(model);
+    qn_model_free(model);
 }
 
 static qn_scheduler *create_timed(qn_model *model, uint32_t n_ctx, uint32_t n)
 {
-    qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = n_ctx, .no_thread = true, .max_sequences = n));
+    qn_scheduler *s = create_scheduler(
+        model, &SCHEDULER_PARAMS(.n_ctx = n_ctx, .no_thread = true, .run_ahead = runs_ahead, .max_sequences = n));
     s->now = clock_of_test;
     return s;
 }
@@ -491,29 +533,37 @@ TEST(drafts_are_made_where_they_pay)
         { 0.1, 0.05, 0.05f, 1, 1.02 }, { 0.1, 0.95, 0.7f, 1, 1.02 }, { 0.9, 0.05, 0.7f, 0.9, 1.02 },
     };
     force(NULL);
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    for (size_t i = 0; i < 2 * COUNT(cases); i++) {
+        const size_t k = i % COUNT(cases);
         qn_model *model = load_pair(2, 0, 1);
-        let_cost(model, 1 - cases[i].row, cases[i].row, cases[i].draft_step, 0.001);
+        runs_ahead = i >= COUNT(cases);
+        let_cost(model, 1 - cases[k].row, cases[k].row, cases[k].draft_step, 0.001);
         const double without = time_answers(model, QN_DRAFT_OFF, 0, ANSWERS);
-        (void)time_answers(model, QN_DRAFT_MODEL, cases[i].accept, 1); /* measures */
-        const double with = time_answers(model, QN_DRAFT_MODEL, cases[i].accept, ANSWERS);
-        label("case %zu: %.3f", i, with / without);
-        assert_true(with / without >= cases[i].least && with / without <= cases[i].most);
-        qn_model_free(model);
+        (void)time_answers(model, QN_DRAFT_MODEL, cases[k].accept, 1); /* measures */
+        const double with = time_answers(model, QN_DRAFT_MODEL, cases[k].accept, ANSWERS);
+        label("case %zu, ahead %d: %.3f", k, runs_ahead, with / without);
+        assert_true(with / without >= cases[k].least && with / without <= cases[k].most);
+        free_timed(model);
     }
+    runs_ahead = false;
 }
 
 /* A draft model that is hardly ever right costs little, and less with time: it is learned from its real tokens. */
 TEST(a_bad_draft_model_costs_little)
 {
     force(NULL);
-    qn_model *model = load_pair(1, 0, 1);
-    let_cost(model, 0.9, 0.1, 0.2, 0.01);
-    const double without = time_answers(model, QN_DRAFT_OFF, 0, 2);
-    const double first = time_answers(model, QN_DRAFT_MODEL, 0, 2), second = time_answers(model, QN_DRAFT_MODEL, 0, 2);
-    label("%.4f, %.4f", first / without, second / without);
-    assert_true(first / without < 1.1 && second / without < 1.02);
-    qn_model_free(model);
+    for (int ahead = 0; ahead < 2; ahead++) {
+        qn_model *model = load_pair(1, 0, 1);
+        runs_ahead = ahead;
+        let_cost(model, 0.9, 0.1, 0.2, 0.01);
+        const double without = time_answers(model, QN_DRAFT_OFF, 0, 2);
+        const double first = time_answers(model, QN_DRAFT_MODEL, 0, 2),
+                     second = time_answers(model, QN_DRAFT_MODEL, 0, 2);
+        label("ahead %d: %.4f, %.4f", ahead, first / without, second / without);
+        assert_true(first / without < 1.1 && second / without < 1.02);
+        free_timed(model);
+    }
+    runs_ahead = false;
 }
 
 /* The prompt is evaluated by the draft model after the first token, in pieces that take no longer than a quarter of a
