@@ -81,16 +81,16 @@ typedef void (*qn_log_fn)(void *user, const char *line);
  * steps of other numbers of rows round differently. */
 typedef enum qn_draft_kind {
     QN_DRAFT_AUTO,  /* drafters that are there, where measurements show a gain: on the CPU QN_DRAFT_NGRAM, and
-                       that of the file draft_model, else QN_DRAFT_MTP if the model has it; on a GPU QN_DRAFT_MTP if the
-                       model was loaded with it */
+                       that of the file draft_model, else QN_DRAFT_MTP if the model has it; on a GPU that of
+                       draft_model, else QN_DRAFT_MTP if the model was loaded with it */
     QN_DRAFT_OFF,   /* none */
     QN_DRAFT_NGRAM, /* tokens that followed the end of the text earlier: in the prompt and the answer, and in answers of
                        a scheduler's earlier requests of the same scope, if that is not "" (strangers may share it) and
                        the scheduler keeps prefixes */
     QN_DRAFT_MTP,   /* a block for multi-token prediction, the model's own or that of the file draft_model, on the CPU
                        and on CUDA devices; QN_ERR_UNSUPPORTED, with the reason, where there is none that can be used */
-    QN_DRAFT_DFLASH, /* a block drafter that the model was loaded with (qn_model_params.draft_model), on the CPU;
-                        QN_ERR_UNSUPPORTED where it was loaded without one */
+    QN_DRAFT_DFLASH, /* a block drafter that the model was loaded with (qn_model_params.draft_model), on the CPU and on
+                        CUDA devices; QN_ERR_UNSUPPORTED where it was loaded without one */
     QN_DRAFT_MODEL   /* what the draft model of the model (qn_model_params.draft_model) finds likeliest */
 } qn_draft_kind;
 
@@ -123,11 +123,12 @@ typedef struct qn_model_params {
      * QN_ERR_UNSUPPORTED. All others: without it.
      * QN_DRAFT_DFLASH: the same for draft_model. */
     qn_draft_kind draft;
-    /* The GGUF file of a drafter for this model (docs/speculation.md): on the CPU a small model with the same
-     * vocabulary (QN_DRAFT_MODEL), whose caches take a part of `memory`, or a block drafter of the architecture dflash
-     * (QN_DRAFT_DFLASH); on the CPU or a CUDA device a block for multi-token prediction alone (QN_DRAFT_MTP), as
-     * qn_graft_mtp would join it. On the CPU it runs on the same threads. The model's own block is then not used. NULL:
-     * none. QN_ERR_UNSUPPORTED, QN_ERR_INVALID or QN_ERR_FORMAT, with the reason, if it cannot serve this model. */
+    /* The GGUF file of a drafter for this model (docs/speculation.md), on the CPU or a CUDA device: a small model with
+     * the same vocabulary (QN_DRAFT_MODEL), whose caches take a part of `memory`; a block drafter of the architecture
+     * dflash (QN_DRAFT_DFLASH), on a GPU for caches of f16 and without a Markov head; or a block for multi-token
+     * prediction alone (QN_DRAFT_MTP), as qn_graft_mtp would join it. On the CPU it runs on the same threads. The
+     * model's own block is then not used. NULL: none. QN_ERR_UNSUPPORTED, QN_ERR_INVALID or QN_ERR_FORMAT, with the
+     * reason, if it cannot serve this model. */
     const char *draft_model;
 } qn_model_params;
 #define QN_MODEL_PARAMS_INIT QN_INIT(qn_model_params)

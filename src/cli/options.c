@@ -264,7 +264,7 @@ const qn_option qn_options[] = {
         GENERATE | SERVE | BATCH | BENCH, "--draft-model", NULL, "-md", draft_model, "FILE",
         "a drafter: a small model with the same vocabulary, a block drafter (dflash) or an MTP block alone",
         "A GGUF file, or OWNER/REPO[:FILE or TYPE] of the hub; a small model may have any architecture that quern runs. "
-        "On the CPU; a small model's caches take a part of --memory. A block for multi-token prediction, as quern graft "
+        "On the CPU and on CUDA devices; a small model's caches take a part of --memory. A block for multi-token prediction, as quern graft "
         "would join it, takes the place of the model's own. A file that cannot serve is an error that says why. Not "
         "with --draft off or ngram, nor with several models."),
     NUMBER(BENCH, "--accept", NULL, NULL, accept, "R", 0, 1,
@@ -531,7 +531,8 @@ const qn_option qn_options[] = {
     FLAG(GENERATE | SERVE | BATCH, "-v", "--verbose", NULL, verbose, "say how many tokens of context fit in memory",
          NULL),
     FLAG(BENCH, "-v", "--verbose", NULL, verbose,
-         "say how many tokens of context fit in memory, and with --parallel how long a GPU waits between steps", NULL),
+         "say how many tokens of context fit in memory, how long a GPU waits between steps, and what drafts cost",
+         NULL),
     FLAG(GENERATE, "-q", "--quiet", NULL, quiet, "no notes, no greeting and no speed line", NULL),
     FLAG(SERVE, "-q", "--quiet", NULL, quiet, "no notes, and no log on standard error", NULL),
     FLAG(BATCH, "-q", "--quiet", NULL, quiet, "no notes and no summary", NULL),

@@ -114,6 +114,5 @@ void qn_gpu_fill_ends(const qn_gpu_inputs *in, const qn_gpu_piece *pieces, size_
 {
     for (size_t i = 0; i < n_pieces; i++)
         for (uint32_t row = 0; row < pieces[i].n; row++)
-            words_at(host, in->ends)[pieces[i].row + row] =
-                pieces[i].position + (is_causal ? row : pieces[i].n - 1);
+            words_at(host, in->ends)[pieces[i].row + row] = pieces[i].position + (is_causal ? row : pieces[i].n - 1);
 }

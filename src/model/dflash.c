@@ -177,13 +177,12 @@ static qn_status add_store(qn_build *build, uint32_t layer, int keys, int values
     const qn_hparams *h = build->hparams;
     const float *k_norm;
     QN_TRY(qn_weights_vector(build->weights, (int)layer, "attn_k_norm.weight", h->head_dim, false, &k_norm));
-    return qn_plan_add(build->plan, &(qn_op){ .kind = QN_OP_K_NORM_ROPE_STORE,
-                                              .layer = (int)(build->first_layer + layer),
-                                              .qk_norm_rope_store = { .keys = keys,
-                                                                      .values = values,
-                                                                      .k_norm = k_norm,
-                                                                      .eps = h->eps,
-                                                                      .shape = build->shape } });
+    return qn_plan_add(
+        build->plan,
+        &(qn_op){ .kind = QN_OP_K_NORM_ROPE_STORE,
+                  .layer = (int)(build->first_layer + layer),
+                  .qk_norm_rope_store = {
+                      .keys = keys, .values = values, .k_norm = k_norm, .eps = h->eps, .shape = build->shape } });
 }
 
 /* The keys and values of layers [first, first + n) to buffers [2 n]. */
@@ -199,11 +198,10 @@ static qn_status add_layers_of_pairs(qn_build *build, const struct tensors *t, i
         QN_TRY(
             qn_weights_matrix(build->weights, (int)(first + i), "attn_v.weight", h->n_embd, kv_width, &kv[2 * i + 1]));
     }
-    QN_TRY(qn_build_matmuls(build,
-                            &(qn_op){ .kind = QN_OP_NORM,
-                                      .layer = layer,
-                                      .norm = { .in = fused, .weight = t->fused_norm, .eps = h->eps } },
-                            layer, kv, outs, 2 * n, false));
+    QN_TRY(qn_build_matmuls(
+        build,
+        &(qn_op){ .kind = QN_OP_NORM, .layer = layer, .norm = { .in = fused, .weight = t->fused_norm, .eps = h->eps } },
+        layer, kv, outs, 2 * n, false));
     for (uint32_t i = 0; i < n; i++)
         QN_TRY(add_store(build, first + i, outs[2 * i], outs[2 * i + 1]));
     return QN_OK;

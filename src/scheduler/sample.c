@@ -197,9 +197,9 @@ static size_t expected_room(const qn_request *r)
     const size_t n_ctx = r->scheduler->params.n_ctx, made = r->result.n_generated + 2,
                  left[] = { qn_sequence_max_drafted(r->memory->sequence, 2),
                             n_ctx > r->n_tokens + 1 ? n_ctx - r->n_tokens - 1 : 0,
-                            r->params.max_tokens <= 0                 ? SIZE_MAX
+                            r->params.max_tokens <= 0               ? SIZE_MAX
                             : (uint64_t)r->params.max_tokens > made ? (size_t)(r->params.max_tokens - (int64_t)made)
-                                                                      : 0 };
+                                                                    : 0 };
     size_t most = QN_DRAFT_TOKENS;
     for (size_t i = 0; i < sizeof left / sizeof *left; i++)
         most = left[i] < most ? left[i] : most;
@@ -211,10 +211,9 @@ static bool expects_chain(qn_drafts *d, const qn_draft_input *input, const qn_dr
                           size_t room)
 {
     const size_t n = d->has_head && room ? qn_draft_offer_head(d, input, room) : 0;
-    qn_row_offer offer = { .chances = d->head.chances,
-                           .n = n,
-                           .is_passed = true,
-                           .block = d->head.block > room ? 1 + room : d->head.block };
+    qn_row_offer offer = {
+        .chances = d->head.chances, .n = n, .is_passed = true, .block = d->head.block > room ? 1 + room : d->head.block
+    };
     return n && (d->always || qn_row_costs_choose(&drafting->costs, &drafting->passes, n_rows, &offer, 1, n) > 0);
 }
 

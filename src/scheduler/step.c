@@ -231,8 +231,7 @@ static void weigh_head(qn_scheduler *s, const qn_scheduled *to, size_t n_rows)
         drafts = drafts || (to->offers[i].is_passed && to->offers[i].chosen);
     }
     if (may_draft && n_rows == to->n_decoding && qn_row_costs_is_known(costs, n_rows))
-        qn_head_use_add(&s->drafting.head,
-                        drafts ? gain_of_head(s, to, n_rows) : 0,
+        qn_head_use_add(&s->drafting.head, drafts ? gain_of_head(s, to, n_rows) : 0,
                         s->drafting.head.share * qn_row_costs_pass_seconds(costs, passes, n_rows) /
                             qn_row_costs_seconds(costs, n_rows));
 }

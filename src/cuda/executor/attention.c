@@ -7,14 +7,13 @@
 qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s, bool of_drafter)
 {
     const qn_plan *plan = s->common->plan;
-    const qn_rope_angles_args args = {
-        .positions = qn_cuda_step_positions(s),
-        .frequencies = of_drafter ? s->weights->drafter_frequencies : s->weights->frequencies,
-        .cosines = s->workspace->cosines.address,
-        .sines = s->workspace->sines.address,
-        .attn_factor = of_drafter ? plan->head.rope.attn_factor : plan->attn_factor,
-        .n_rot = (uint32_t)(of_drafter ? plan->head.heads.n_rot : plan->heads.n_rot)
-    };
+    const qn_rope_angles_args args = { .positions = qn_cuda_step_positions(s),
+                                       .frequencies =
+                                           of_drafter ? s->weights->drafter_frequencies : s->weights->frequencies,
+                                       .cosines = s->workspace->cosines.address,
+                                       .sines = s->workspace->sines.address,
+                                       .attn_factor = of_drafter ? plan->head.rope.attn_factor : plan->attn_factor,
+                                       .n_rot = (uint32_t)(of_drafter ? plan->head.heads.n_rot : plan->heads.n_rot) };
     qn_launch config;
     QN_TRY(qn_rope_gpu_angles(args.n_rot, s->n, &config));
     return qn_cuda_step_launch(s, &config, &args); /* no PDL: the previous work may be a copy, which cannot trigger it

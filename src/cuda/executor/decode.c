@@ -1,6 +1,6 @@
 /* Decode steps as CUDA graphs: one for each bucket of rows, block and cache format, captured when first needed; and
- * steps that verify a draft of one sequence, and those of a block drafter for one, by their rows. A graph serves all sequences: its kernels read positions,
- * page tables and items of states from the step's inputs. */
+ * steps that verify a draft of one sequence, and those of a block drafter for one, by their rows. A graph serves all
+ * sequences: its kernels read positions, page tables and items of states from the step's inputs. */
 #include "cuda/executor/decode.h"
 
 #include "cuda/executor/attention.h"

@@ -41,7 +41,7 @@ typedef struct qn_cuda_common {
      * the step's rows. */
     pthread_mutex_t stream_lock;
     qn_matmul_gpu matmul;
-    qn_attention_gpu attention; /* for fp16 caches */
+    qn_attention_gpu attention;       /* for fp16 caches */
     qn_attention_gpu block_attention; /* of a block drafter's layers; zeros without one */
     qn_persistent_gpu persistent_gpu;
     qn_gdn_gpu gdn;

@@ -39,7 +39,7 @@ typedef struct qn_cuda_weights {
     size_t same_rows;       /* the most rows of a pass whose matmuls compute every row by the same operations */
     qn_cuda_buffer vectors; /* norm weights, convolution taps, signs, frequencies of rope */
     uint64_t frequencies, drafter_frequencies; /* drafter_frequencies: of a block drafter */
-    uint64_t *signs; /* [plan->n_acts]: signs of the activations' rotations; 0: none */
+    uint64_t *signs;                           /* [plan->n_acts]: signs of the activations' rotations; 0: none */
     qn_cuda_table table;
     qn_cuda_buffer staging; /* rows of the matrix that is being uploaded, before they are packed into tiles */
 } qn_cuda_weights;

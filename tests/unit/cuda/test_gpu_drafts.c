@@ -168,12 +168,9 @@ static void draft_block(qn_model *of, const qn_token *ids, size_t length, float 
                             .memory = memory };
         logit_rows[i] = (uint32_t)i + 1;
     }
-    const qn_step step = { .is_draft = true,
-                           .rows = rows,
-                           .n_rows = n,
-                           .logit_rows = logit_rows,
-                           .n_logit_rows = n - 1,
-                           .logits = logits };
+    const qn_step step = {
+        .is_draft = true, .rows = rows, .n_rows = n, .logit_rows = logit_rows, .n_logit_rows = n - 1, .logits = logits
+    };
     assert_ok(of->device->vtable->run(of->device, &step));
     qn_memory_on_append(memory, length);
     memory->vtable->free(memory);

@@ -168,9 +168,8 @@ TEST(devices_that_run_ahead_answer_the_same)
         }
         force(round < 2 ? "model" : NULL);
         let_overlap(model, 8);
-        qn_scheduler *s =
-            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = round % 2 ? 5 : 1,
-                                                      .no_thread = true, .run_ahead = true));
+        qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = round % 2 ? 5 : 1,
+                                                                    .no_thread = true, .run_ahead = true));
         for (unsigned i = 0; i < MAX_REQUESTS; i++)
             submit_request(s, &params[i]);
         qn_scheduler_wait(s);
