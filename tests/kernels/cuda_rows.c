@@ -190,6 +190,26 @@ static void check_gather(size_t n_rows, size_t n)
     run_and_compare(&r, &launch, &args);
 }
 
+/* Rows in the middle of rows three times as wide; what is beside them stays. */
+static void check_place(size_t n_rows, size_t n)
+{
+    struct rows r = rows_new(n_rows, 3 * n, 1);
+    qn_launch launch;
+    qn_case_begin("place", "cuda", "%zu rows of %zu", n_rows, n);
+    r.gpu_y = qn_gpu_copy(r.a);
+    for (size_t row = 0; row < n_rows; row++)
+        for (size_t i = 0; i < 3 * n; i++) {
+            const size_t at = row * 3 * n + i;
+            r.expected[at] = (double)r.a[i >= n && i < 2 * n ? row * n + i - n : at];
+            r.bound[at] = 0;
+        }
+    const qn_elementwise_place_args args = {
+        .x = r.gpu_a, .y = r.gpu_y + n * sizeof(float), .n = (uint32_t)n, .stride = (uint32_t)(3 * n)
+    };
+    qn_assert_ok(qn_elementwise_gpu_place(n, n_rows, &launch));
+    run_and_compare(&r, &launch, &args);
+}
+
 /* The rows of one token stay in L2, as in decode: the time is mostly that of a launch. */
 static void bench_rows(size_t width, size_t inner)
 {
@@ -223,6 +243,7 @@ void qn_check_cuda_rows(bool bench)
         check_keep(n_rows, widths[w]);
         check_swiglu(n_rows, widths[w]);
         check_gather(n_rows, widths[w]);
+        check_place(n_rows, widths[w]);
     }
     if (bench)
         bench_rows(5120, 17408);

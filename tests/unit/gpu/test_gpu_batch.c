@@ -331,14 +331,31 @@ TEST(inputs_of_a_draft_head)
     memories[2].head_rows.halves[0].begin = 60;
     memories[2].head_rows.halves[0].n = 4;
     qn_gpu_fill_hidden(&in, pieces, 4, false, host);
-    const uint64_t half = QN_GPU_HEAD_KEPT * 2 * sizeof(float), row = 2 * sizeof(float), other = 0x30000;
+    const uint64_t row = 2 * sizeof(float), other = 0x30000;
     const uint64_t from[] = { 0, QN_GPU_ROW_BEFORE, other + 3 * row, QN_GPU_ROW_BEFORE, QN_GPU_ROW_BEFORE },
-                   to[] = { 0x20000, 0x20000 + row, other + half, other + half + row, other + half + 2 * row };
+                   to[] = { 0x20000, 0x20000 + row, other + 4 * row, other + 5 * row, other + 6 * row };
     for (uint32_t i = 0; i < 5; i++) {
         assert_int_equal(address(in.hidden_from, i), from[i]);
         assert_int_equal(address(in.hidden_to, i), to[i]);
     }
     gpu_formats[0].head_width = 0;
+}
+
+/* The rows of a block attend to its last row, or to themselves. */
+TEST(ends_of_blocks)
+{
+    static const uint32_t ends[2][5] = { { 63, 63, 66, 66, 66 }, { 62, 63, 64, 65, 66 } };
+    qn_gpu_piece pieces[2];
+    add(1, 62, 2, 2);
+    add(2, 64, 3, 3);
+    const qn_gpu_batch b = batch_at(&together, 0, 0);
+    const qn_gpu_order order = qn_gpu_order_pieces(&b, has_many, pieces, NULL);
+    const qn_gpu_inputs in = qn_gpu_inputs_of(order.n_rows, order.n_pieces, 0, order.n_rows);
+    for (size_t is_causal = 0; is_causal < 2; is_causal++) {
+        qn_gpu_fill_ends(&in, pieces, order.n_pieces, is_causal, host);
+        for (uint32_t i = 0; i < 5; i++)
+            assert_int_equal(word(in.ends, i), ends[is_causal][i]);
+    }
 }
 
 /* Arrays of a step are aligned and none overlaps the next. */
@@ -351,7 +368,8 @@ TEST(arrays_of_inputs)
                    { in.state_to, 12 },   { in.open_chunks, 12 },     { in.state_positions, 12 },
                    { in.cu_seqlens, 16 }, { in.first_positions, 12 }, { in.tokens, 28 },
                    { in.sources, 28 },    { in.positions, 28 },       { in.sequences, 28 },
-                   { in.logit_rows, 20 }, { in.hidden_from, 56 },     { in.hidden_to, 56 } };
+                   { in.logit_rows, 20 }, { in.hidden_from, 56 },     { in.hidden_to, 56 },
+                   { in.ends, 28 } };
     size_t end = 0;
     for (size_t i = 0; i < COUNT(arrays); i++) {
         assert_true(arrays[i].at >= end && arrays[i].at % 16 == 0);

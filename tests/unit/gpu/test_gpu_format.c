@@ -146,6 +146,36 @@ TEST(bytes)
     close_gpu();
 }
 
+/* A block drafter's layers have heads of their own, in the same pages after the model's; only fp16. */
+TEST(layers_of_a_block_drafter)
+{
+    const uint32_t slots[] = { 0, 1, 2, 3, 4 };
+    const qn_plan plan = { .n_layers = 5,
+                           .heads = { .n_heads = 4, .n_kv_heads = 2, .head_dim = 64 },
+                           .head = { .draft = 1,
+                                     .block = 8,
+                                     .n_layers = 3,
+                                     .heads = { .n_heads = 6, .n_kv_heads = 3, .head_dim = 128 } } };
+    const qn_kv_format *f16, *codes;
+    qn_gpu_format f;
+    assert_ok(qn_kv_format_named("f16", &f16));
+    assert_ok(qn_kv_format_named("aura4", &codes));
+    assert_ok(qn_gpu_format_init(&plan, f16, slots, &f));
+    uint64_t end = 0;
+    for (size_t layer = 0; layer < 5; layer++) {
+        const qn_gpu_layer_cache c = qn_gpu_layer_cache_of(&f, layer);
+        const uint64_t head = (uint64_t)(layer < 2 ? 64 : 128) * 64 * 2, heads = layer < 2 ? 2 : 3;
+        assert_true(c.key_head == head && c.value_head == head);
+        assert_true(c.keys >= end && c.keys % 256 == 0 && c.values >= c.keys + heads * head && c.values % 256 == 0);
+        end = c.values + heads * head;
+    }
+    assert_int_equal(qn_gpu_format_bytes(&f, 10), 10 * 4 * (2 * 2 * 64 + 3 * 3 * 128));
+    qn_gpu_format_free(&f);
+    assert_int_equal(qn_gpu_format_init(&plan, codes, slots, &f), QN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(qn_error_text(), "aura4"));
+    qn_gpu_format_free(&f);
+}
+
 /* Sizes that overflow are errors, not small pages. */
 TEST(sizes_that_do_not_fit)
 {
