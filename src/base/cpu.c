@@ -9,7 +9,7 @@
 #if QN_X86
 #include <cpuid.h>
 #elif QN_ARM64
-#include <sys/auxv.h>
+#include "base/arm_features.h"
 #endif
 
 const qn_cpu_level qn_cpu_levels[] = {
@@ -33,24 +33,62 @@ _Static_assert((int)N_LEVELS <= (int)QN_CPU_MAX_LEVELS, "arrays of levels would 
 
 const size_t qn_cpu_n_levels = N_LEVELS;
 
+#if QN_X86
+/* Bits of XCR0: the registers that the operating system saves. */
+enum {
+    SAVES_AVX = 1 << 1 | 1 << 2,                         /* SSE, AVX */
+    SAVES_AVX512 = SAVES_AVX | 1 << 5 | 1 << 6 | 1 << 7, /* mask registers, upper halves, upper sixteen */
+    SAVES_TILES = 1 << 17 | 1 << 18                      /* configuration and data */
+};
+
+/* Bits of leaf 7, which older cpuid.h do not name. */
+enum { EBX7_AVX512 = 1 << 16 | 1 << 17 | 1 << 30 }; /* F, DQ, BW */
+static const unsigned ebx7_vl = 1u << 31;
+enum { ECX7_AVX512 = 1 << 1 | 1 << 8 | 1 << 11 }; /* VBMI, GFNI, VNNI */
+enum { EDX7_AMX = 1 << 22 | 1 << 24 | 1 << 25 };  /* bf16, tile, int8 */
+enum { EAX71_AVXVNNI = 1 << 4 };
+
+static bool has_all(unsigned bits, unsigned wanted)
+{
+    return (bits & wanted) == wanted;
+}
+
+static bool are_saved(unsigned registers)
+{
+    unsigned a, b, c, d, xcr0, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
+        return false;
+    __asm__("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
+    return has_all(xcr0, registers);
+}
+
+/* By cpuid itself: __builtin_cpu_supports needs a run-time library that some compilers do not have. */
+static unsigned features_of_x86(void)
+{
+    unsigned features = QN_CPU_AVX2, a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !has_all(c, bit_FMA | bit_AVX | bit_F16C) || !are_saved(SAVES_AVX) ||
+        !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_AVX2))
+        return 0;
+    if (has_all(b, EBX7_AVX512 | ebx7_vl) && has_all(c, ECX7_AVX512) && are_saved(SAVES_AVX512))
+        features |= QN_CPU_AVX512;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && a & EAX71_AVXVNNI)
+        features |= QN_CPU_AVXVNNI;
+    return features;
+}
+#endif
+
 #ifdef QN_HAVE_AMX
 /* Whether the CPU has AMX with int8 and bf16. */
 static bool has_amx(void)
 {
     unsigned a, b, c, d;
-    const unsigned bits = 1u << 22 | 1u << 24 | 1u << 25; /* bf16, tile, int8 */
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bits) == bits;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && has_all(d, EDX7_AMX);
 }
 
 /* Whether the kernel saves tile registers, and permits them. */
 static bool may_use_amx(void)
 {
-    unsigned a, b, c, d, xcr0, high;
-    const unsigned tiles = 1u << 17 | 1u << 18; /* configuration and data */
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
-        return false;
-    __asm__("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
-    return (xcr0 & tiles) == tiles && qn_request_tiles();
+    return are_saved(SAVES_TILES) && qn_request_tiles();
 }
 #endif
 
@@ -59,25 +97,12 @@ static unsigned free_features(void)
 {
     unsigned features = 0;
 #if QN_X86
-    __builtin_cpu_init(); /* __builtin_cpu_supports also checks that the operating system saves the registers */
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        unsigned a, b, c, d;
-        if (__get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C)
-            features |= QN_CPU_AVX2;
-        if (features && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & 1u << 4)
-            features |= QN_CPU_AVXVNNI;
-        if (features && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
-            __get_cpuid_count(7, 0, &a, &b, &c, &d) && c & bit_GFNI)
-            features |= QN_CPU_AVX512;
-    }
+    features = features_of_x86();
 #elif QN_ARM64
     features = QN_CPU_NEON;
-    const unsigned long hwcap_asimddp = 1ul << 20, hwcap2_i8mm = 1ul << 13; /* Linux, asm/hwcap.h for arm64 */
-    if (getauxval(AT_HWCAP) & hwcap_asimddp)
+    if (qn_arm_has_dotprod())
         features |= QN_CPU_DOTPROD;
-    if (features & QN_CPU_DOTPROD && getauxval(AT_HWCAP2) & hwcap2_i8mm)
+    if (features & QN_CPU_DOTPROD && qn_arm_has_i8mm())
         features |= QN_CPU_I8MM;
 #endif
     return features;

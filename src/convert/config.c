@@ -2,10 +2,13 @@
 #include "convert/config.h"
 
 #include "base/memory.h"
+#include "base/real.h"
 #include "gguf/json_decode.h"
 
 #include <math.h>
 #include <string.h>
+
+static const double pi = 3.14159265358979323846;
 
 enum { MAX_CONFIG_BYTES = 4 << 20, MAX_BLOCKS = 4096 };
 
@@ -234,7 +237,7 @@ static qn_status find_rope_type(qn_config *c)
 
 double qn_config_yarn_mscale(double factor, double multiplier)
 {
-    return factor > 1 ? 0.1 * multiplier * log(factor) + 1 : 1;
+    return factor > 1 ? 0.1 * multiplier * qn_real_log(factor) + 1 : 1;
 }
 
 /* Reads YaRN's values by transformers' rules: an explicit attention factor wins; otherwise mscale and mscale_all_dim,
@@ -442,8 +445,8 @@ static double llama3_factor(const qn_config *c, double wave)
 /* Returns the (fractional) index of the pair that makes `turns` rotations over the training context. */
 static double yarn_pair(const qn_config *c, double turns)
 {
-    const double two_pi = 2 * acos(-1);
-    return c->n_rot * log(c->rope_original_ctx / (turns * two_pi)) / (2 * log(c->rope_base));
+    const double two_pi = 2 * pi;
+    return c->n_rot * qn_real_log(c->rope_original_ctx / (turns * two_pi)) / (2 * qn_real_log(c->rope_base));
 }
 
 static double yarn_factor(const qn_config *c, double pair)
@@ -458,6 +461,6 @@ void qn_config_rope_factors(const qn_config *c, float *factors)
 {
     for (uint32_t i = 0; i < c->n_rot / 2; i++)
         factors[i] = (float)(c->rope == QN_CONFIG_ROPE_LLAMA3
-                                 ? llama3_factor(c, 2 * acos(-1) * pow(c->rope_base, 2.0 * i / c->n_rot))
+                                 ? llama3_factor(c, 2 * pi * qn_real_pow(c->rope_base, 2.0 * i / c->n_rot))
                                  : yarn_factor(c, i));
 }

@@ -5,6 +5,7 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "base/real.h"
 #include "base/team.h"
 #include "quant/quant_kernels.h"
 
@@ -157,7 +158,7 @@ static void change_values(qn_target_change change, float *x, size_t n)
             x[i] += 1.0f;
     else if (change == QN_TARGET_MINUS_EXP)
         for (size_t i = 0; i < n; i++)
-            x[i] = -expf(x[i]);
+            x[i] = -(float)qn_real_exp((double)x[i]);
 }
 
 /* Returns a float's magnitude as an integer: the order of magnitudes is that of their bits, and integer loops are

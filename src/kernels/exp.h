@@ -6,6 +6,7 @@
 #ifdef __CUDACC__
 #define QN_HOST_DEVICE static __device__ __forceinline__
 #else
+#include "base/fmaf.h"
 #include <math.h>
 #define QN_HOST_DEVICE static inline
 #endif
@@ -20,16 +21,16 @@
 QN_HOST_DEVICE float qn_exp_series(float x, float *n)
 {
     *n = rintf(x * 1.44269504f);
-    float r = fmaf(*n, -0.693359375f, x);
-    r = fmaf(*n, 2.12194440e-4f, r);
+    float r = qn_fmaf(*n, -0.693359375f, x);
+    r = qn_fmaf(*n, 2.12194440e-4f, r);
     float y = 1.0f / 5040;
-    y = fmaf(y, r, 1.0f / 720);
-    y = fmaf(y, r, 1.0f / 120);
-    y = fmaf(y, r, 1.0f / 24);
-    y = fmaf(y, r, 1.0f / 6);
-    y = fmaf(y, r, 0.5f);
-    y = fmaf(y, r, 1.0f);
-    return fmaf(y, r, 1.0f);
+    y = qn_fmaf(y, r, 1.0f / 720);
+    y = qn_fmaf(y, r, 1.0f / 120);
+    y = qn_fmaf(y, r, 1.0f / 24);
+    y = qn_fmaf(y, r, 1.0f / 6);
+    y = qn_fmaf(y, r, 0.5f);
+    y = qn_fmaf(y, r, 1.0f);
+    return qn_fmaf(y, r, 1.0f);
 }
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/append.h"
 #include "base/memory.h"
+#include "base/real.h"
 #include "cache/sequence.h"
 
 #include <math.h>
@@ -51,14 +52,14 @@ static double expected_square(const qn_matrix *weights, const double *squares, s
 /* Returns sin(n a) / (n sin a): the mean of e^(2 i a t) over n adjacent t, relative to the value in the middle. */
 static double mean_of_turns(double a, double n)
 {
-    return fabs(sin(a)) > 1e-9 ? sin(n * a) / (n * sin(a)) : 1;
+    return fabs(qn_real_sin(a)) > 1e-9 ? qn_real_sin(n * a) / (n * qn_real_sin(a)) : 1;
 }
 
 /* Returns the mean square, over n_ctx positions, of a pair of norm 1 after subtraction of its mean over page 0. */
 static double left_of_pair(double frequency, uint32_t n_ctx)
 {
     const double n = n_ctx, half = frequency / 2, first = mean_of_turns(half, QN_PAGE), all = mean_of_turns(half, n);
-    const double square = 1 + first * first - 2 * first * all * cos((n - QN_PAGE) * half);
+    const double square = 1 + first * first - 2 * first * all * qn_real_cos((n - QN_PAGE) * half);
     return square > 0 ? square : 0;
 }
 

@@ -2,9 +2,9 @@
  * kernels/rope/rope.h the angles. */
 #include "model/rope.h"
 
+#include "base/real.h"
 #include "model/keys.h"
 
-#include <math.h>
 #include <stdio.h>
 
 /* Reads a float key in [low, high]. If it is missing, *out is not changed. */
@@ -46,7 +46,7 @@ static qn_status read_factor(const qn_gguf *file, const char *a, bool has_type, 
  * Face's configuration, from which converters copy it. */
 static qn_status read_yarn_attn_factor(const qn_gguf *file, const char *a, qn_rope_scaling *scaling)
 {
-    const double step = scaling->factor > 1 ? 0.1 * log(scaling->factor) : 0;
+    const double step = scaling->factor > 1 ? 0.1 * qn_real_log(scaling->factor) : 0;
     float multiplier = 0, attn_factor;
     QN_TRY(read_number(file, a, "rope.scaling.yarn_log_multiplier", 0, 100, &multiplier));
     attn_factor = scaling->ext_factor > 0 ? (float)((1 + step) / (1 + (double)multiplier * step)) : 1;

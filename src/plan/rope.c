@@ -1,13 +1,15 @@
 /* Frequencies of rotary position embedding, and the components of positions. */
 #include "plan/rope.h"
 
+#include "base/real.h"
+
 #include <math.h>
 
 /* The (fractional) index of the pair that makes `turns` full rotations over n_ctx positions. */
 static double pair_of_turns(double turns, double base, size_t n_rot, double n_ctx)
 {
     const double two_pi = 6.283185307179586;
-    return (double)n_rot * log(n_ctx / (turns * two_pi)) / (2 * log(base));
+    return (double)n_rot * qn_real_log(n_ctx / (turns * two_pi)) / (2 * qn_real_log(base));
 }
 
 void qn_rope_yarn_ramp(qn_rope_scaling *scaling, double base, size_t n_rot, double original_ctx, double beta_fast,
@@ -38,7 +40,8 @@ void qn_rope_frequencies(double base, const qn_rope_scaling *scaling, const floa
 {
     const qn_rope_scaling s = scaling ? *scaling : QN_ROPE_UNSCALED;
     for (size_t i = 0; i < n_rot / 2; i++) {
-        const double frequency = pow(base, -2.0 * (double)i / (double)n_rot) / (freq_factors ? freq_factors[i] : 1.0);
+        const double frequency =
+            qn_real_pow(base, -2.0 * (double)i / (double)n_rot) / (freq_factors ? freq_factors[i] : 1.0);
         const double ramp = s.ext_factor > 0 ? fmin(fmax(((double)i - s.ramp_begin) / s.ramp_length, 0), 1) : 1;
         const double kept = s.ext_factor * (1 - ramp);
         frequencies[i] = frequency * (kept + (1 - kept) / s.factor);

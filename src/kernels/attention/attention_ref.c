@@ -1,5 +1,6 @@
 /* Attention over a KV cache of fp16 or fp32 elements: the reference, plain loops in the canonical order that the
  * variants reproduce bit for bit. */
+#include "base/fmaf.h"
 #include "kernels/attention/attention.h"
 
 #include "kernels/canon.h"
@@ -61,8 +62,8 @@ static float score_ref(const float *query, const qn_attention_block *block, size
 {
     float score = 0;
     for (size_t d = 0; d < head_dim; d++)
-        score = fmaf(query[d],
-                     element(block->keys[position / QN_PAGE], key_at(position % QN_PAGE, d, head_dim), is_f32), score);
+        score = qn_fmaf(
+            query[d], element(block->keys[position / QN_PAGE], key_at(position % QN_PAGE, d, head_dim), is_f32), score);
     return score;
 }
 
@@ -91,7 +92,7 @@ static void block_ref(const float *queries, size_t n_queries, const qn_attention
         for (size_t d = 0; d < head_dim; d++) {
             float sum = 0;
             for (size_t j = 0; j < visible[q]; j++)
-                sum = fmaf(p[j], value_ref(block, j, d, head_dim, is_f32), sum);
+                sum = qn_fmaf(p[j], value_ref(block, j, d, head_dim, is_f32), sum);
             out[q * head_dim + d] = sum;
         }
     }
@@ -115,8 +116,8 @@ static void combine_ref(float *out, float *m, float *l, const float *block_out, 
     const float largest = block_m > *m ? block_m : *m;
     const float out_scale = qn_exp(*m - largest), block_scale = qn_exp(block_m - largest);
     for (size_t d = 0; d < head_dim; d++)
-        out[d] = fmaf(block_out[d], block_scale, out[d] * out_scale);
-    *l = fmaf(block_l, block_scale, *l * out_scale);
+        out[d] = qn_fmaf(block_out[d], block_scale, out[d] * out_scale);
+    *l = qn_fmaf(block_l, block_scale, *l * out_scale);
     *m = largest;
 }
 

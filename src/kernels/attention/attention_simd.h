@@ -9,6 +9,7 @@
 #ifndef QN_KERNELS_ATTENTION_ATTENTION_SIMD_H
 #define QN_KERNELS_ATTENTION_ATTENTION_SIMD_H
 
+#include "base/fmaf.h"
 #include "kernels/attention/attention.h"
 #include "kernels/vec16.h"
 
@@ -333,7 +334,7 @@ static void combine_simd(float *out, float *m, float *l, const float *block_out,
     for (size_t d = 0; d < head_dim; d += QN_LANES)
         v16_store(out + d, v16_fma(v16_load(block_out + d), v16_set1(block_scale),
                                    v16_mul(v16_load(out + d), v16_set1(out_scale))));
-    *l = fmaf(block_l, block_scale, *l * out_scale);
+    *l = qn_fmaf(block_l, block_scale, *l * out_scale);
     *m = largest;
 }
 

@@ -1,5 +1,6 @@
 /* AURA: the reference, plain loops in the canonical order that the variants reproduce bit for bit. Pages are read one
  * code at a time. */
+#include "base/fmaf.h"
 #include "kernels/aura/aura.h"
 
 #include "kernels/canon.h"
@@ -10,7 +11,7 @@ static float dot_ref(const float *a, const float *b, size_t n)
 {
     float partial[QN_LANES] = { 0 };
     for (size_t i = 0; i < n; i++)
-        partial[i % QN_LANES] = fmaf(a[i], b[i], partial[i % QN_LANES]);
+        partial[i % QN_LANES] = qn_fmaf(a[i], b[i], partial[i % QN_LANES]);
     return qn_sum16(partial);
 }
 
@@ -42,7 +43,7 @@ static void decode_ref(float *y, const uint32_t *words, const qn_aura_codec *cod
 static void axpy_ref(float *y, float weight, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        y[i] = fmaf(weight, x[i], y[i]);
+        y[i] = qn_fmaf(weight, x[i], y[i]);
 }
 
 /* Converts weights p * scale to int16 multiples of *weight_scale, which is large enough that sums over centroids fit in

@@ -2,6 +2,7 @@
 #include "kernels/deltanet/deltanet.h"
 
 #include "base/cpu.h"
+#include "base/real.h"
 #include "kernels/canon.h"
 
 #include <float.h>
@@ -25,7 +26,7 @@ float qn_gdn_log_decay(float alpha, float bias, float a)
 {
     const double x = (double)alpha + (double)bias;
     /* For x > 30, ln(1 + e^x) rounds to x in f32; and exp must not overflow. */
-    const double g = (x > 30 ? x : log1p(exp(x))) * (double)a;
+    const double g = (x > 30 ? x : qn_real_log1p(qn_real_exp(x))) * (double)a;
     /* g is clamped to a finite value, so that differences of its sums are not NaN; e^g is 0 either way. */
     return g < -(double)FLT_MAX ? -FLT_MAX : (float)g;
 }

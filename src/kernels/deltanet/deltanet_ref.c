@@ -1,4 +1,5 @@
 /* Gated delta rule: the reference, plain loops in the canonical order. The SIMD variants must give the same bits. */
+#include "base/fmaf.h"
 #include "kernels/deltanet/deltanet.h"
 
 #include "kernels/canon.h"
@@ -11,7 +12,7 @@ static void gemm_ref(float *c, size_t c_row, const float *a, size_t a_row, size_
         for (size_t x = 0; x < n; x++) {
             float sum = accumulate ? c[i * c_row + x] : 0;
             for (size_t j = 0; j < k; j++)
-                sum = fmaf(a[i * a_row + j * a_col], b[j * b_row + x], sum);
+                sum = qn_fmaf(a[i * a_row + j * a_col], b[j * b_row + x], sum);
             c[i * c_row + x] = sum;
         }
 }
@@ -42,7 +43,7 @@ static void conv_ref(float *y, const float *const *inputs, const float *weights,
     for (size_t x = 0; x < n; x++) {
         float sum = weights[x] * inputs[0][x];
         for (size_t t = 1; t < taps; t++)
-            sum = fmaf(weights[t * w_row + x], inputs[t][x], sum);
+            sum = qn_fmaf(weights[t * w_row + x], inputs[t][x], sum);
         y[x] = qn_silu(sum);
     }
 }

@@ -1,5 +1,6 @@
 /* Conversions and the step of the delta rule: the reference, plain loops in the canonical order. The SIMD variants must
  * give the same bits. */
+#include "base/fmaf.h"
 #include "kernels/deltanet/row_kernels.h"
 
 #include "kernels/canon.h"
@@ -36,7 +37,7 @@ static float dot(const float *a, const float *b, size_t n)
 {
     float partial[QN_LANES] = { 0 };
     for (size_t i = 0; i < n; i++)
-        partial[i % QN_LANES] = fmaf(a[i], b[i], partial[i % QN_LANES]);
+        partial[i % QN_LANES] = qn_fmaf(a[i], b[i], partial[i % QN_LANES]);
     return qn_sum16(partial);
 }
 
@@ -45,7 +46,7 @@ static void step_ref(float *state, const qn_gdn_token *token, size_t head_k, siz
     for (size_t x = 0; x < head_v; x++, state += head_k) {
         const float v_new = token->beta * (token->v[x] - token->decay * dot(state, token->k, head_k));
         for (size_t i = 0; i < head_k; i++)
-            state[i] = fmaf(v_new, token->k[i], token->decay * state[i]);
+            state[i] = qn_fmaf(v_new, token->k[i], token->decay * state[i]);
         o[x] = token->scale * dot(state, token->q, head_k);
     }
 }

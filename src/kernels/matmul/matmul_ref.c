@@ -1,5 +1,6 @@
 /* The reference matmul: plain loops over values in the canonical order. The fast kernels are compared with it bit for
  * bit. */
+#include "base/fmaf.h"
 #include "kernels/matmul/matmul.h"
 
 #include "kernels/canon.h"
@@ -37,7 +38,7 @@ static void quantize_group(qn_acts *acts, size_t row, size_t super, size_t lane,
     int32_t sum = 0, sum_upper = 0;
     for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
         const float x = finite ? group[i] : 0, code = rintf(x * scale->inverse);
-        const float code_lo = acts->hilo ? rintf(fmaf(-code, scale->step, x) * (scale->inverse * QN_HILO_BASE)) : 0;
+        const float code_lo = acts->hilo ? rintf(qn_fmaf(-code, scale->step, x) * (scale->inverse * QN_HILO_BASE)) : 0;
         for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
             const size_t at = group0 * QN_QUANT_GROUP + qn_act_index((qn_act_layout)layout, lane * QN_QUANT_GROUP + i);
             if (acts->codes[layout])
@@ -173,14 +174,14 @@ static float add_group(const qn_type_info *type, const qn_super_block *w, const 
     const float act_scale = acts->scale[group];
     int32_t lower, upper;
     group_isums(type, w, acts, group - lane, lane, &lower, &upper);
-    partial = fmaf((float)(type->has_half_scale ? lower : lower + upper), w->scale[lane] * act_scale, partial);
+    partial = qn_fmaf((float)(type->has_half_scale ? lower : lower + upper), w->scale[lane] * act_scale, partial);
     if (type->has_half_scale)
-        partial = fmaf((float)upper, w->scale_upper[lane] * act_scale, partial);
+        partial = qn_fmaf((float)upper, w->scale_upper[lane] * act_scale, partial);
     const int32_t sum_upper = type->has_factor ? acts->sum_upper[group] : 0;
     if (type->has_offset)
-        partial = fmaf((float)(acts->sum[group] - sum_upper), w->offset[lane] * act_scale, partial);
+        partial = qn_fmaf((float)(acts->sum[group] - sum_upper), w->offset[lane] * act_scale, partial);
     if (type->has_offset && type->has_factor)
-        partial = fmaf((float)sum_upper, w->offset_upper[lane] * act_scale, partial);
+        partial = qn_fmaf((float)sum_upper, w->offset_upper[lane] * act_scale, partial);
     return partial;
 }
 
@@ -197,7 +198,7 @@ static float block_element(const qn_type_info *type, const qn_super_block *row, 
             group_isums(type, w, acts, at * QN_BLOCK_GROUPS - lane0, lane0 + g, &lower, &upper);
             sum += acts->factor[at * QN_BLOCK_GROUPS + g] * (lower + upper);
         }
-        element = fmaf((float)sum, w->scale[lane0] * acts->block_scale[at], element);
+        element = qn_fmaf((float)sum, w->scale[lane0] * acts->block_scale[at], element);
     }
     return element;
 }
@@ -241,8 +242,9 @@ static void gemm_float_ref(const qn_matrix *weights, size_t row, size_t n_rows, 
             const float *x = acts->values + (first + t) * acts->n_cols;
             float partial[QN_LANES] = { 0 };
             for (size_t k = 0; k < acts->n_cols; k++)
-                partial[k % QN_LANES] = fmaf(float_weight(weights, weights->data + (row + r) * weights->row_bytes, k),
-                                             x[k], partial[k % QN_LANES]);
+                partial[k % QN_LANES] =
+                    qn_fmaf(float_weight(weights, weights->data + (row + r) * weights->row_bytes, k), x[k],
+                            partial[k % QN_LANES]);
             out[t * TILE_ROWS + r] = qn_sum16(partial);
         }
 }

@@ -3,6 +3,7 @@
 #ifndef QN_KERNELS_MATMUL_MATMUL_SIMD_H
 #define QN_KERNELS_MATMUL_MATMUL_SIMD_H
 
+#include "base/fmaf.h"
 #include "kernels/matmul/blocks.h"
 #include "kernels/matmul/packed.h"
 #include "kernels/vec16.h"
@@ -498,8 +499,9 @@ static void gemm_stored_blocks(const qn_type_info *type, const qn_super_block *r
                     const size_t block = g / QN_BLOCK_GROUPS;
                     const int32_t sum = sums[g] + sums[g + 1] + sums[g + 2] + sums[g + 3];
                     if (s * (QN_SUPER / QN_BLOCK) + block < n_blocks)
-                        element = fmaf((float)sum,
-                                       w->scale[g] * acts->block_scale[super * (QN_SUPER / QN_BLOCK) + block], element);
+                        element =
+                            qn_fmaf((float)sum, w->scale[g] * acts->block_scale[super * (QN_SUPER / QN_BLOCK) + block],
+                                    element);
                 }
             }
             out[t * TILE_ROWS + r] = element;

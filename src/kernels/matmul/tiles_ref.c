@@ -1,4 +1,5 @@
 /* The GEMM of tiles.h in plain C: tile registers are memory. */
+#include "base/fmaf.h"
 #include "kernels/canon.h"
 #include "kernels/matmul/blocks.h"
 
@@ -88,7 +89,7 @@ static v16 v16_mul(v16 a, v16 b)
 static v16 v16_fma(v16 a, v16 b, v16 c)
 {
     for (int i = 0; i < QN_LANES; i++)
-        a.x[i] = fmaf(a.x[i], b.x[i], c.x[i]);
+        a.x[i] = qn_fmaf(a.x[i], b.x[i], c.x[i]);
     return a;
 }
 

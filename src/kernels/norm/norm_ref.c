@@ -1,4 +1,5 @@
 /* RMS normalisation: the reference, plain loops in the canonical order. The SIMD variants must give the same bits. */
+#include "base/fmaf.h"
 #include "kernels/norm/norm.h"
 
 #include "kernels/canon.h"
@@ -7,7 +8,7 @@ static float sum_squares_ref(const float *x, size_t n)
 {
     float partial[QN_LANES] = { 0 };
     for (size_t i = 0; i < n; i++)
-        partial[i % QN_LANES] = fmaf(x[i], x[i], partial[i % QN_LANES]);
+        partial[i % QN_LANES] = qn_fmaf(x[i], x[i], partial[i % QN_LANES]);
     return qn_sum16(partial);
 }
 

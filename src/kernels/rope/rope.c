@@ -2,14 +2,13 @@
 #include "kernels/rope/rope.h"
 
 #include "base/cpu.h"
-
-#include <math.h>
+#include "base/real.h"
 
 static void set_angle(uint32_t position, double frequency, double attn_factor, float *cosine, float *sine)
 {
     const double angle = (double)position * frequency;
-    *cosine = (float)(attn_factor * cos(angle));
-    *sine = (float)(attn_factor * sin(angle));
+    *cosine = (float)(attn_factor * qn_real_cos(angle));
+    *sine = (float)(attn_factor * qn_real_sin(angle));
 }
 
 void qn_rope_angles(uint32_t position, const double *frequencies, double attn_factor, size_t n_rot, float *cosines,

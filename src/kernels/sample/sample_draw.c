@@ -2,6 +2,7 @@
  * so the result does not depend on the order of summation. */
 #include "kernels/sample/sample_draw.h"
 
+#include "base/real.h"
 #include "base/splitmix.h"
 #include "kernels/canon.h"
 
@@ -180,14 +181,16 @@ static void apply_top_k(qn_sample_draw *d, size_t n_vocab)
 /* Returns a logit such that its weight and those of all lower logits are below `weight`. */
 static float logit_below_weight(const qn_sample_draw *d, double weight)
 {
-    const double bound = (double)d->scale.largest + (double)d->request->sampling.temperature * (log(weight) - MARGIN);
+    const double bound =
+        (double)d->scale.largest + (double)d->request->sampling.temperature * (qn_real_log(weight) - MARGIN);
     return bound <= -(double)FLT_MAX ? -INFINITY : nextafterf((float)bound, -INFINITY);
 }
 
 /* Returns a logit above which all weights are at least `weight`. */
 static float logit_above_weight(const qn_sample_draw *d, double weight)
 {
-    const double bound = (double)d->scale.largest + (double)d->request->sampling.temperature * (log(weight) + MARGIN);
+    const double bound =
+        (double)d->scale.largest + (double)d->request->sampling.temperature * (qn_real_log(weight) + MARGIN);
     return bound <= -(double)FLT_MAX ? -FLT_MAX : nextafterf((float)bound, INFINITY);
 }
 
@@ -373,11 +376,11 @@ static void set_logprobs(const qn_sample_row *row, const qn_sample_bins *bins, u
     uint64_t before = dropped;
     if (!l || !d->request->logprobs_after)
         return;
-    l->chosen = (float)log((double)chosen / total);
+    l->chosen = (float)qn_real_log((double)chosen / total);
     for (l->n = 0; l->n < most && l->n < QN_SAMPLE_TOP_LOGPROBS && before < kept; l->n++) {
         const qn_sample_found next = qn_sample_find(row, qn_sample_bin(bins, before + 1), before + 1);
         l->tokens[l->n] = (qn_token)qn_sample_id(&d->left, next.position);
-        l->values[l->n] = (float)log((double)next.weight / total);
+        l->values[l->n] = (float)qn_real_log((double)next.weight / total);
         before = next.before + next.weight;
     }
 }

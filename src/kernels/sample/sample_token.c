@@ -2,6 +2,7 @@
  * row, or over its remaining tokens; none sorts more than QN_SAMPLE_SORTED tokens. */
 #include "kernels/sample/sample.h"
 
+#include "base/real.h"
 #include "kernels/sample/sample_draw.h"
 #include "kernels/sample/sample_dry.h"
 
@@ -172,7 +173,7 @@ void qn_sample_set_logprobs(qn_logprobs *logprobs, size_t n, uint64_t largest, u
     if (!is_finite)
         return;
     /* The weight of the largest logit is 1, so the total is not 0. */
-    const double log_sum = qn_sample_key_logit(largest) + log(ldexp((double)total, -qn_sample_weight_bits(n)));
+    const double log_sum = qn_sample_key_logit(largest) + qn_real_log(ldexp((double)total, -qn_sample_weight_bits(n)));
     logprobs->chosen = (float)(chosen - log_sum);
     for (uint32_t i = 0; i < logprobs->n; i++) {
         logprobs->tokens[i] = (qn_token)qn_sample_key_index(top[i]);

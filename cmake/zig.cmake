@@ -1,0 +1,42 @@
+# Toolchain file: cross build with zig (PyPI: ziglang), which has the C libraries of many systems. The environment names the target:
+#   QN_ZIG_TARGET=x86_64-linux-musl              one static program for any Linux, without GPUs
+#   QN_ZIG_TARGET=x86_64-linux-gnu.2.28          for glibc 2.28 and later
+#   QN_ZIG_TARGET=aarch64-macos.12.0             macOS 12 and later, also x86_64-macos.12.0: compiled, never run
+# and, where zig is not on the PATH, QN_ZIG the program. The libraries that quern needs come from cmake/cross-libraries.sh.
+if("$ENV{QN_ZIG_TARGET}" STREQUAL "")
+    message(FATAL_ERROR "cmake/zig.cmake: QN_ZIG_TARGET is not set")
+endif()
+string(REGEX MATCH "^([a-z0-9_]+)-([a-z]+)" whole "$ENV{QN_ZIG_TARGET}")
+set(CMAKE_SYSTEM_PROCESSOR ${CMAKE_MATCH_1})
+if(CMAKE_MATCH_2 STREQUAL "macos")
+    set(CMAKE_SYSTEM_NAME Darwin)
+else()
+    set(CMAKE_SYSTEM_NAME Linux)
+endif()
+set(qn_zig "$ENV{QN_ZIG}")
+if(NOT qn_zig)
+    set(qn_zig zig)
+endif()
+# CMake wants programs without arguments.
+set(qn_tools ${CMAKE_BINARY_DIR}/zig-tools)
+foreach(tool ar ranlib)
+    if(NOT EXISTS ${qn_tools}/${tool})
+        file(WRITE ${qn_tools}/${tool} "#!/bin/sh\nexec ${qn_zig} ${tool} \"$@\"\n")
+        execute_process(COMMAND chmod +x ${qn_tools}/${tool})
+    endif()
+endforeach()
+if(NOT EXISTS ${qn_tools}/cc)
+    file(WRITE ${qn_tools}/cc "#!/bin/sh\nexec ${qn_zig} cc -target $ENV{QN_ZIG_TARGET} \"$@\"\n")
+    execute_process(COMMAND chmod +x ${qn_tools}/cc)
+endif()
+set(CMAKE_C_COMPILER ${qn_tools}/cc)
+set(CMAKE_AR ${qn_tools}/ar CACHE FILEPATH "")
+set(CMAKE_RANLIB ${qn_tools}/ranlib CACHE FILEPATH "")
+if("$ENV{QN_ZIG_TARGET}" MATCHES "musl")
+    set(CMAKE_EXE_LINKER_FLAGS_INIT -static)
+endif()
+set(CMAKE_C_FLAGS_INIT -fno-sanitize=undefined) # zig turns it on in builds without optimisation
+include(${CMAKE_CURRENT_LIST_DIR}/cross-prefix.cmake)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
