@@ -11,6 +11,9 @@
 
 /* ---- Code, as glslc has compiled it ---- */
 
+static const uint32_t embed_code[] = {
+#include "vulkan/kernels/spirv/embed.inc"
+};
 static const uint32_t rope_code[] = {
 #include "vulkan/kernels/spirv/rope.inc"
 };
@@ -46,6 +49,7 @@ static const uint32_t append_code[] = {
 };
 
 enum kernel {
+    EMBED,
     ROPE,
     QUANTIZE,
     ATTENTION,
@@ -66,6 +70,7 @@ enum kernel {
     }
 
 static const qn_vk_shader shaders[] = {
+    [EMBED] = SHADER(embed, embed),
     [ROPE] = SHADER(rope, rope),
     [QUANTIZE] = SHADER(quantize, quantize),
     [COMBINE] = SHADER(combine, combine),
@@ -80,6 +85,7 @@ static const qn_vk_shader shaders[] = {
 };
 
 #define FITS(name) _Static_assert(sizeof(qn_vk_##name##_args) <= QN_VK_MAX_ARGS, "arguments are push constants")
+FITS(embed);
 FITS(rope);
 FITS(quantize);
 FITS(attention);
@@ -109,6 +115,16 @@ static size_t blocks_of(size_t n_cols)
 static qn_vk_launch launch(enum kernel kernel, size_t x, size_t y)
 {
     return (qn_vk_launch){ .shader = &shaders[kernel], .groups = { (uint32_t)x, (uint32_t)y, 1 } };
+}
+
+qn_vk_launch qn_vk_embed(const qn_vk_format *format, bool is_rotated, size_t n_rows, size_t width, size_t piece)
+{
+    qn_vk_launch l = launch(EMBED, (width + piece - 1) / piece, n_rows);
+    l.constants[0] = format->bits;
+    l.constants[1] = format->group_shift;
+    l.constants[2] = is_rotated;
+    l.constants[3] = (uint32_t)piece;
+    return l;
 }
 
 qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads)

@@ -39,6 +39,17 @@ typedef struct qn_vk_levels {
     } keys, values;
 } qn_vk_levels;
 
+/* Rows of the embedding table: y [rows][width], in pieces of a multiple of 32 values, or blocks of the table's rotation.
+ * The token of a row is inputs[row], or sampled[sources[row] - 1]. */
+typedef struct qn_vk_embed_args {
+    uint64_t codes, scales, y;
+    uint64_t inputs, sources, sampled;
+    uint64_t signs; /* [width] of +-1 after the transform; 0: none */
+    uint32_t width, piece;
+    float factor; /* 1/sqrt(piece), of the transform */
+    uint32_t unused;
+} qn_vk_embed_args;
+
 /* Rows of heads: x [rows][heads][stride] to y [rows][heads][dim], with bias [heads][dim] (0: none), RMS norm of weight
  * [dim] (0: none), rope by angles [rows]: cosines [n_rot/2], sines [n_rot/2]; then times scale, then rotated. y may be
  * x.
@@ -215,6 +226,7 @@ void qn_vk_pack_row(const qn_type_info *type, const uint8_t *row, size_t n_cols,
                     uint32_t *scales);
 
 /* The launches. n_rows > 0, and n_tiles of qn_vk_matmul > 0. has_single_rows: no sequence has more than one row. */
+qn_vk_launch qn_vk_embed(const qn_vk_format *format, bool is_rotated, size_t n_rows, size_t width, size_t piece);
 qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_quantize(const qn_vk_codes *codes, size_t n_pages, size_t n_kv_heads, size_t n_layers);
 qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,

@@ -145,17 +145,73 @@ void qn_vk_copy(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_buffer *t
     vk->call.vkCmdCopyBuffer(commands->handle, from->handle, to->handle, 1, &region);
 }
 
-qn_status qn_vk_run(qn_vk *vk, const qn_vk_commands *commands)
+/* ---- Running ---- */
+
+static qn_status submit(qn_vk *vk, const VkCommandBuffer *handles, size_t n, VkFence fence)
 {
     const VkSubmitInfo info = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
-                                .commandBufferCount = 1,
-                                .pCommandBuffers = &commands->handle };
+                                .commandBufferCount = (uint32_t)n,
+                                .pCommandBuffers = handles };
     QN_TRY(qn_vk_check_messages(&vk->instance));
     pthread_mutex_lock(&vk->queue_lock);
-    qn_status status = QN_VK(&vk->call, vkQueueSubmit, vk->queue, 1, &info, commands->fence);
+    const qn_status status = QN_VK(&vk->call, vkQueueSubmit, vk->queue, 1, &info, fence);
     pthread_mutex_unlock(&vk->queue_lock);
-    QN_TRY(status);
-    QN_TRY(QN_VK(&vk->call, vkWaitForFences, vk->device, 1, &commands->fence, VK_TRUE, UINT64_MAX));
-    QN_TRY(QN_VK(&vk->call, vkResetFences, vk->device, 1, &commands->fence));
+    return status;
+}
+
+static qn_status wait_for(qn_vk *vk, VkFence fence)
+{
+    QN_TRY(QN_VK(&vk->call, vkWaitForFences, vk->device, 1, &fence, VK_TRUE, UINT64_MAX));
+    QN_TRY(QN_VK(&vk->call, vkResetFences, vk->device, 1, &fence));
     return qn_vk_check_messages(&vk->instance);
+}
+
+qn_status qn_vk_run(qn_vk *vk, const qn_vk_commands *commands)
+{
+    QN_TRY(submit(vk, &commands->handle, 1, commands->fence));
+    return wait_for(vk, commands->fence);
+}
+
+qn_status qn_vk_submission_create(qn_vk *vk, qn_vk_submission *submission)
+{
+    const VkFenceCreateInfo fence = { .sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO };
+    *submission = (qn_vk_submission){ 0 };
+    return QN_VK(&vk->call, vkCreateFence, vk->device, &fence, NULL, &submission->fence);
+}
+
+void qn_vk_submission_free(qn_vk *vk, qn_vk_submission *submission)
+{
+    (void)qn_vk_wait(vk, submission);
+    if (submission->fence)
+        vk->call.vkDestroyFence(vk->device, submission->fence, NULL);
+    *submission = (qn_vk_submission){ 0 };
+}
+
+qn_status qn_vk_submit(qn_vk *vk, const qn_vk_commands *const *commands, size_t n, qn_vk_submission *submission)
+{
+    enum { MOST = 4 };
+    VkCommandBuffer handles[MOST];
+    if (n > MOST)
+        return qn_fail(QN_ERR_INVALID, "commands: %zu at once, at most %d are allowed", n, MOST);
+    for (size_t i = 0; i < n; i++)
+        handles[i] = commands[i]->handle;
+    QN_TRY(submit(vk, handles, n, submission ? submission->fence : VK_NULL_HANDLE));
+    if (submission)
+        submission->is_in_flight = true;
+    return QN_OK;
+}
+
+qn_status qn_vk_wait(qn_vk *vk, qn_vk_submission *submission)
+{
+    if (!submission->is_in_flight)
+        return QN_OK;
+    submission->is_in_flight = false;
+    return wait_for(vk, submission->fence);
+}
+
+void qn_vk_drain(qn_vk *vk)
+{
+    pthread_mutex_lock(&vk->queue_lock);
+    (void)vk->call.vkDeviceWaitIdle(vk->device);
+    pthread_mutex_unlock(&vk->queue_lock);
 }
