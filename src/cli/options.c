@@ -508,8 +508,8 @@ const qn_option qn_options[] = {
     TEXT(
         EVALUATE | KERNELS | INFO, "--device", NULL, NULL, device, "NAME",
         "cpu, cuda, cuda:N (the N-th GPU, from 0), vulkan, vulkan:N or auto (default)",
-        "auto is the first CUDA GPU that can run the model, else the CPU; it takes no Vulkan device. quern devices lists "
-        "all of them."),
+        "auto is the first CUDA GPU that can run the model, else a discrete Vulkan GPU that can, else the CPU. quern "
+        "devices lists all of them."),
 
     CHOICE(EVALUATE, "--numa", NULL, NULL, numa, "MODE", numas,
            "on machines with several NUMA nodes: off, distribute or isolate (default off)",

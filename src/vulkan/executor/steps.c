@@ -11,7 +11,9 @@
 #include "kernels/rope/rope.h"
 #include "vulkan/executor/recurrent.h"
 
+#include <math.h>
 #include <string.h>
+#include <time.h>
 
 struct batch {
     qn_vk_model *model;
@@ -109,6 +111,24 @@ static void prepare(struct batch *b, const qn_gpu_batching *batching)
     fill_inputs(b);
 }
 
+/* ---- Long launches ---- */
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Systems reset a device whose work does not end. Returns into how many pieces each launch of a step of n rows is divided: as if
+ * the step were one launch, which is to take a tenth of a second. Before the first one: all that there are. */
+static uint32_t pieces_of(const qn_vk_model *model, size_t n)
+{
+    enum { MOST_PIECES = 1024 };
+    const double longest = 0.1, pieces = ceil(model->row_seconds * (double)n / longest);
+    return model->row_seconds < 0 || pieces > MOST_PIECES ? MOST_PIECES : (uint32_t)pieces;
+}
+
 /* ---- Commands ---- */
 
 /* Records all operations, if not all are only logits, and the logits of rows [first, first + n) of the logit rows. */
@@ -176,6 +196,8 @@ static qn_status wait_for_flight(qn_vk_model *model, qn_vk_flight *flight)
         return QN_OK;
     flight->is_queued = false;
     QN_TRY(qn_vk_wait(model->common.vk, &flight->submission));
+    if (flight->n_timed)
+        model->row_seconds = (seconds_now() - flight->submitted) / (double)flight->n_timed;
     return pass_on(model, flight);
 }
 
@@ -219,6 +241,8 @@ static qn_status queue(struct batch *b, const qn_vk_commands *computing, size_t 
     if (n && b->part.requests && !b->samples_later)
         QN_TRY(qn_vk_sampling_commands(&model->sampler, &b->sampling, &commands[n_commands++]));
     QN_TRY(qn_vk_submit(model->common.vk, commands, n_commands, b->samples_later ? NULL : &flight->submission));
+    flight->submitted = seconds_now();
+    flight->n_timed = b->is_decode || first ? 0 : b->recording.n;
     flight->logits = b->part.logits;
     flight->requests = b->part.requests;
     flight->sampling = b->sampling;
@@ -234,6 +258,7 @@ static qn_status queue_batch(struct batch *b, const qn_gpu_batching *batching)
     const size_t n_logits = b->part.n_logits, most = model->workspace.logit_rows;
     const qn_vk_commands *commands = &model->commands[b->block].step;
     prepare(b, batching);
+    model->commands[b->block].step.pieces = pieces_of(model, b->recording.n);
     if (b->part.requests && !b->samples_later) {
         qn_vk_prepare_requests(&model->common, b->part.requests, n_logits);
         QN_TRY(qn_vk_sampling_fill(&model->sampler, b->part.requests, n_logits, &b->sampling));

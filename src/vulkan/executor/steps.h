@@ -14,6 +14,8 @@ typedef struct qn_vk_flight {
     qn_sample_request *requests;
     qn_vk_sampling sampling; /* of these requests, or of these logits */
     qn_vk_submission submission;
+    size_t n_timed;    /* rows of a prompt, which take the time from `submitted` on; 0: it is not noted */
+    double submitted;
 } qn_vk_flight;
 
 /* Commands of a block's step, which are recorded for it, or once for each bucket of decode steps. */
@@ -36,6 +38,7 @@ typedef struct qn_vk_model {
     qn_vk_step_commands commands[QN_VK_BLOCKS];
     qn_vk_flight flights[QN_VK_BLOCKS];
     uint64_t n_launched, n_finished; /* steps: step i has block i % QN_VK_BLOCKS */
+    double row_seconds; /* that the device has taken for a row of the prompt before; negative: not known yet */
 } qn_vk_model;
 
 /* qn_vk_steps_create - creates the commands and submissions of *model. Free with qn_vk_steps_free, also after an error,

@@ -152,26 +152,82 @@ bool is_in(Range r, float x, uint token)
     return bin >= r.first && bin <= r.last && at >= r.least && at <= r.most && token >= r.from && token <= r.to;
 }
 
-/* Lists the tokens of a range, at most PARTS, in the order of their keys. */
-void list(Range r)
+/* ---- Passes over the tokens of a range ---- */
+
+#define LIST 0   /* into counts and low: keys; n_listed */
+#define BOUND 1  /* least_ordered, most_ordered */
+#define DIVIDE 2 /* adds them to parts of `step` logits, or of `step` tokens if all have one logit */
+#define END 3    /* `end`: the lane's largest key with a raw weight less than min_p */
+#define SUM 4    /* sum_low, sum_high: of the weights of tokens before `end` */
+#define AT_A_TIME 8 /* logits that a lane has in flight */
+
+shared uint least_ordered, most_ordered, sum_low, sum_high;
+uint step;
+float least_weight;
+uvec2 end;
+
+void add_to_sum(uint low_, uint high_)
+{
+    const uint before = atomicAdd(sum_low, low_);
+    atomicAdd(sum_high, high_ + uint(before + low_ < before));
+}
+
+void visit(uint mode, Range r, float x, uint token)
+{
+    const uvec2 key = key_of(x, token);
+    if (mode == LIST) {
+        const uint at = atomicAdd(n_listed, 1);
+        if (at < PARTS) {
+            counts[at] = key.x;
+            low[at] = key.y;
+        }
+        return;
+    }
+    if (mode == BOUND) {
+        atomicMin(least_ordered, key.y);
+        atomicMax(most_ordered, key.y);
+        return;
+    }
+    const float raw = raw_weight(scale, x);
+    const uvec2 weight = units_of(scale, raw);
+    if (mode == DIVIDE)
+        add_to_part((r.least == r.most ? token - r.from : r.most - key.y) / step, weight);
+    else if (mode == END && raw < least_weight && less64(end, key))
+        end = key;
+    else if (mode == SUM && less64(end, key))
+        add_to_sum(weight.x, weight.y);
+}
+
+void pass_over(uint mode, Range r)
 {
     const uint lane = gl_LocalInvocationIndex;
     barrier_of_memory();
-    if (lane == 0)
-        n_listed = 0;
+    if (lane == 0) {
+        n_listed = mode == LIST ? 0 : n_listed;
+        least_ordered = 0xffffffff;
+        most_ordered = sum_low = sum_high = 0;
+    }
     barrier_of_memory();
-    for (uint i = lane; i < n; i += LANES) {
-        const float x = row_logits.at[i];
-        if (!is_in(r, x, i))
-            continue;
-        const uint at = atomicAdd(n_listed, 1);
-        if (at < PARTS) {
-            counts[at] = ~i;
-            low[at] = ordered(x);
+    for (uint first = lane; first < n; first += AT_A_TIME * LANES) {
+        uint found = 0;
+        float x[AT_A_TIME];
+        for (uint k = 0; k < AT_A_TIME; k++)
+            x[k] = first + k * LANES < n ? row_logits.at[first + k * LANES] : 0.0;
+        for (uint k = 0; k < AT_A_TIME; k++)
+            found |= uint(is_in(r, x[k], first + k * LANES)) << k;
+        [[dont_unroll]] for (; found != 0; found &= found - 1) {
+            const uint token = first + uint(findLSB(found)) * LANES;
+            visit(mode, r, row_logits.at[token], token);
         }
     }
     barrier_of_memory();
-    for (uint i = lane; i < n_listed; i += LANES) {
+}
+
+/* Lists the tokens of a range, at most PARTS, in the order of their keys. */
+void list(Range r)
+{
+    pass_over(LIST, r);
+    for (uint i = gl_LocalInvocationIndex; i < n_listed; i += LANES) {
         const uvec2 key = uvec2(counts[i], low[i]);
         uint rank = 0;
         for (uint j = 0; j < n_listed; j++)
@@ -202,40 +258,13 @@ bool is_listed(uint first, uint last)
 
 /* ---- Ranges of too many tokens ---- */
 
-shared uint least_ordered, most_ordered;
-
-/* Sets the bounds of the logits of a bin. */
-void bound_range(inout Range r)
-{
-    barrier_of_memory();
-    if (gl_LocalInvocationIndex == 0) {
-        least_ordered = 0xffffffff;
-        most_ordered = 0;
-    }
-    barrier_of_memory();
-    for (uint i = gl_LocalInvocationIndex; i < n; i += LANES) {
-        const float x = row_logits.at[i];
-        if (!is_in(r, x, i))
-            continue;
-        atomicMin(least_ordered, ordered(x));
-        atomicMax(most_ordered, ordered(x));
-    }
-    barrier_of_memory();
-    r.least = least_ordered;
-    r.most = most_ordered;
-}
-
 /* Narrows a range to the part of it in which the goal is reached; returns its tokens. */
 uint narrow(Goal goal, inout Range r)
 {
     const bool is_one = r.least == r.most; /* logit: by tokens */
-    const uint step = (is_one ? r.to - r.from : r.most - r.least) / PARTS + 1;
+    step = (is_one ? r.to - r.from : r.most - r.least) / PARTS + 1;
     clear_parts();
-    for (uint i = gl_LocalInvocationIndex; i < n; i += LANES) {
-        const float x = row_logits.at[i];
-        if (is_in(r, x, i))
-            add_to_part((is_one ? i - r.from : r.most - ordered(x)) / step, units_of(scale, raw_weight(scale, x)));
-    }
+    pass_over(DIVIDE, r);
     const uint part = find_part(goal, r.before);
     if (part == PARTS)
         return 0;
@@ -266,8 +295,11 @@ bool find_token(Goal goal, inout uvec2 weight, inout uint token)
         uint left = is_few ? before.n + of_bin : of_bin;
         if (!is_few)
             r.before = before;
-        if (left > PARTS)
-            bound_range(r);
+        if (left > PARTS) {
+            pass_over(BOUND, r);
+            r.least = least_ordered;
+            r.most = most_ordered;
+        }
         while (left > PARTS)
             left = narrow(goal, r);
         if (left == 0)
@@ -286,39 +318,28 @@ bool find_token(Goal goal, inout uvec2 weight, inout uint token)
 
 /* ---- min_p ---- */
 
-shared uint sum_low, sum_high;
-
-/* The sum of the weights of the tokens before the first one whose raw weight is less than min_p. Tokens of bins before
- * first_edge have more, those after last_edge less. */
-uvec2 weight_of_min_p(Params p)
+/* The least of `kept` and the sum of the weights of the tokens before the first one whose raw weight is less than min_p.
+ * Tokens of bins before first_edge have more, those after last_edge less. */
+uvec2 apply_min_p(Params p, uvec2 kept)
 {
-    const uint lane = gl_LocalInvocationIndex;
-    const Range edge = Range(p.first_edge, p.last_edge, 0, 0xffffffff, 0, n - 1, Sums(0, uvec2(0)));
-    uvec2 end = uvec2(0);
-    for (uint i = lane; i < n; i += LANES) {
-        const float x = row_logits.at[i];
-        if (is_in(edge, x, i) && raw_weight(scale, x) < p.min_p && less64(end, key_of(x, i)))
-            end = key_of(x, i);
-    }
-    end = max_of_lanes(end);
+    const uint lane = gl_LocalInvocationIndex, edge = min(p.first_edge, PARTS);
+    const Range r = Range(p.first_edge, p.last_edge, 0, 0xffffffff, 0, n - 1, Sums(0, uvec2(0)));
     load_bins();
     if (lane == 0)
         sum_low = sum_high = 0;
     barrier_of_memory();
-    for (uint i = lane; i < n; i += LANES) {
-        const float x = row_logits.at[i];
-        if (!is_in(edge, x, i) || !less64(end, key_of(x, i)))
-            continue;
-        const uvec2 weight = units_of(scale, raw_weight(scale, x));
-        const uint before = atomicAdd(sum_low, weight.x);
-        atomicAdd(sum_high, weight.y + uint(before + weight.x < before));
-    }
-    for (uint i = lane; i < min(p.first_edge, PARTS); i += LANES) {
-        const uint before = atomicAdd(sum_low, low[i]);
-        atomicAdd(sum_high, high[i] + uint(before + low[i] < before));
-    }
+    for (uint i = lane; i < edge; i += LANES)
+        add_to_sum(low[i], high[i]);
     barrier_of_memory();
-    return uvec2(sum_low, sum_high);
+    const uvec2 before = uvec2(sum_low, sum_high);
+    if (!less64(before, kept))
+        return kept;
+    least_weight = p.min_p;
+    end = uvec2(0);
+    pass_over(END, r);
+    end = max_of_lanes(end);
+    pass_over(SUM, r);
+    return min64(kept, add64(before, uvec2(sum_low, sum_high)));
 }
 
 /* ---- top_p ---- */
@@ -404,7 +425,7 @@ uint draw(Params p, uint best)
         if (i == 1) {
             goal.weight = sum_of_fraction(p.top_p, kept);
             if (p.min_p > 0)
-                kept = min64(kept, weight_of_min_p(p));
+                kept = apply_min_p(p, kept);
         } else if (i == 2) {
             goal.weight = add64(multiply_high(p.random, kept), uvec2(1, 0));
         }

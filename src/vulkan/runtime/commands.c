@@ -13,7 +13,7 @@ struct qn_vk_held {
     size_t n;
     struct {
         VkPipeline pipeline;
-        uint32_t groups[3], args_bytes;
+        uint32_t groups[3], args_bytes, pieces;
         uint8_t args[QN_VK_MAX_ARGS];
     } at[MAX_HELD];
 };
@@ -24,12 +24,17 @@ static qn_status hold_back(qn_vk_commands *commands)
     return reverse && !strcmp(reverse, "1") ? qn_alloc(&commands->held, 1, sizeof *commands->held, "commands") : QN_OK;
 }
 
+/* Records a launch in pieces of its grid's last dimension. */
 static void record_dispatch(qn_vk *vk, const qn_vk_commands *commands, VkPipeline pipeline, const uint32_t *groups,
-                            const void *args, uint32_t args_bytes)
+                            const void *args, uint32_t args_bytes, uint32_t pieces)
 {
+    const uint32_t n = groups[2], step = pieces && pieces < n ? (n + pieces - 1) / pieces : 1;
     vk->call.vkCmdBindPipeline(commands->handle, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
     vk->call.vkCmdPushConstants(commands->handle, vk->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, args_bytes, args);
-    vk->call.vkCmdDispatch(commands->handle, groups[0], groups[1], groups[2]);
+    if (pieces <= 1 || n == 1)
+        vk->call.vkCmdDispatch(commands->handle, groups[0], groups[1], n);
+    for (uint32_t at = 0; pieces > 1 && n > 1 && at < n; at += step)
+        vk->call.vkCmdDispatchBase(commands->handle, 0, 0, at, groups[0], groups[1], n - at < step ? n - at : step);
 }
 
 static void record_held(qn_vk *vk, const qn_vk_commands *commands)
@@ -37,7 +42,7 @@ static void record_held(qn_vk *vk, const qn_vk_commands *commands)
     struct qn_vk_held *held = commands->held;
     for (size_t i = held ? held->n : 0; i-- > 0;)
         record_dispatch(vk, commands, held->at[i].pipeline, held->at[i].groups, held->at[i].args,
-                        held->at[i].args_bytes);
+                        held->at[i].args_bytes, held->at[i].pieces);
     if (held)
         held->n = 0;
 }
@@ -126,13 +131,14 @@ qn_status qn_vk_dispatch(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_
     VkPipeline pipeline;
     QN_TRY(qn_vk_find_pipeline(vk, launch, &pipeline));
     if (!held) {
-        record_dispatch(vk, commands, pipeline, launch->groups, args, args_bytes);
+        record_dispatch(vk, commands, pipeline, launch->groups, args, args_bytes, commands->pieces);
         return QN_OK;
     }
     if (held->n == MAX_HELD)
         record_held(vk, commands);
     held->at[held->n].pipeline = pipeline;
     held->at[held->n].args_bytes = args_bytes;
+    held->at[held->n].pieces = commands->pieces;
     memcpy(held->at[held->n].groups, launch->groups, sizeof launch->groups);
     memcpy(held->at[held->n++].args, args, args_bytes);
     return QN_OK;
@@ -147,6 +153,19 @@ void qn_vk_copy(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_buffer *t
 
 /* ---- Running ---- */
 
+/* A device that was lost stays so for this process. */
+static qn_status check_lost(qn_vk *vk, VkResult result, const char *call)
+{
+    if (result == VK_ERROR_DEVICE_LOST)
+        atomic_store(&vk->is_lost, true);
+    if (!atomic_load(&vk->is_lost))
+        return qn_vk_check(result, call);
+    return qn_fail(QN_ERR_DEVICE,
+                   "%s was lost (%s): its driver was reset, or work took longer than the system allows; the program has to "
+                   "be started again",
+                   vk->info.name, call);
+}
+
 static qn_status submit(qn_vk *vk, const VkCommandBuffer *handles, size_t n, VkFence fence)
 {
     const VkSubmitInfo info = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
@@ -154,14 +173,15 @@ static qn_status submit(qn_vk *vk, const VkCommandBuffer *handles, size_t n, VkF
                                 .pCommandBuffers = handles };
     QN_TRY(qn_vk_check_messages(&vk->instance));
     pthread_mutex_lock(&vk->queue_lock);
-    const qn_status status = QN_VK(&vk->call, vkQueueSubmit, vk->queue, 1, &info, fence);
+    const VkResult result =
+        atomic_load(&vk->is_lost) ? VK_ERROR_DEVICE_LOST : vk->call.vkQueueSubmit(vk->queue, 1, &info, fence);
     pthread_mutex_unlock(&vk->queue_lock);
-    return status;
+    return check_lost(vk, result, "vkQueueSubmit");
 }
 
 static qn_status wait_for(qn_vk *vk, VkFence fence)
 {
-    QN_TRY(QN_VK(&vk->call, vkWaitForFences, vk->device, 1, &fence, VK_TRUE, UINT64_MAX));
+    QN_TRY(check_lost(vk, vk->call.vkWaitForFences(vk->device, 1, &fence, VK_TRUE, UINT64_MAX), "vkWaitForFences"));
     QN_TRY(QN_VK(&vk->call, vkResetFences, vk->device, 1, &fence));
     return qn_vk_check_messages(&vk->instance);
 }

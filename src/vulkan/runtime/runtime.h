@@ -72,6 +72,8 @@ typedef struct qn_vk_commands {
     VkCommandBuffer handle;
     VkFence fence;
     struct qn_vk_held *held; /* dispatches since the last barrier; NULL: they are recorded at once */
+    uint32_t pieces; /* into which the last dimension of each grid is divided: slow devices would be reset during a long
+                        launch; 0: one */
 } qn_vk_commands;
 
 qn_status qn_vk_commands_create(qn_vk *vk, qn_vk_commands *commands);

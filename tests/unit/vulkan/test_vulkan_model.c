@@ -7,7 +7,8 @@
 #include "helper_request.h"
 #include "vulkan/helper_vulkan.h"
 
-#include "vulkan/executor/record.h"
+#include "engine/internal.h"
+#include "vulkan/executor/steps.h"
 
 /* With codes, the last tokens attend to those of page 1. */
 enum { MAX_IDS = 140, N_IDS_OF_FP16 = 80, N_CTX = 200 };
@@ -91,6 +92,23 @@ TEST_EACH(test_model, struct golden, golden, models)
     free(expected);
     qn_model_free(model);
     qn_model_free(cpu);
+}
+
+/* On a slow device launches are divided. */
+TEST(long_launches_in_pieces)
+{
+    qn_model *model = load("qwen2.q1_0", "vulkan");
+    qn_vk_model *device = (qn_vk_model *)model->device;
+    const size_t n_ids = N_IDS_OF_FP16, bytes = n_ids * qn_model_get_info(model)->n_vocab * sizeof(float);
+    device->row_seconds = 0;
+    float *whole = logits_of(model, "f16", n_ids);
+    assert_true(device->row_seconds > 0);
+    device->row_seconds = 0.004; /* the step takes 0.32 s: four pieces */
+    float *divided = logits_of(model, "f16", n_ids);
+    assert_memory_equal(divided, whole, bytes);
+    free(whole);
+    free(divided);
+    qn_model_free(model);
 }
 
 /* ---- Sessions ---- */
