@@ -481,6 +481,31 @@ static const float *run_splits(const struct cache *c, const struct rows *r)
     return qn_vk_contents(y);
 }
 
+/* The same by the last splits, twice: counts of workgroups are zeros again. */
+static const float *run_combined(const struct cache *c, const struct rows *r)
+{
+    const struct shape *s = c->shape;
+    const qn_vk_codes codes = { s->key_bits, s->value_bits };
+    const size_t row = s->n_heads * s->dim;
+    const qn_vk_array *y = qn_vk_new_array(ROWS * row * sizeof(float)),
+                      *partials = qn_vk_new_array(ROWS * s->n_heads * r->args.n_splits *
+                                                  (s->dim + QN_VK_PARTIAL_EXTRA) * sizeof(float));
+    qn_vk_attention_args args = r->args;
+    qn_vk_combination *combination = qn_new(1, sizeof *combination);
+    combination->args = r->combine;
+    combination->args.y = y->at;
+    combination->tickets = qn_vk_array_of(qn_new(ROWS * s->n_heads, sizeof(uint32_t)))->at;
+    args.y = partials->at;
+    qn_vk_set_combination(&args, qn_vk_array_of(combination)->at);
+    for (int i = 0; i < 2; i++) {
+        qn_vk_poison(y, 0, y->bytes);
+        qn_vk_poison(partials, 0, partials->bytes);
+        qn_vk_launch_now(
+            qn_vk_attention_combined(&codes, s->dim, ROWS, s->n_heads, s->n_kv_heads, args.n_splits), &args);
+    }
+    return qn_vk_contents(y);
+}
+
 /* Results of row 0 as one of a piece of its sequence: other rows are in the tile, before it and after it. */
 static const float *run_piece(const struct cache *c, const struct rows *r)
 {
@@ -525,6 +550,8 @@ static void check_attention(const struct shape *s, size_t length)
     const float *y = run_splits(&c, &r);
     qn_expect_near(y, expected, bound, n, "value");
     qn_expect_same(run_piece(&c, &r), y, row, "value of a row of a piece");
+    if (!r.combine.matrix && qn_vk_combined_shared(s->dim) <= qn_vk_device_info()->features.shared_bytes)
+        qn_expect_same(run_combined(&c, &r), y, n, "value by the last split");
     qn_aura_codecs_delete(&c.aura);
     qn_release();
 }

@@ -5,6 +5,8 @@
 #include "plan/page.h"
 #include "vulkan/executor/activations.h"
 
+#include <string.h>
+
 static qn_status dispatch(const qn_vk_recording *r, qn_vk_launch launch, const void *args)
 {
     return qn_vk_dispatch(r->common->vk, r->commands, &launch, args);
@@ -190,6 +192,17 @@ static qn_status record_pieces(const qn_vk_recording *r, const qn_op *op)
     return QN_OK;
 }
 
+/* Whether the last split of a row combines them all: in decode steps whose partials are in the workspace at a time, if
+ * results are rotated by signs or not at all, and of few positions. One workgroup for many splits would take longer than
+ * the launch that it saves. */
+static bool combines(const qn_vk_recording *r, const qn_op *op)
+{
+    const size_t dim = op->attention.shape.head_dim;
+    return r->is_decode && !r->has_many_splits && r->combinations && r->n <= r->workspace->partial_rows &&
+           !r->format->value_rotation.inverse &&
+           qn_vk_combined_shared(dim) <= qn_vk_get_info(r->common->vk)->features.shared_bytes;
+}
+
 /* Records splits of n rows from `row` on. */
 static qn_status record_splits(const qn_vk_recording *r, const qn_op *op, size_t row, size_t n)
 {
@@ -219,13 +232,13 @@ bool qn_vk_is_combined(const qn_vk_recording *r, size_t at)
     return combined_acts(r, &r->common->plan->ops[at]) >= 0;
 }
 
-static qn_status record_combine(const qn_vk_recording *r, const qn_op *op, bool has_partials, size_t row, size_t n)
+static qn_vk_combine_args combine_args(const qn_vk_recording *r, const qn_op *op, bool has_partials, size_t row)
 {
     const qn_attention_shape *h = &op->attention.shape;
     const qn_vk_rotation *rotation = &r->format->value_rotation;
     const int acts = combined_acts(r, op);
     const bool is_gated = acts >= 0 && op[1].attention_combine.shape.gated;
-    const qn_vk_combine_args args = { .partials = has_partials ? r->workspace->partials.address : 0,
+    return (qn_vk_combine_args){ .partials = has_partials ? r->workspace->partials.address : 0,
                                       .y = buffer(r, op->attention.out),
                                       .positions = input(r, r->inputs.positions),
                                       .sequences = input(r, r->inputs.sequences),
@@ -238,7 +251,27 @@ static qn_status record_combine(const qn_vk_recording *r, const qn_op *op, bool 
                                       .dim = (uint32_t)h->head_dim,
                                       .n_splits = (uint32_t)r->workspace->n_splits,
                                       .factor = rotation->factor };
-    return dispatch(r, qn_vk_combine(n, h->n_heads), &args);
+}
+
+static qn_status record_combine(const qn_vk_recording *r, const qn_op *op, bool has_partials, size_t row, size_t n)
+{
+    const qn_vk_combine_args args = combine_args(r, op, has_partials, row);
+    return dispatch(r, qn_vk_combine(n, op->attention.shape.n_heads), &args);
+}
+
+/* Records splits of all rows of a decode step, and their combination. */
+static qn_status record_combined(const qn_vk_recording *r, const qn_op *op)
+{
+    const qn_attention_shape *h = &op->attention.shape;
+    const size_t at = r->combinations_at + (size_t)(op - r->common->plan->ops) * sizeof(qn_vk_combination);
+    const qn_vk_combination combination = { .args = combine_args(r, op, true, 0), .tickets = r->workspace->tickets.address };
+    qn_vk_attention_args args = attention_args(r, op);
+    memcpy(r->combinations->host + at, &combination, sizeof combination);
+    args.y = r->workspace->partials.address;
+    qn_vk_set_combination(&args, r->combinations->address + at);
+    return dispatch(
+        r, qn_vk_attention_combined(&r->format->codes, h->head_dim, r->n, h->n_heads, h->n_kv_heads, args.n_splits),
+        &args);
 }
 
 /* Groups of rows use the same partials. */
@@ -246,6 +279,8 @@ qn_status qn_vk_record_attention(const qn_vk_recording *r, const qn_op *op)
 {
     const size_t n_many = r->n - r->n_few;
     bool rotates = n_many && qn_gpu_has_codes(&r->format->base);
+    if (combines(r, op))
+        return record_combined(r, op);
     QN_TRY(record_pieces(r, op));
     for (size_t row = 0, n; row < r->n_few; row += n) {
         n = r->n_few - row < r->workspace->partial_rows ? r->n_few - row : r->workspace->partial_rows;

@@ -4,7 +4,8 @@
  * the values. The arithmetic of a query does not depend on the others of its tile.
  *
  * Splits: a workgroup has a tile of the query heads of a row, and one split of the pages; it writes a partial, which
- * combine.comp merges. Else a workgroup has rows of a piece and all splits, and writes results.
+ * combine.comp merges, or the last workgroup of the tile does, with the same operations. Else a workgroup has rows of a
+ * piece and all splits, and writes results.
  *
  * In a cache of codes page 0 and the page of the query's position are fp16; all is in the rotated basis, and codes of
  * keys lack the mean of page 0's keys (docs/internals/caches.md). */
@@ -13,6 +14,7 @@
 #include "common.glsl"
 #include "pages.glsl"
 #include "splits.glsl"
+#include "gates.glsl"
 
 #define F16 16
 
@@ -21,6 +23,7 @@ layout(constant_id = 1) const uint QUERIES = 4; /* of a tile, at most 8 */
 layout(constant_id = 2) const uint KEY_BITS = F16;
 layout(constant_id = 3) const uint VALUE_BITS = F16;
 layout(constant_id = 4) const uint HAS_SPLITS = 1;
+layout(constant_id = 5) const uint COMBINES = 0; /* the last workgroup of a tile merges its splits */
 const uint PAIRS = (DIM / 2 + LANES - 1) / LANES; /* of dimensions, of a lane */
 
 layout(push_constant) uniform Args {
@@ -34,11 +37,28 @@ layout(push_constant) uniform Args {
     uint key_at, value_at, key_scales_at, value_scales_at; /* of the layer in a page of codes */
     uint f16_key_at, f16_value_at, means_at;               /* of the layer in an fp16 page */
     uint row;                                              /* the first */
-    uint n_rows, position, sequence;                       /* without splits: of the piece */
+    uint n_rows, position, sequence; /* without splits: of the piece; n_rows and position: the address of Combination */
     uint n_splits;                                         /* of the partials of a head */
 };
 
 const uint TEAM = 8; /* lanes that have a query's scores */
+
+/* qn_vk_combination: arguments of combine.comp, and the counts of workgroups of [rows][tiles]. */
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Combination {
+    uvec2 partials, y, positions, sequences, signs, matrix, codes, gates;
+    uint planes, row, dim, n_splits;
+    float factor;
+    uint unused;
+    uvec2 tickets;
+};
+
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Shared { float at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Tickets { uint at[]; };
+
+#define MAX_VALUES (COMBINES * QUERIES * DIM + 4)
+shared float values[MAX_VALUES]; /* results of a tile */
+shared uint ticket;
+#include "quantize.glsl"
 
 shared vec4 tile[QUERIES * DIM / 4];
 shared uint query_at[QUERIES]; /* row * n_heads + head */
@@ -345,14 +365,116 @@ void write_partial(uint n, uint split)
             const uint pair = i * LANES + lane;
             if (!has_pair(i))
                 continue;
-            Floats(to).at[2 * pair] = sums[i * QUERIES + q].x;
-            Floats(to).at[2 * pair + 1] = sums[i * QUERIES + q].y;
+            Shared(to).at[2 * pair] = sums[i * QUERIES + q].x;
+            Shared(to).at[2 * pair + 1] = sums[i * QUERIES + q].y;
         }
         if (lane == 0) {
-            Floats(to).at[DIM] = maxima[q];
-            Floats(to).at[DIM + 1] = totals[q];
+            Shared(to).at[DIM] = maxima[q];
+            Shared(to).at[DIM + 1] = totals[q];
         }
     }
+}
+
+/* ---- The combination ---- */
+
+/* Returns whether all other workgroups of the row's tile have written their partials. */
+bool is_last(Combination c, uint n_partials)
+{
+    memoryBarrierBuffer();
+    barrier();
+    const uint at = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    if (gl_LocalInvocationIndex == 0) {
+        ticket = atomicAdd(Tickets(c.tickets).at[at], 1);
+        if (ticket + 1 == n_partials)
+            Tickets(c.tickets).at[at] = 0;
+    }
+    barrier();
+    memoryBarrierBuffer();
+    return ticket + 1 == n_partials;
+}
+
+/* The results of n queries, as `merge` of combine.comp computes one. */
+void merge_partials(uint n, uint n_partials)
+{
+    const uint lane = gl_LocalInvocationIndex;
+    float most[QUERIES];
+    precise float all[QUERIES];
+    for (uint q = 0; q < QUERIES; q++) {
+        most[q] = LOWEST;
+        all[q] = 0;
+    }
+    [[dont_unroll]] for (uint split = 0; split < n_partials; split++)
+        for (uint q = 0; q < QUERIES; q++) {
+            if (q >= n)
+                break;
+            Shared partial =
+                Shared(advance(y, (query_at[q] - row * n_heads) * n_splits + split, 4 * (DIM + PARTIAL_EXTRA)));
+            const float m = partial.at[DIM];
+            const vec2 factors = merge_factors(most[q], m);
+            for (uint i = 0; i < PAIRS; i++) {
+                const uint pair = i * LANES + lane;
+                if (!has_pair(i))
+                    continue;
+                precise const vec2 sum = all_sums[i * QUERIES + q] * factors.x +
+                                         vec2(partial.at[2 * pair], partial.at[2 * pair + 1]) * factors.y;
+                all_sums[i * QUERIES + q] = sum;
+            }
+            all[q] = all[q] * factors.x + partial.at[DIM + 1] * factors.y;
+            most[q] = max(most[q], m);
+        }
+    for (uint q = 0; q < QUERIES; q++)
+        for (uint i = 0; i < PAIRS; i++) {
+            const uint pair = i * LANES + lane;
+            if (q >= n || !has_pair(i))
+                continue;
+            precise const vec2 value = all_sums[i * QUERIES + q] / all[q];
+            values[q * DIM + 2 * pair] = value.x;
+            values[q * DIM + 2 * pair + 1] = value.y;
+        }
+    barrier();
+}
+
+/* rotate_head_back of rotation.glsl, for n heads. */
+void rotate_values_back(Combination c, uint n)
+{
+    const uint lane = gl_LocalInvocationIndex;
+    if (is_null(c.signs))
+        return;
+    for (uint stride = 1; stride < DIM; stride *= 2) {
+        for (uint i = lane; i < n * DIM / 2; i += LANES) {
+            const uint at = i / stride * 2 * stride + i % stride;
+            precise const float a = values[at] + values[at + stride], b = values[at] - values[at + stride];
+            values[at] = a;
+            values[at + stride] = b;
+        }
+        barrier();
+    }
+    for (uint i = lane; i < n * DIM; i += LANES) {
+        precise const float value = c.factor * values[i];
+        values[i] = Floats(c.signs).at[i % DIM] * value;
+    }
+    barrier();
+}
+
+void combine(Combination c, uint n, uint n_partials)
+{
+    const uint lane = gl_LocalInvocationIndex, first = query_at[0]; /* the queries' heads are consecutive */
+    merge_partials(n, n_partials);
+    rotate_values_back(c, n);
+    Floats to = Floats(advance(c.y, first, 4 * DIM));
+    for (uint i = lane; i < n * DIM; i += LANES)
+        to.at[i] = values[i];
+    if (is_null(c.codes))
+        return;
+    for (uint i = lane; i < n * DIM && !is_null(c.gates); i += LANES) {
+        Floats gate = Floats(advance(c.gates, (first + i / DIM) * 2 + 1, 4 * DIM));
+        precise const float value = values[i] * sigmoid(gate.at[i % DIM]);
+        values[i] = value;
+    }
+    barrier();
+    const uint width = n_heads * DIM, of_row = first / n_heads;
+    quantize(advance(c.codes, of_row, act_row_bytes(width, c.planes)), 1, 0, width, c.planes, first % n_heads * DIM,
+             n * DIM);
 }
 
 /* Merges the split, and begins the next one. */
@@ -438,10 +560,15 @@ void run(uint page, uint end, uint n)
         if (HAS_SPLITS == 0 && ((page + 1) % per_split == 0 || page == own_page))
             merge_split();
     }
-    if (HAS_SPLITS != 0)
-        write_partial(n, gl_WorkGroupID.z);
-    else
+    if (HAS_SPLITS == 0) {
         write_results(n);
+        return;
+    }
+    write_partial(n, gl_WorkGroupID.z);
+    const uint n_partials = (own_page + per_split) / per_split;
+    Combination c = Combination(uvec2(n_rows, position));
+    if (COMBINES != 0 && is_last(c, n_partials))
+        combine(c, n, n_partials);
 }
 
 void main()
