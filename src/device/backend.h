@@ -69,7 +69,7 @@ typedef struct qn_backend {
     /* NULL, or returns whether "auto" takes device 0. If opening it then fails for any reason, "auto" takes the next
      * backend's. */
     bool (*is_automatic)(void);
-    bool drafts;      /* its devices run the draft steps of a block for multi-token prediction */
+    bool drafts; /* its devices run the draft steps of a block for multi-token prediction */
 
     /* The number of devices, at least 1. QN_ERR_UNSUPPORTED, naming what is missing, if there is none. */
     qn_status (*count)(int *count);

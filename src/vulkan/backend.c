@@ -48,8 +48,8 @@ static qn_status memory_of(int ordinal, uint64_t *bytes)
     return QN_OK;
 }
 
-/* A discrete GPU, which can be used: the first device, if there is one. Whether an integrated one is faster than the CPU, with
- * which it shares the memory, is not known. */
+/* A discrete GPU, which can be used: the first device, if there is one. Whether an integrated one is faster than the
+ * CPU, with which it shares the memory, is not known. */
 static bool is_automatic(void)
 {
     qn_vk_info info = { .type = VK_PHYSICAL_DEVICE_TYPE_OTHER };

@@ -6,8 +6,8 @@
 #include <math.h>
 
 const char *const shape_names[N_SHAPES] = { "normal", "wide",     "flat", "flat, high", "tiny", "equal",
-                                                   "zeros",  "two",      "ties", "rough",      "peak", "outlier",
-                                                   "masked", "all -inf", "NaN",  "inf" };
+                                            "zeros",  "two",      "ties", "rough",      "peak", "outlier",
+                                            "masked", "all -inf", "NaN",  "inf" };
 
 /* Its weight at temperature 1, "rough min_p", is larger than that of the next float above it. */
 static const float rough_logit = -0x1.fd029cp-7f;

@@ -1,5 +1,5 @@
-/* Rows of logits and requests that try the samplers of GPUs: distributions with ties, NaN and values at the limits; filters;
- * masks, bias and penalties. */
+/* Rows of logits and requests that try the samplers of GPUs: distributions with ties, NaN and values at the limits;
+ * filters; masks, bias and penalties. */
 #ifndef QN_CHECK_SAMPLE_PROBLEM_H
 #define QN_CHECK_SAMPLE_PROBLEM_H
 
@@ -51,8 +51,8 @@ struct problem {
 /* qn_fill_logits - fills a row of n logits. */
 void qn_fill_logits(float *logits, size_t n, enum shape shape);
 
-/* qn_request_of - returns a request with random members, for a row of n logits, by the filter and the mask of *problem, to
- * whose data it points. */
+/* qn_request_of - returns a request with random members, for a row of n logits, by the filter and the mask of *problem,
+ * to whose data it points. */
 qn_sample_request qn_request_of(struct problem *problem, const float *logits, size_t n);
 
 #endif

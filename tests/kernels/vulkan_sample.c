@@ -1,5 +1,5 @@
-/* Sampling on a Vulkan device against the CPU, in steps of many rows: the same token for every distribution and request. And
- * the embedding kernel: rows of the table as the CPU dequantises and rotates them. */
+/* Sampling on a Vulkan device against the CPU, in steps of many rows: the same token for every distribution and
+ * request. And the embedding kernel: rows of the table as the CPU dequantises and rotates them. */
 #include "vulkan.h"
 
 #include "base/f16.h"
@@ -66,8 +66,7 @@ static struct step new_step(const qn_sample_request *requests, size_t n_rows, co
 static void run_step(const struct step *s)
 {
     qn_vk_launch launches[QN_VK_SAMPLE_LAUNCHES];
-    const size_t n =
-        qn_vk_sample(&qn_vk_device_info()->features, s->has_draws, s->n, s->n_rows, launches);
+    const size_t n = qn_vk_sample(&qn_vk_device_info()->features, s->has_draws, s->n, s->n_rows, launches);
     for (size_t i = 0; i < n; i++)
         qn_vk_launch_now(launches[i], &s->args);
 }
@@ -103,9 +102,9 @@ static void compare_raw(const struct step *s, const qn_sample_request *requests,
     for (size_t row = 0; row < s->n_rows; row++) {
         const size_t n = qn_sample_list_entries(&requests[row], s->n, slots, entries);
         for (size_t i = 0; i < n; i++)
-            qn_expect(memcmp(&raw[row * MAX_ENTRIES + i], &logits[row * s->n + (size_t)entries[i].token],
-                             sizeof *raw) == 0,
-                      "row %zu: the logit of entry %zu", row, i);
+            qn_expect(
+                memcmp(&raw[row * MAX_ENTRIES + i], &logits[row * s->n + (size_t)entries[i].token], sizeof *raw) == 0,
+                "row %zu: the logit of entry %zu", row, i);
     }
 }
 
@@ -230,8 +229,7 @@ static void bench_sampling(size_t n, size_t n_rows)
             requests[row] = (qn_sample_request){ .sampling = filters[f].sampling, .random = qn_random() };
         const struct step s = new_step(requests, n_rows, logits, n);
         qn_vk_launch launches[QN_VK_SAMPLE_LAUNCHES];
-        const size_t n_launches =
-            qn_vk_sample(&qn_vk_device_info()->features, s.has_draws, n, n_rows, launches);
+        const size_t n_launches = qn_vk_sample(&qn_vk_device_info()->features, s.has_draws, n, n_rows, launches);
         for (size_t i = 0; i < n_launches; i++)
             qn_vk_bench_launch("sample",
                                qn_text("%zu rows of %zu, %s, %s", n_rows, n, filters[f].name, launches[i].shader->name),
@@ -244,7 +242,8 @@ void qn_check_vulkan_sample(bool bench)
 {
     static const struct {
         size_t n, n_steps;
-    } sizes[] = { { 1, 14 }, { 2, 14 }, { 31, 42 }, { 1025, 42 }, { 2047, 28 }, { 4097, 28 }, { 32001, 14 }, { 151936, 3 } };
+    } sizes[] = { { 1, 14 },    { 2, 14 },    { 31, 42 },    { 1025, 42 },
+                  { 2047, 28 }, { 4097, 28 }, { 32001, 14 }, { 151936, 3 } };
     for (size_t i = 0; i < QN_LENGTH(sizes); i++)
         check_sampling(sizes[i].n, sizes[i].n_steps);
     check_embeddings();

@@ -8,8 +8,8 @@
  *   steps       batches of rows: inputs, commands, logits, sampling   steps.h
  *
  * Threads. One thread at a time makes the calls of qn_device_vtable (the model's lock). Up to two steps are in flight
- * between them, each with a block: inputs, page tables and commands of its own. The device runs them one after the other, so all
- * other buffers are shared. Memories are used by other threads meanwhile. */
+ * between them, each with a block: inputs, page tables and commands of its own. The device runs them one after the
+ * other, so all other buffers are shared. Memories are used by other threads meanwhile. */
 #ifndef QN_VULKAN_EXECUTOR_INTERNAL_H
 #define QN_VULKAN_EXECUTOR_INTERNAL_H
 

@@ -101,14 +101,15 @@ static qn_status reserve_lists(const qn_vk_sampler *s, qn_vk_sampler_block *b, c
     free_lists(s, b);
     QN_TRY(qn_alloc(&b->lists, bytes, 1, "sampler"));
     QN_TRY(qn_vk_alloc(s->common->vk, bytes, QN_VK_SHARED, "sampler", &b->device_lists));
-    QN_TRY(qn_vk_alloc(s->common->vk, bytes / sizeof(qn_sample_entry) * sizeof(float), QN_VK_ON_HOST, "sampler", &b->raw));
+    QN_TRY(
+        qn_vk_alloc(s->common->vk, bytes / sizeof(qn_sample_entry) * sizeof(float), QN_VK_ON_HOST, "sampler", &b->raw));
     b->list_bytes = bytes;
     return QN_OK;
 }
 
 /* Sets the parameters of a row, and its mask and entries at these offsets of the lists, which are advanced. */
-static void fill_row(qn_vk_sampler *s, qn_vk_sampler_block *b, const qn_sample_request *request,
-                     qn_vk_sample_params *p, struct list_sizes *at)
+static void fill_row(qn_vk_sampler *s, qn_vk_sampler_block *b, const qn_sample_request *request, qn_vk_sample_params *p,
+                     struct list_sizes *at)
 {
     const size_t n_vocab = s->common->plan->n_vocab;
     *p = qn_vk_sample_params_of(request, n_vocab);
@@ -251,8 +252,7 @@ static qn_status sample_on_host(const qn_vk_sampler *s, const qn_vk_sampling *wh
     struct host_rows h = { .sampler = s,
                            .params = s->blocks[what->block].rows + what->first,
                            .requests = requests,
-                           .scratch_bytes =
-                               qn_round_up(qn_sample_scratch_bytes(s->common->plan->n_vocab), QN_ALIGN) };
+                           .scratch_bytes = qn_round_up(qn_sample_scratch_bytes(s->common->plan->n_vocab), QN_ALIGN) };
     QN_TRY(qn_alloc(&h.scratch, (size_t)qn_team_size(s->common->team), h.scratch_bytes, "sampler"));
     qn_team_divide(s->common->team, what->n, 1, sample_range, &h);
     qn_free(h.scratch);

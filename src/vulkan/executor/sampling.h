@@ -16,7 +16,8 @@ typedef struct qn_vk_sampler_block {
     qn_vk_buffer raw; /* mapped: the logits of the entries before they change */
     size_t list_bytes;
     qn_vk_sample_params *rows; /* [max_rows] as in `params` */
-    /* Commands for all rows of a bucket, without and with draws, recorded when they are first needed; and for others. */
+    /* Commands for all rows of a bucket, without and with draws, recorded when they are first needed; and for others.
+     */
     qn_vk_commands recorded[QN_GPU_N_BUCKETS][2], other;
     bool is_recorded[QN_GPU_N_BUCKETS][2];
 } qn_vk_sampler_block;
@@ -54,11 +55,10 @@ qn_status qn_vk_sampling_fill(qn_vk_sampler *sampler, const qn_sample_request *r
 
 /* qn_vk_sampling_commands - returns commands that sample rows [what->first, what->first + what->n). They change their
  * logits. */
-qn_status qn_vk_sampling_commands(qn_vk_sampler *sampler, const qn_vk_sampling *what,
-                                  const qn_vk_commands **commands);
+qn_status qn_vk_sampling_commands(qn_vk_sampler *sampler, const qn_vk_sampling *what, const qn_vk_commands **commands);
 
-/* qn_vk_sampling_finish - sets the results of requests [what->n] when the commands have run, and calls `check`. Rows that
- * the host samples have their logits in workspace->host_logits; the next step finds their tokens, too. */
+/* qn_vk_sampling_finish - sets the results of requests [what->n] when the commands have run, and calls `check`. Rows
+ * that the host samples have their logits in workspace->host_logits; the next step finds their tokens, too. */
 qn_status qn_vk_sampling_finish(qn_vk_sampler *sampler, const qn_vk_sampling *what, qn_sample_request *requests);
 
 #endif

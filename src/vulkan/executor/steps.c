@@ -1,7 +1,7 @@
 /* A batch is a submission: all operations, the logits of its first logit rows, a copy of these to the host if it is
- * asked for, and sampling. Logits of more rows follow in passes. A decode step of few rows has its operations in commands
- * that were recorded once for its bucket. The host waits for a step's last submission when the step is finished, for the
- * others at once. */
+ * asked for, and sampling. Logits of more rows follow in passes. A decode step of few rows has its operations in
+ * commands that were recorded once for its bucket. The host waits for a step's last submission when the step is
+ * finished, for the others at once. */
 #include "vulkan/executor/steps.h"
 
 #include "device/rows.h"
@@ -120,8 +120,9 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Systems reset a device whose work does not end. Returns into how many pieces each launch of a step of n rows is divided: as if
- * the step were one launch, which is to take a tenth of a second. Before the first one: all that there are. */
+/* Systems reset a device whose work does not end. Returns into how many pieces each launch of a step of n rows is
+ * divided: as if the step were one launch, which is to take a tenth of a second. Before the first one: all that there
+ * are. */
 static uint32_t pieces_of(const qn_vk_model *model, size_t n)
 {
     enum { MOST_PIECES = 1024 };
@@ -199,9 +200,8 @@ static qn_status pass_on(qn_vk_model *model, qn_vk_flight *flight)
     if (flight->logits)
         memcpy(flight->logits + what->first * n_vocab, model->workspace.host_logits.host,
                what->n * n_vocab * sizeof *flight->logits);
-    return flight->requests && what->n
-               ? qn_vk_sampling_finish(&model->sampler, what, flight->requests + what->first)
-               : QN_OK;
+    return flight->requests && what->n ? qn_vk_sampling_finish(&model->sampler, what, flight->requests + what->first)
+                                       : QN_OK;
 }
 
 /* Waits for what a block has in flight, if anything, and passes on its results. */
@@ -240,8 +240,8 @@ static qn_status finish_hidden(const struct batch *b)
 
 /* ---- Queueing ---- */
 
-/* Queues commands that compute logits of n rows from `first` on of the batch's logit rows, if n is not 0, and what is done with
- * these logits. */
+/* Queues commands that compute logits of n rows from `first` on of the batch's logit rows, if n is not 0, and what is
+ * done with these logits. */
 static qn_status queue(struct batch *b, const qn_vk_commands *computing, size_t first, size_t n)
 {
     enum { MOST = 3 };
@@ -409,8 +409,8 @@ qn_status qn_vk_steps_create(qn_vk_model *model)
         QN_TRY(qn_vk_submission_create(vk, &model->flights[i].submission));
         QN_TRY(qn_vk_commands_create(vk, &model->commands[i].step));
         QN_TRY(qn_vk_commands_create(vk, &model->commands[i].copies));
-        QN_TRY(qn_vk_alloc(vk, 2 * QN_GPU_N_BUCKETS * model->common.plan->n_ops * sizeof(qn_vk_combination), QN_VK_SHARED,
-                           "step", &model->commands[i].combinations));
+        QN_TRY(qn_vk_alloc(vk, 2 * QN_GPU_N_BUCKETS * model->common.plan->n_ops * sizeof(qn_vk_combination),
+                           QN_VK_SHARED, "step", &model->commands[i].combinations));
     }
     return QN_OK;
 }

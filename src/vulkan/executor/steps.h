@@ -14,15 +14,15 @@ typedef struct qn_vk_flight {
     qn_sample_request *requests;
     qn_vk_sampling sampling; /* of these requests, or of these logits */
     qn_vk_submission submission;
-    size_t n_timed;    /* rows of a prompt, which take the time from `submitted` on; 0: it is not noted */
+    size_t n_timed; /* rows of a prompt, which take the time from `submitted` on; 0: it is not noted */
     double submitted;
 } qn_vk_flight;
 
 /* Commands of a block's step, which are recorded for it, or once for each bucket of decode steps. */
 typedef struct qn_vk_step_commands {
     qn_vk_commands step, copies; /* copies: of logits to the host */
-    /* Of decode steps of rows of few positions, and of many; the format that they were recorded for, NULL: none; and their
-     * qn_vk_combination [2][QN_GPU_N_BUCKETS][n_ops]. */
+    /* Of decode steps of rows of few positions, and of many; the format that they were recorded for, NULL: none; and
+     * their qn_vk_combination [2][QN_GPU_N_BUCKETS][n_ops]. */
     qn_vk_commands decode[2][QN_GPU_N_BUCKETS];
     const qn_vk_cache_format *recorded[2][QN_GPU_N_BUCKETS];
     qn_vk_buffer combinations;

@@ -27,8 +27,8 @@ typedef struct qn_vk_weights {
     uint64_t bytes;  /* of all buffers */
 } qn_vk_weights;
 
-/* qn_vk_embeds - returns whether the embedding table is on the device: it is the output matrix too, or keeps its codes, and
- * its rotation has a kernel. */
+/* qn_vk_embeds - returns whether the embedding table is on the device: it is the output matrix too, or keeps its codes,
+ * and its rotation has a kernel. */
 bool qn_vk_embeds(const qn_plan *plan);
 
 /* qn_vk_table_of - returns the rows of the embedding table, where it is on the device: the first matrix. */

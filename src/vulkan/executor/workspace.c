@@ -91,8 +91,7 @@ static qn_status allocate(qn_vk_workspace *w, size_t max_rows, size_t max_positi
     (void)place_rows(w, max_rows, w->rows.address, &bytes);
     if (!place(&used, max_rows, plan->heads.n_rot, &w->angles_at) ||
         !place(&used, n_pieces, sizeof(qn_vk_sequence) / sizeof(float), &w->sequences_at) ||
-        !place(&used, w->embeds_on_host ? max_rows : 0, plan->buffers[plan->ops[0].embed.out].width,
-               &w->embeddings_at))
+        !place(&used, w->embeds_on_host ? max_rows : 0, plan->buffers[plan->ops[0].embed.out].width, &w->embeddings_at))
         return does_not_fit(max_rows);
     for (size_t i = 0; i < QN_VK_BLOCKS; i++)
         QN_TRY(qn_vk_alloc(vk, used, QN_VK_SHARED, "inputs of a step", &w->block_inputs[i]));

@@ -197,8 +197,8 @@ size_t qn_vk_attention_shared(size_t dim)
 
 size_t qn_vk_combined_shared(size_t dim)
 {
-    enum { EXTRA = 64 };
-    return qn_vk_attention_shared(dim) + sizeof(float) * (LARGE_TILE * dim * 5 / 4 + EXTRA);
+    enum { HEADS = LARGE_TILE + 2, EXTRA = 64 };
+    return qn_vk_attention_shared(dim) + sizeof(float) * (HEADS * (dim * 5 / 4 + LANES) + EXTRA);
 }
 
 qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads)

@@ -39,8 +39,8 @@ typedef struct qn_vk_levels {
     } keys, values;
 } qn_vk_levels;
 
-/* Rows of the embedding table: y [rows][width], in pieces of a multiple of 32 values, or blocks of the table's rotation.
- * The token of a row is inputs[row], or sampled[sources[row] - 1]. */
+/* Rows of the embedding table: y [rows][width], in pieces of a multiple of 32 values, or blocks of the table's
+ * rotation. The token of a row is inputs[row], or sampled[sources[row] - 1]. */
 typedef struct qn_vk_embed_args {
     uint64_t codes, scales, y;
     uint64_t inputs, sources, sampled;
@@ -115,6 +115,12 @@ typedef struct qn_vk_combine_args {
 typedef struct qn_vk_combination {
     qn_vk_combine_args args; /* partials: not read; matrix: 0 */
     uint64_t tickets;
+    /* If x_queries is not 0, the launch also computes what qn_vk_rope does of queries, keys and values: it reads these,
+     * and not the queries of the launch. Each sequence has one row; there are no matrices of rotations. */
+    uint64_t x_queries, x_keys, x_values, query_bias, key_bias, value_bias, query_weight, key_weight, angles;
+    uint64_t key_signs, value_signs;
+    uint32_t stride, n_rot, is_interleaved;
+    float eps, scale, key_factor;
 } qn_vk_combination;
 
 /* What a matmul computes of its results: activations of the next one (matmul.comp). NORM: of an RMS norm of the only
@@ -238,8 +244,8 @@ qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_quantize(const qn_vk_codes *codes, size_t n_pages, size_t n_kv_heads, size_t n_layers);
 qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
                                     size_t n_kv_heads, size_t n_splits);
-/* qn_vk_attention_combined - the same, followed by qn_vk_combine in the same launch. qn_vk_set_combination - sets the address
- * of its qn_vk_combination. */
+/* qn_vk_attention_combined - the same, followed by qn_vk_combine in the same launch. qn_vk_set_combination - sets the
+ * address of its qn_vk_combination. */
 qn_vk_launch qn_vk_attention_combined(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
                                       size_t n_kv_heads, size_t n_splits);
 void qn_vk_set_combination(qn_vk_attention_args *args, uint64_t address);

@@ -1,5 +1,6 @@
-/* Sampling of rows of logits: the same token as qn_sample_token (kernels/sample/sample.h) for the same logits and random
- * number. Three kernels: sample_argmax for all rows; sample_histogram only where a row is drawn; sample_draw for all. */
+/* Sampling of rows of logits: the same token as qn_sample_token (kernels/sample/sample.h) for the same logits and
+ * random number. Three kernels: sample_argmax for all rows; sample_histogram only where a row is drawn; sample_draw for
+ * all. */
 #ifndef QN_VULKAN_KERNELS_SAMPLE_H
 #define QN_VULKAN_KERNELS_SAMPLE_H
 
@@ -47,12 +48,12 @@ typedef struct qn_vk_sample_args {
     uint32_t n, n_slices;
 } qn_vk_sample_args;
 
-/* qn_vk_sample_kind_of - returns what samples a request: NONE where only the host can, because of typical_p, top_n_sigma,
- * XTC, mirostat or log probabilities. */
+/* qn_vk_sample_kind_of - returns what samples a request: NONE where only the host can, because of typical_p,
+ * top_n_sigma, XTC, mirostat or log probabilities. */
 qn_vk_sample_kind qn_vk_sample_kind_of(const qn_sample_request *request);
 
-/* qn_vk_sample_params_of - returns the parameters of a request for n logits; the caller sets entries, n_entries, allowed
- * and raw. A row that the host samples is an ARGMAX. */
+/* qn_vk_sample_params_of - returns the parameters of a request for n logits; the caller sets entries, n_entries,
+ * allowed and raw. A row that the host samples is an ARGMAX. */
 qn_vk_sample_params qn_vk_sample_params_of(const qn_sample_request *request, size_t n);
 
 /* qn_vk_sample_slices - returns the slices of a row of n logits. */

@@ -95,8 +95,8 @@ qn_status qn_vk_alloc(qn_vk *vk, size_t bytes, qn_vk_place place, const char *wh
     if (status != QN_ERR_MEMORY)
         return qn_fail(status, "%s: %zu bytes: %s", what, bytes, text);
     return qn_fail(status, "%s: %zu bytes do not fit: %s has %.1f GiB, of which quern has taken %.1f (%s)", what, bytes,
-                   vk->info.name, (double)vk->info.memory_bytes / 0x1p30, (double)atomic_load(&vk->n_allocated) / 0x1p30,
-                   text);
+                   vk->info.name, (double)vk->info.memory_bytes / 0x1p30,
+                   (double)atomic_load(&vk->n_allocated) / 0x1p30, text);
 }
 
 void qn_vk_free(qn_vk *vk, qn_vk_buffer *buffer)

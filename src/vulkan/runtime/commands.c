@@ -160,10 +160,11 @@ static qn_status check_lost(qn_vk *vk, VkResult result, const char *call)
         atomic_store(&vk->is_lost, true);
     if (!atomic_load(&vk->is_lost))
         return qn_vk_check(result, call);
-    return qn_fail(QN_ERR_DEVICE,
-                   "%s was lost (%s): its driver was reset, or work took longer than the system allows; the program has to "
-                   "be started again",
-                   vk->info.name, call);
+    return qn_fail(
+        QN_ERR_DEVICE,
+        "%s was lost (%s): its driver was reset, or work took longer than the system allows; the program has to "
+        "be started again",
+        vk->info.name, call);
 }
 
 static qn_status submit(qn_vk *vk, const VkCommandBuffer *handles, size_t n, VkFence fence)

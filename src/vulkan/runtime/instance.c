@@ -68,10 +68,10 @@ qn_status qn_vk_check_messages(const qn_vk_instance *instance)
 
 static qn_status create(qn_vk_instance *instance)
 {
-    static const VkValidationFeatureEnableEXT of_calls[] = {
-        VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
-    }, of_kernels[] = { VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT,
-                        VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_RESERVE_BINDING_SLOT_EXT };
+    static const VkValidationFeatureEnableEXT
+        of_calls[] = { VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT },
+        of_kernels[] = { VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT,
+                         VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_RESERVE_BINDING_SLOT_EXT };
     static const char *const layers[] = { "VK_LAYER_KHRONOS_validation" };
     static const char *const extensions[] = { VK_EXT_DEBUG_UTILS_EXTENSION_NAME,
                                               VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME };
@@ -260,13 +260,12 @@ static void describe(const qn_vk_instance *instance, VkPhysicalDevice physical, 
     VkPhysicalDeviceFeatures2 features = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &addresses };
     instance->call.vkGetPhysicalDeviceProperties2(physical, &properties);
     const VkPhysicalDeviceProperties *p = &properties.properties;
-    *info =
-        (qn_vk_info){ .physical = physical,
-                      .type = p->deviceType,
-                      .api = p->apiVersion,
-                      .driver = p->driverVersion,
-                      .memory_bytes = device_memory(instance, physical),
-                      .largest_bytes = limits.maxMemoryAllocationSize };
+    *info = (qn_vk_info){ .physical = physical,
+                          .type = p->deviceType,
+                          .api = p->apiVersion,
+                          .driver = p->driverVersion,
+                          .memory_bytes = device_memory(instance, physical),
+                          .largest_bytes = limits.maxMemoryAllocationSize };
     snprintf(info->name, sizeof info->name, "%s", p->deviceName);
     read_limits(&p->limits, &info->features);
     if (p->apiVersion < VK_API_VERSION_1_2) {

@@ -42,8 +42,8 @@ typedef struct qn_vk_instance {
     const qn_vk_loader *loader;
     VkInstance handle;
     qn_vk_instance_functions call;
-    /* By which `vulkan:N` counts: discrete GPUs, integrated ones, others, those that cannot be used; without those of type
-     * CPU. */
+    /* By which `vulkan:N` counts: discrete GPUs, integrated ones, others, those that cannot be used; without those of
+     * type CPU. */
     qn_vk_info devices[QN_VK_MAX_DEVICES];
     size_t n_devices;
     VkDebugUtilsMessengerEXT messenger;

@@ -1,7 +1,7 @@
 /* A Vulkan loader with one device that quern cannot use, for tests/e2e/vulkan_devices.sh: libvulkan.so.1 in a folder of
  * LD_LIBRARY_PATH. QN_FAKE_VULKAN says what is missing: none (there is no device), queue, address, version, extensions,
- * loader (its version); or `three`: there are three, the first without a queue, then an integrated and a discrete GPU. Creating
- * a device fails. */
+ * loader (its version); or `three`: there are three, the first without a queue, then an integrated and a discrete GPU.
+ * Creating a device fails. */
 #define VK_NO_PROTOTYPES
 #include <vulkan/vulkan_core.h>
 
