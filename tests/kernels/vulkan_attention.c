@@ -560,6 +560,49 @@ static void check_attention(const struct shape *s, size_t length)
 
 /* ---- Speed ---- */
 
+/* Splits that compute rope and combine themselves, whose queries, keys and values are the rows of queries; and rope
+ * alone. */
+static void bench_combined(const struct cache *c, const qn_vk_attention_args *splits, const qn_vk_combine_args *combine,
+                           size_t length)
+{
+    const struct shape *s = c->shape;
+    const qn_vk_codes codes = { s->key_bits, s->value_bits };
+    const char *shape =
+        qn_text("%zu/%zu x %zu, %u bits, %zu positions", s->n_heads, s->n_kv_heads, s->dim, s->key_bits, length);
+    qn_vk_attention_args args = *splits;
+    qn_vk_combination *combination = qn_new(1, sizeof *combination);
+    *combination = (qn_vk_combination){ .args = *combine,
+                                        .tickets = qn_vk_array_of(qn_new(s->n_heads, sizeof(uint32_t)))->at,
+                                        .x_queries = args.queries,
+                                        .x_keys = args.queries,
+                                        .x_values = args.queries,
+                                        .query_weight = args.queries,
+                                        .key_weight = args.queries,
+                                        .angles = args.queries,
+                                        .key_signs = combine->signs,
+                                        .value_signs = combine->signs,
+                                        .stride = (uint32_t)s->dim,
+                                        .n_rot = (uint32_t)s->dim / 2,
+                                        .scale = 1,
+                                        .key_factor = 1 };
+    qn_vk_rope_args rope = { .x = args.queries,
+                             .y = args.y,
+                             .weight = args.queries,
+                             .angles = args.queries,
+                             .signs = combine->signs,
+                             .stride = (uint32_t)s->dim,
+                             .dim = (uint32_t)s->dim,
+                             .n_rot = (uint32_t)s->dim / 2,
+                             .scale = 1,
+                             .factor = 1 };
+    qn_vk_bench_launch("attention rope", shape, 1, "row", qn_vk_rope(1, s->n_heads), &rope);
+    if (combine->matrix || qn_vk_combined_shared(s->dim) > qn_vk_device_info()->features.shared_bytes)
+        return;
+    qn_vk_set_combination(&args, qn_vk_array_of(combination)->at);
+    qn_vk_bench_launch("attention combined", shape, 1, "row",
+                       qn_vk_attention_combined(&codes, s->dim, 1, s->n_heads, s->n_kv_heads, QN_VK_MAX_SPLITS), &args);
+}
+
 /* A row of every sequence over `length` positions of a layer; rows of a prompt after them. All entries of the page
  * tables are a few pages: caches of devices hold these, so that figures are those of arithmetic. */
 static void bench_shape(size_t n_heads, size_t n_kv_heads, size_t dim, uint32_t bits, size_t length)
@@ -603,6 +646,7 @@ static void bench_shape(size_t n_heads, size_t n_kv_heads, size_t dim, uint32_t 
     combine.sequences = args.sequences;
     qn_vk_bench_launch("attention combine", qn_text("%zu x %zu, %zu positions", n_heads, dim, length), 1, "row",
                        qn_vk_combine(1, n_heads), &combine);
+    bench_combined(&c, &args, &combine, length);
     args.y = y->at;
     args.n_rows = BENCH_ROWS;
     args.position = (uint32_t)length;
@@ -624,7 +668,7 @@ void qn_check_vulkan_attention(bool bench)
                 check_attention(&shapes[i], lengths[l]);
     if (!bench)
         return;
-    static const size_t depths[] = { 512, 4096, 32768 };
+    static const size_t depths[] = { 64, 512, 2048, 4096, 32768 };
     static const uint32_t bits[] = { F16, 4, 3 };
     for (size_t d = 0; d < QN_LENGTH(depths); d++)
         for (size_t b = 0; b < QN_LENGTH(bits); b++) {

@@ -91,7 +91,6 @@ qn_status qn_vk_device_create(int ordinal, const qn_device_params *params, qn_de
     *model = (qn_vk_model){
         .base = { .vtable = &vtable, .row_features = QN_ROW_HIDDEN, .batch = BATCH },
         .common = { .plan = params->plan, .team = params->team, .memory_limit = params->memory },
-        .row_seconds = -1,
     };
     qn_hadamard_kernels_init(&model->common.hadamard, params->cpu);
     qn_sample_kernels_init(&model->common.sample, params->cpu);

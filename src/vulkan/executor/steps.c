@@ -121,13 +121,17 @@ static double seconds_now(void)
 }
 
 /* Systems reset a device whose work does not end. Returns into how many pieces each launch of a step of n rows is
- * divided: as if the step were one launch, which is to take a tenth of a second. Before the first one: all that there
- * are. */
+ * divided: as if the step were one launch, which is to take a tenth of a second. Its time is that of the prompt before,
+ * and as much more as it has more rows. Before the first one a piece has 64 rows. */
 static uint32_t pieces_of(const qn_vk_model *model, size_t n)
 {
-    enum { MOST_PIECES = 1024 };
-    const double longest = 0.1, pieces = ceil(model->row_seconds * (double)n / longest);
-    return model->row_seconds < 0 || pieces > MOST_PIECES ? MOST_PIECES : (uint32_t)pieces;
+    enum { MOST_PIECES = 1024, FIRST_ROWS = 64 };
+    const size_t before = model->timed_rows;
+    if (!before)
+        return (uint32_t)((n + FIRST_ROWS - 1) / FIRST_ROWS);
+    const double longest = 0.1, more = n > before ? (double)n / (double)before : 1,
+                 pieces = ceil(model->timed_seconds * more / longest);
+    return pieces > MOST_PIECES ? MOST_PIECES : pieces < 1 ? 1 : (uint32_t)pieces;
 }
 
 /* ---- Commands ---- */
@@ -211,8 +215,10 @@ static qn_status wait_for_flight(qn_vk_model *model, qn_vk_flight *flight)
         return QN_OK;
     flight->is_queued = false;
     QN_TRY(qn_vk_wait(model->common.vk, &flight->submission));
-    if (flight->n_timed)
-        model->row_seconds = (seconds_now() - flight->submitted) / (double)flight->n_timed;
+    if (flight->n_timed) {
+        model->timed_rows = flight->n_timed;
+        model->timed_seconds = seconds_now() - flight->submitted;
+    }
     return pass_on(model, flight);
 }
 

@@ -41,7 +41,8 @@ typedef struct qn_vk_model {
     qn_vk_step_commands commands[QN_VK_BLOCKS];
     qn_vk_flight flights[QN_VK_BLOCKS];
     uint64_t n_launched, n_finished; /* steps: step i has block i % QN_VK_BLOCKS */
-    double row_seconds; /* that the device has taken for a row of the prompt before; negative: not known yet */
+    size_t timed_rows;               /* of the prompt before, in one step; 0: none yet */
+    double timed_seconds;            /* that the step took */
 } qn_vk_model;
 
 /* qn_vk_steps_create - creates the commands and submissions of *model. Free with qn_vk_steps_free, also after an error,
