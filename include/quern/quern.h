@@ -96,9 +96,9 @@ typedef enum qn_draft_kind {
 
 typedef struct qn_model_params {
     size_t size;        /* set by QN_MODEL_PARAMS_INIT */
-    const char *device; /* "auto" or NULL: the first CUDA GPU if it can run the model, else the CPU; "cpu"; "cuda" or
-                           "cuda:N", the GPU with index N, from 0; "vulkan" or "vulkan:N". A CUDA GPU whose driver fails
-                           is an error, also with "auto" */
+    const char *device; /* "auto" or NULL: the first CUDA GPU if it can run the model, else a discrete Vulkan GPU if
+                           that can, else the CPU; "cpu"; "cuda" or "cuda:N", the GPU with index N, from 0; "vulkan" or
+                           "vulkan:N". A CUDA GPU whose driver fails is an error, also with "auto" */
     int n_threads;      /* CPU threads, at most 1024; 0: one per core, or as many as a quota pays for */
     /* Bytes for the caches and states of all sessions and schedulers together, at least 2 MiB. 0: on the CPU, half of
      * the memory available besides the weights; on a GPU, nine tenths of the memory free when the first session is

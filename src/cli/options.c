@@ -505,11 +505,10 @@ const qn_option qn_options[] = {
          "on a GPU, results that do not depend on what else is evaluated",
          "Slower: tokens are decoded as rows of larger steps, and prompts are evaluated 64 tokens at a time. Only for "
          "models whose weights all have one or two bits. On the CPU this is always so."),
-    TEXT(
-        EVALUATE | KERNELS | INFO, "--device", NULL, NULL, device, "NAME",
-        "cpu, cuda, cuda:N (the N-th GPU, from 0), vulkan, vulkan:N or auto (default)",
-        "auto is the first CUDA GPU that can run the model, else the CPU; it takes no Vulkan device. quern devices lists "
-        "all of them."),
+    TEXT(EVALUATE | KERNELS | INFO, "--device", NULL, NULL, device, "NAME",
+         "cpu, cuda, cuda:N (the N-th GPU, from 0), vulkan, vulkan:N or auto (default)",
+         "auto is the first CUDA GPU that can run the model, else a discrete Vulkan GPU that can, else the CPU. quern "
+         "devices lists all of them."),
 
     CHOICE(EVALUATE, "--numa", NULL, NULL, numa, "MODE", numas,
            "on machines with several NUMA nodes: off, distribute or isolate (default off)",

@@ -66,8 +66,10 @@ typedef struct qn_backend_kernels {
 typedef struct qn_backend {
     const char *name; /* prefix of its devices' names: "cuda" */
     bool is_numbered; /* ":N" may follow the name */
-    bool is_by_name;  /* "auto" does not take its devices */
-    bool drafts;      /* its devices run the draft steps of a block for multi-token prediction */
+    /* NULL, or returns whether "auto" takes device 0. If opening it then fails for any reason, "auto" takes the next
+     * backend's. */
+    bool (*is_automatic)(void);
+    bool drafts; /* its devices run the draft steps of a block for multi-token prediction */
 
     /* The number of devices, at least 1. QN_ERR_UNSUPPORTED, naming what is missing, if there is none. */
     qn_status (*count)(int *count);

@@ -62,7 +62,7 @@ static const qn_backend cpu_backend = { .name = "cpu",
 static const qn_backend qn_cuda_backend = { .name = "cuda", .is_numbered = true, .drafts = true };
 #endif
 #ifndef QN_HAVE_VULKAN
-static const qn_backend qn_vulkan_backend = { .name = "vulkan", .is_numbered = true, .is_by_name = true };
+static const qn_backend qn_vulkan_backend = { .name = "vulkan", .is_numbered = true };
 #endif
 
 /* The CPU comes first; "auto" tries the others in this order. */
@@ -78,7 +78,7 @@ static bool is_present(const qn_backend *backend)
 /* Whether "auto" may take its devices. */
 static bool is_automatic(const qn_backend *backend)
 {
-    return is_present(backend) && !backend->is_by_name;
+    return is_present(backend) && (!backend->is_automatic || backend->is_automatic());
 }
 
 static qn_status check_present(const qn_backend *backend)
@@ -185,13 +185,30 @@ qn_status qn_device_memory(const qn_device_name *name, uint64_t *bytes)
     return backend->memory(name->ordinal, bytes);
 }
 
+/* Says which device "auto" takes, of a backend that has to be asked, or why it does not take it. */
+static void log_choice(const qn_backend *backend, const qn_device_params *params, qn_status status)
+{
+    char line[QN_ERROR_TEXT_MAX + QN_DEVICE_TEXT_MAX];
+    qn_text_buffer to = QN_APPEND_TO(line);
+    if (!params->on_log || !backend->is_automatic)
+        return;
+    if (status == QN_OK)
+        qn_append(&to, "device auto: %s:0, a discrete GPU", backend->name);
+    else
+        qn_append(&to, "device auto: not %s:0: %s", backend->name, qn_error_text());
+    params->on_log(params->user, line);
+}
+
 /* Tries the next backend after QN_ERR_UNSUPPORTED: the device does not exist, or its kernels do not support the
  * plan. */
 static qn_status open_auto(const qn_device_params *params, qn_device **device)
 {
     for (size_t b = 1; b < N_BACKENDS; b++) {
-        const qn_status status = is_automatic(backends[b]) ? backends[b]->open(0, params, device) : QN_ERR_UNSUPPORTED;
-        if (status != QN_ERR_UNSUPPORTED)
+        if (!is_automatic(backends[b]))
+            continue;
+        const qn_status status = backends[b]->open(0, params, device);
+        log_choice(backends[b], params, status);
+        if (status == QN_OK || (status != QN_ERR_UNSUPPORTED && !backends[b]->is_automatic))
             return status;
     }
     return cpu_backend.open(0, params, device);

@@ -48,9 +48,17 @@ static qn_status memory_of(int ordinal, uint64_t *bytes)
     return QN_OK;
 }
 
+/* A discrete GPU, which can be used: the first device, if there is one. Whether an integrated one is faster than the
+ * CPU, with which it shares the memory, is not known. */
+static bool is_automatic(void)
+{
+    qn_vk_info info = { .type = VK_PHYSICAL_DEVICE_TYPE_OTHER };
+    return read_info(0, &info) == QN_OK && info.type == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU && !*info.unfit;
+}
+
 const qn_backend qn_vulkan_backend = { .name = "vulkan",
                                        .is_numbered = true,
-                                       .is_by_name = true,
+                                       .is_automatic = is_automatic,
                                        .count = count,
                                        .describe = describe,
                                        .memory = memory_of,

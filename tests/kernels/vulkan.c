@@ -6,7 +6,7 @@
 static const qn_checked_operation operations[] = {
     { "rows", qn_check_vulkan_rows },           { "matmul", qn_check_vulkan_matmul },
     { "attention", qn_check_vulkan_attention }, { "prepare", qn_check_vulkan_prepare },
-    { "deltanet", qn_check_vulkan_deltanet },
+    { "deltanet", qn_check_vulkan_deltanet },   { "sample", qn_check_vulkan_sample },
 };
 
 enum { GUARD = 256 };

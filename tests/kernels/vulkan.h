@@ -44,5 +44,6 @@ void qn_check_vulkan_matmul(bool bench);
 void qn_check_vulkan_attention(bool bench);
 void qn_check_vulkan_prepare(bool bench);
 void qn_check_vulkan_deltanet(bool bench);
+void qn_check_vulkan_sample(bool bench);
 
 #endif

@@ -94,7 +94,7 @@ class Model:
     name            a GGUF file, or OWNER/REPO[:FILE or :TYPE] of the Hugging Face hub (docs/hub.md), which needs the
                     package huggingface_hub
     device          "cpu", "cuda", "cuda:N", "vulkan", "vulkan:N", or "auto": the first CUDA GPU that can run the model,
-                    else the CPU. The default is the environment variable QN_DEVICE, else "auto"
+                    else a discrete Vulkan GPU that can, else the CPU. The default is the environment variable QN_DEVICE, else "auto"
     memory          limit of the caches of all sessions and schedulers, in bytes or as "4G"; half of the free memory
     kv              format of KV caches: "f16"; "f32", for comparisons, on the CPU only; or AURA codes, "aura8" to "aura2"
                     (docs/aura.md)

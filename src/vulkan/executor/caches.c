@@ -1,4 +1,4 @@
-/* The pool is created with the first memory. Copies wait: no work is in flight when memories are used. */
+/* The pool is created with the first memory. Copies of items wait for steps in flight. */
 #include "vulkan/executor/caches.h"
 
 #include "base/memory.h"
@@ -7,7 +7,24 @@
 
 enum { TABLE_ALIGN = 256 };
 
-/* ---- Page tables: mapped memory that the device reads ---- */
+/* ---- Page tables: mapped memory, of which a step reads the version of its block ---- */
+
+/* Versions are contiguous. is_old: entries on the host have changed since the version was written. */
+struct versions {
+    qn_vk_buffer buffer;
+    bool is_old[QN_VK_BLOCKS];
+};
+
+size_t qn_vk_refresh_tables(const qn_gpu_memory *memory, size_t block)
+{
+    const qn_gpu_table_buffers *buffers = &memory->tables->buffers;
+    struct versions *versions = buffers->copied;
+    const size_t at = block * buffers->bytes;
+    if (versions->is_old[block])
+        memcpy(versions->buffer.host + at, buffers->host, buffers->bytes);
+    versions->is_old[block] = false;
+    return at;
+}
 
 static void lock_tables(void *context)
 {
@@ -22,35 +39,40 @@ static void unlock_tables(void *context)
 static void free_tables(void *context, qn_gpu_table_buffers *buffers)
 {
     const qn_vk_caches *c = context;
-    qn_vk_buffer *device = buffers->copied;
-    if (device)
-        qn_vk_free(c->common->vk, device);
-    qn_free(device);
+    struct versions *versions = buffers->copied;
+    if (versions)
+        qn_vk_free(c->common->vk, &versions->buffer);
+    qn_free(versions);
     qn_free(buffers->host);
     *buffers = (qn_gpu_table_buffers){ 0 };
 }
 
-/* `copied` has the buffer on the device: copies are complete when they return. */
 static qn_status allocate_tables(void *context, size_t bytes, qn_gpu_table_buffers *buffers)
 {
     const qn_vk_caches *c = context;
-    qn_vk_buffer *device;
+    struct versions *versions;
+    size_t all;
     *buffers = (qn_gpu_table_buffers){ 0 };
-    QN_TRY(qn_alloc(&device, 1, sizeof *device, "page tables"));
-    buffers->copied = device;
+    if (!qn_mul_size(bytes, QN_VK_BLOCKS, &all))
+        return qn_fail(QN_ERR_MEMORY, "page tables: %zu bytes do not fit in memory", bytes);
+    QN_TRY(qn_alloc(&versions, 1, sizeof *versions, "page tables"));
+    buffers->copied = versions;
     QN_TRY(qn_alloc(&buffers->host, bytes, 1, "page tables"));
-    QN_TRY(qn_vk_alloc(c->common->vk, bytes, QN_VK_SHARED, "page tables", device));
-    memset(device->host, 0, device->bytes);
-    buffers->address = device->address;
+    QN_TRY(qn_vk_alloc(c->common->vk, all, QN_VK_SHARED, "page tables", &versions->buffer));
+    memset(versions->buffer.host, 0, versions->buffer.bytes);
+    buffers->address = versions->buffer.address;
     buffers->bytes = bytes;
     return QN_OK;
 }
 
 static qn_status copy_entries(void *context, const qn_gpu_table_buffers *buffers, size_t offset, size_t bytes)
 {
-    const qn_vk_buffer *device = buffers->copied;
+    struct versions *versions = buffers->copied;
     (void)context;
-    memcpy(device->host + offset, (const uint8_t *)buffers->host + offset, bytes);
+    (void)offset;
+    (void)bytes;
+    for (size_t i = 0; i < QN_VK_BLOCKS; i++)
+        versions->is_old[i] = true;
     return QN_OK;
 }
 
@@ -63,7 +85,7 @@ static qn_status is_complete(void *context, const qn_gpu_table_buffers *buffers)
 
 static void drain(void *context)
 {
-    (void)context;
+    qn_vk_drain(((const qn_vk_caches *)context)->common->vk);
 }
 
 /* ---- Items ---- */

@@ -38,6 +38,10 @@ typedef struct qn_vk_caches {
 qn_status qn_vk_caches_create(const qn_vk_common *common, const qn_vk_weights *weights, qn_vk_caches *caches);
 void qn_vk_caches_free(qn_vk_caches *caches);
 
+/* qn_vk_refresh_tables - writes the page tables of a memory that a step of a block reads, and returns their offset from
+ * the memory's tables. No step of the block is in flight. */
+size_t qn_vk_refresh_tables(const qn_gpu_memory *memory, size_t block);
+
 /* qn_vk_format_of_memory - returns the format of a memory on a Vulkan device. */
 static inline const qn_vk_cache_format *qn_vk_format_of_memory(const qn_gpu_memory *memory)
 {

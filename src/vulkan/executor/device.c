@@ -14,12 +14,12 @@ static void device_free(qn_device *device)
     qn_vk_model *model = (qn_vk_model *)device;
     qn_vk *vk = model->common.vk;
     if (vk) {
+        qn_vk_drain(vk);
+        qn_vk_steps_free(model);
+        qn_vk_sampler_free(&model->sampler);
         qn_vk_caches_free(&model->caches);
         qn_vk_workspace_free(&model->workspace);
         qn_vk_weights_free(&model->weights);
-        qn_vk_commands_free(vk, &model->commands);
-        for (size_t i = 0; i < QN_GPU_N_BUCKETS; i++)
-            qn_vk_commands_free(vk, &model->decode[i]);
         qn_vk_close(vk);
     }
     qn_free(model->barriers);
@@ -37,9 +37,13 @@ static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_p
     if (max_rows > QN_VK_MAX_ROWS)
         return qn_fail(QN_ERR_UNSUPPORTED, "step: %zu rows, at most %d are supported by Vulkan devices", max_rows,
                        QN_VK_MAX_ROWS);
-    memset(model->recorded, 0, sizeof model->recorded); /* they have addresses of the old workspace */
-    return qn_vk_workspace_reserve(&model->workspace, max_rows,
-                                   max_positions < w->max_positions ? w->max_positions : max_positions);
+    qn_vk_steps_forget(model);
+    model->base.ahead = 0;
+    QN_TRY(qn_vk_workspace_reserve(&model->workspace, max_rows,
+                                   max_positions < w->max_positions ? w->max_positions : max_positions));
+    QN_TRY(qn_vk_sampler_reserve(&model->sampler));
+    model->base.ahead = w->embeds_on_host ? 0 : w->logit_rows;
+    return QN_OK;
 }
 
 static qn_status device_memory_new(qn_device *device, const qn_memory_params *params, qn_memory **out)
@@ -56,6 +60,9 @@ static const qn_device_vtable vtable = {
     .free = device_free,
     .reserve = device_reserve,
     .run = qn_vk_run_step,
+    .launch = qn_vk_launch_step,
+    .sample = qn_vk_sample_step,
+    .finish = qn_vk_finish_step,
     .memory_new = device_memory_new,
     .upload = device_upload,
 };
@@ -69,10 +76,11 @@ static qn_status create(qn_vk_model *model, int ordinal)
     QN_TRY(qn_alloc(&model->barriers, plan->n_ops, sizeof *model->barriers, "plan"));
     QN_TRY(qn_alloc(&model->pieces, QN_GPU_MAX_SEQUENCES, sizeof *model->pieces, "step"));
     qn_plan_find_barriers(plan, model->barriers);
-    QN_TRY(qn_vk_commands_create(model->common.vk, &model->commands));
+    QN_TRY(qn_vk_steps_create(model));
     QN_TRY(qn_vk_weights_create(&model->common, &model->weights));
     QN_TRY(qn_vk_caches_create(&model->common, &model->weights, &model->caches));
-    return qn_vk_workspace_init(&model->common, &model->workspace);
+    QN_TRY(qn_vk_workspace_init(&model->common, !qn_vk_embeds(plan), &model->workspace));
+    return qn_vk_sampler_init(&model->common, &model->workspace, &model->sampler);
 }
 
 qn_status qn_vk_device_create(int ordinal, const qn_device_params *params, qn_device **out)

@@ -4,10 +4,12 @@
  *   caches      the pool, cache formats, memories of sessions         caches.h
  *   workspace   buffers of a step, on the device and mapped           workspace.h
  *   record      the plan's operations as dispatches                   record.h
+ *   sampling    tokens from a step's logits                           sampling.h
  *   steps       batches of rows: inputs, commands, logits, sampling   steps.h
  *
- * Threads. One thread at a time makes the calls of qn_device_vtable (the model's lock), and each waits for its work, so
- * that no work is in flight between them. Memories are used by other threads meanwhile. */
+ * Threads. One thread at a time makes the calls of qn_device_vtable (the model's lock). Up to two steps are in flight
+ * between them, each with a block: inputs, page tables and commands of its own. The device runs them one after the
+ * other, so all other buffers are shared. Memories are used by other threads meanwhile. */
 #ifndef QN_VULKAN_EXECUTOR_INTERNAL_H
 #define QN_VULKAN_EXECUTOR_INTERNAL_H
 
@@ -15,6 +17,8 @@
 #include "kernels/hadamard/hadamard.h"
 #include "kernels/sample/sample.h"
 #include "vulkan/kernels/kernels.h"
+
+enum { QN_VK_BLOCKS = 2 };
 
 /* Constant after the device was created. */
 typedef struct qn_vk_common {

@@ -101,12 +101,32 @@ static uint64_t buffer(const qn_vk_recording *r, int id)
     return r->workspace->buffers[id];
 }
 
-static void record_embeddings(const qn_vk_recording *r, const qn_op *op)
+static void copy_embeddings(const qn_vk_recording *r, const qn_op *op)
 {
     const qn_vk_workspace *w = r->workspace;
     const size_t bytes = r->n * r->common->plan->buffers[op->embed.out].width * sizeof(float);
     qn_vk_copy(r->common->vk, r->commands, &w->rows, (size_t)(buffer(r, op->embed.out) - w->rows.address), &w->inputs,
                w->embeddings_at, bytes);
+    qn_vk_barrier_of_copies(r->common->vk, r->commands);
+}
+
+static qn_status record_embeddings(const qn_vk_recording *r, const qn_op *op)
+{
+    enum { PIECE = 256 /* values of a workgroup, of a table that is not rotated */ };
+    const qn_vk_gemm *table = qn_vk_table_of(r->weights);
+    const size_t block = op->embed.inverse.block, piece = block ? block : PIECE, width = table->group.n_cols;
+    const qn_vk_embed_args args = { .codes = table->memory.address,
+                                    .scales = table->memory.address + table->scales_at,
+                                    .y = buffer(r, op->embed.out),
+                                    .inputs = input(r, r->inputs.tokens),
+                                    .sources = input(r, r->inputs.sources),
+                                    .sampled = r->workspace->tokens.address,
+                                    .signs = r->weights->ops[0].vectors.embed.inverse,
+                                    .width = (uint32_t)width,
+                                    .piece = (uint32_t)piece,
+                                    .factor = qn_hadamard_scale(piece) };
+    const qn_vk_launch launch = qn_vk_embed(&table->format, block != 0, r->n, width, piece);
+    return qn_vk_dispatch(r->common->vk, r->commands, &launch, &args);
 }
 
 static qn_status record_gated_norm(const qn_vk_recording *r, const qn_op *op)
@@ -118,7 +138,11 @@ static qn_status record_gated_norm(const qn_vk_recording *r, const qn_op *op)
 static qn_status record_op(const qn_vk_recording *r, const qn_op *op)
 {
     switch (op->kind) {
-    case QN_OP_EMBED: record_embeddings(r, op); break;
+    case QN_OP_EMBED:
+        if (!r->workspace->embeds_on_host)
+            return record_embeddings(r, op);
+        copy_embeddings(r, op);
+        break;
     case QN_OP_NORM: return qn_vk_record_acts(r, op, buffer(r, op->norm.in), 0, r->n);
     case QN_OP_MATMUL: return qn_vk_record_matmul(r, op, r->n);
     case QN_OP_QK_NORM_ROPE_STORE: return qn_vk_record_store(r, op);
@@ -146,12 +170,12 @@ qn_status qn_vk_record_trunk(const qn_vk_recording *r)
 {
     const qn_plan *plan = r->common->plan;
     for (size_t i = 0; i < plan->n_ops && !qn_op_is_logits(&plan->ops[i]); i++) {
+        if (i + 1 < plan->n_ops && qn_vk_is_roped(r, i + 1))
+            continue; /* the next one's kernels compute it */
         QN_TRY(record_op(r, &plan->ops[i]));
         if (qn_vk_epilogue_of(r, i) != QN_VK_EPILOGUE_NONE || qn_vk_is_combined(r, i))
             i++; /* its kernels computed the next operation, too */
-        if (r->barriers[i] && plan->ops[i].kind == QN_OP_EMBED)
-            qn_vk_barrier_of_copies(r->common->vk, r->commands);
-        else if (r->barriers[i])
+        if (r->barriers[i] && (plan->ops[i].kind != QN_OP_EMBED || !r->workspace->embeds_on_host))
             qn_vk_barrier(r->common->vk, r->commands);
     }
     return qn_vk_record_quantize(r);

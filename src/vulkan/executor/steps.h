@@ -2,8 +2,31 @@
 #ifndef QN_VULKAN_EXECUTOR_STEPS_H
 #define QN_VULKAN_EXECUTOR_STEPS_H
 
-#include "gpu/buckets.h"
 #include "vulkan/executor/record.h"
+#include "vulkan/executor/sampling.h"
+
+/* What a block's step has queued. */
+typedef struct qn_vk_flight {
+    bool is_queued;       /* its last commands are in flight, or finished but not passed on */
+    bool awaits_sampling; /* requests are prepared, and sampling is queued, by qn_vk_sample_step */
+    bool is_done;         /* the results have been passed on */
+    float *logits;        /* of the caller; NULL: none */
+    qn_sample_request *requests;
+    qn_vk_sampling sampling; /* of these requests, or of these logits */
+    qn_vk_submission submission;
+    size_t n_timed; /* rows of a prompt, which take the time from `submitted` on; 0: it is not noted */
+    double submitted;
+} qn_vk_flight;
+
+/* Commands of a block's step, which are recorded for it, or once for each bucket of decode steps. */
+typedef struct qn_vk_step_commands {
+    qn_vk_commands step, copies; /* copies: of logits to the host */
+    /* Of decode steps of rows of few positions, and of many; the format that they were recorded for, NULL: none; and
+     * their qn_vk_combination [2][QN_GPU_N_BUCKETS][n_ops]. */
+    qn_vk_commands decode[2][QN_GPU_N_BUCKETS];
+    const qn_vk_cache_format *recorded[2][QN_GPU_N_BUCKETS];
+    qn_vk_buffer combinations;
+} qn_vk_step_commands;
 
 /* A model on the device: the struct that owns all parts of the executor. */
 typedef struct qn_vk_model {
@@ -12,16 +35,26 @@ typedef struct qn_vk_model {
     qn_vk_weights weights;
     qn_vk_workspace workspace;
     qn_vk_caches caches;
+    qn_vk_sampler sampler;
     bool *barriers;       /* [plan->n_ops] */
     qn_gpu_piece *pieces; /* [QN_GPU_MAX_SEQUENCES] of the current batch */
-    qn_vk_commands commands;
-    /* Commands of decode steps, recorded once for each bucket and the workspace; and the format of the caches that they
-     * were recorded for, NULL: none. */
-    qn_vk_commands decode[QN_GPU_N_BUCKETS];
-    const qn_vk_cache_format *recorded[QN_GPU_N_BUCKETS];
+    qn_vk_step_commands commands[QN_VK_BLOCKS];
+    qn_vk_flight flights[QN_VK_BLOCKS];
+    uint64_t n_launched, n_finished; /* steps: step i has block i % QN_VK_BLOCKS */
+    size_t timed_rows;               /* of the prompt before, in one step; 0: none yet */
+    double timed_seconds;            /* that the step took */
 } qn_vk_model;
 
-/* qn_vk_run_step - implements qn_device_vtable.run. */
+/* qn_vk_steps_create - creates the commands and submissions of *model. Free with qn_vk_steps_free, also after an error,
+ * which waits for steps in flight. qn_vk_steps_forget - drops recorded commands: the workspace has moved. */
+qn_status qn_vk_steps_create(qn_vk_model *model);
+void qn_vk_steps_free(qn_vk_model *model);
+void qn_vk_steps_forget(qn_vk_model *model);
+
+/* qn_vk_run_step, qn_vk_launch_step, qn_vk_sample_step, qn_vk_finish_step - implement qn_device_vtable. */
 qn_status qn_vk_run_step(qn_device *device, const qn_step *step);
+qn_status qn_vk_launch_step(qn_device *device, const qn_step *step);
+qn_status qn_vk_sample_step(qn_device *device);
+qn_status qn_vk_finish_step(qn_device *device);
 
 #endif

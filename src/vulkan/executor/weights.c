@@ -14,7 +14,25 @@ static uint32_t layout_of(const qn_type_info *type)
     return format.bits | format.group_shift << 8;
 }
 
-static const qn_gpu_tiling tiling = { .tile_rows = QN_VK_TILE_ROWS, .layout_of = layout_of };
+bool qn_vk_embeds(const qn_plan *plan)
+{
+    const qn_type_info *type = plan->ops[0].embed.table.type;
+    const size_t block = plan->ops[0].embed.inverse.block;
+    const bool keeps_codes = !qn_vk_is_f16(type) || type->type == QN_TYPE_F16;
+    return block <= QN_VK_MAX_PIECE && block % QN_QUANT_GROUP == 0 && (keeps_codes || qn_gpu_output_of_table(plan));
+}
+
+static qn_gpu_tiling tiling_of(const qn_plan *plan)
+{
+    return (qn_gpu_tiling){ .tile_rows = QN_VK_TILE_ROWS, .layout_of = layout_of, .embeds = qn_vk_embeds(plan) };
+}
+
+const qn_vk_gemm *qn_vk_table_of(const qn_vk_weights *weights)
+{
+    const qn_plan *plan = weights->common->plan;
+    const qn_op *output = qn_gpu_output_of_table(plan);
+    return weights->ops[output ? output - plan->ops : 0].gemms;
+}
 
 static qn_status create_gemm(qn_vk_weights *weights, const qn_op_matrices *matrices, qn_vk_gemm *gemm)
 {
@@ -36,6 +54,7 @@ static qn_status create_gemm(qn_vk_weights *weights, const qn_op_matrices *matri
 static qn_status create_gemms(qn_vk_weights *weights, size_t op)
 {
     const qn_plan *plan = weights->common->plan;
+    const qn_gpu_tiling tiling = tiling_of(plan);
     const qn_op_matrices matrices = qn_gpu_tiled_matrices(&tiling, plan, &plan->ops[op]);
     qn_gpu_gemm groups[QN_OP_MATRICES];
     qn_vk_op *to = &weights->ops[op];
@@ -157,6 +176,7 @@ static qn_status upload_matrix(const qn_vk_weights *weights, const qn_vk_gemm *g
 qn_status qn_vk_weights_upload(qn_vk_weights *weights, const uint8_t *data, bool *uploaded)
 {
     const qn_plan *plan = weights->common->plan;
+    const qn_gpu_tiling tiling = tiling_of(plan);
     *uploaded = false;
     for (size_t i = 0; i < plan->n_ops; i++) {
         const qn_op_matrices matrices = qn_gpu_tiled_matrices(&tiling, plan, &plan->ops[i]);

@@ -27,6 +27,13 @@ typedef struct qn_vk_weights {
     uint64_t bytes;  /* of all buffers */
 } qn_vk_weights;
 
+/* qn_vk_embeds - returns whether the embedding table is on the device: it is the output matrix too, or keeps its codes,
+ * and its rotation has a kernel. */
+bool qn_vk_embeds(const qn_plan *plan);
+
+/* qn_vk_table_of - returns the rows of the embedding table, where it is on the device: the first matrix. */
+const qn_vk_gemm *qn_vk_table_of(const qn_vk_weights *weights);
+
 /* qn_vk_weights_create - allocates the weights of common->plan, without contents, in *weights, which is zeroed. Free
  * with qn_vk_weights_free, also after an error. */
 qn_status qn_vk_weights_create(const qn_vk_common *common, qn_vk_weights *weights);

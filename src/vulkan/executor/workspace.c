@@ -72,6 +72,9 @@ static qn_status allocate_partials(qn_vk_workspace *w, size_t max_rows, size_t m
         return QN_OK;
     const size_t fitting = row < MOST_PARTIAL_BYTES ? MOST_PARTIAL_BYTES / row : 1;
     w->partial_rows = max_rows < fitting ? max_rows : fitting;
+    QN_TRY(qn_vk_alloc(w->common->vk, w->partial_rows * h->n_heads * sizeof(uint32_t), QN_VK_ON_DEVICE,
+                       "partial results of attention", &w->tickets));
+    QN_TRY(qn_vk_zero(w->common->vk, &w->tickets));
     return qn_vk_alloc(w->common->vk, w->partial_rows * row, QN_VK_ON_DEVICE, "partial results of attention",
                        &w->partials);
 }
@@ -87,14 +90,18 @@ static qn_status allocate(qn_vk_workspace *w, size_t max_rows, size_t max_positi
     QN_TRY(qn_vk_alloc(vk, bytes, QN_VK_ON_DEVICE, "step buffers", &w->rows));
     (void)place_rows(w, max_rows, w->rows.address, &bytes);
     if (!place(&used, max_rows, plan->heads.n_rot, &w->angles_at) ||
-        !place(&used, max_rows, plan->buffers[plan->ops[0].embed.out].width, &w->embeddings_at) ||
-        !place(&used, n_pieces, sizeof(qn_vk_sequence) / sizeof(float), &w->sequences_at))
+        !place(&used, n_pieces, sizeof(qn_vk_sequence) / sizeof(float), &w->sequences_at) ||
+        !place(&used, w->embeds_on_host ? max_rows : 0, plan->buffers[plan->ops[0].embed.out].width, &w->embeddings_at))
         return does_not_fit(max_rows);
-    QN_TRY(qn_vk_alloc(vk, used, QN_VK_SHARED, "inputs of a step", &w->inputs));
+    for (size_t i = 0; i < QN_VK_BLOCKS; i++)
+        QN_TRY(qn_vk_alloc(vk, used, QN_VK_SHARED, "inputs of a step", &w->block_inputs[i]));
+    QN_TRY(qn_vk_alloc(vk, max_rows * sizeof(int32_t), QN_VK_ON_DEVICE, "tokens of a step", &w->tokens));
+    QN_TRY(qn_vk_zero(vk, &w->tokens));
     w->logit_rows = max_rows < QN_VK_LOGIT_ROWS ? max_rows : QN_VK_LOGIT_ROWS;
     if (!qn_mul_size(w->logit_rows, plan->n_vocab * sizeof(float), &bytes))
         return does_not_fit(w->logit_rows);
-    QN_TRY(qn_vk_alloc(vk, bytes, QN_VK_ON_HOST, "logits", &w->logits));
+    QN_TRY(qn_vk_alloc(vk, bytes, QN_VK_ON_DEVICE, "logits", &w->logits));
+    QN_TRY(qn_vk_alloc(vk, bytes, QN_VK_ON_HOST, "logits", &w->host_logits));
     QN_TRY(allocate_partials(w, max_rows, max_positions));
     w->max_rows = max_rows;
     w->max_positions = max_positions;
@@ -104,9 +111,13 @@ static qn_status allocate(qn_vk_workspace *w, size_t max_rows, size_t max_positi
 static void release(qn_vk_workspace *w)
 {
     qn_vk_free(w->common->vk, &w->rows);
-    qn_vk_free(w->common->vk, &w->inputs);
+    for (size_t i = 0; i < QN_VK_BLOCKS; i++)
+        qn_vk_free(w->common->vk, &w->block_inputs[i]);
+    qn_vk_free(w->common->vk, &w->tokens);
     qn_vk_free(w->common->vk, &w->logits);
+    qn_vk_free(w->common->vk, &w->host_logits);
     qn_vk_free(w->common->vk, &w->partials);
+    qn_vk_free(w->common->vk, &w->tickets);
     w->max_rows = w->max_positions = 0;
 }
 
@@ -119,9 +130,15 @@ qn_status qn_vk_workspace_reserve(qn_vk_workspace *w, size_t max_rows, size_t ma
     return status;
 }
 
-qn_status qn_vk_workspace_init(const qn_vk_common *common, qn_vk_workspace *w)
+void qn_vk_workspace_select(qn_vk_workspace *w, size_t block)
+{
+    w->inputs = w->block_inputs[block];
+}
+
+qn_status qn_vk_workspace_init(const qn_vk_common *common, bool embeds_on_host, qn_vk_workspace *w)
 {
     w->common = common;
+    w->embeds_on_host = embeds_on_host;
     QN_TRY(qn_alloc(&w->buffers, common->plan->n_buffers, sizeof *w->buffers, "plan"));
     QN_TRY(qn_alloc(&w->acts, common->plan->n_acts, sizeof *w->acts, "plan"));
     QN_TRY(qn_alloc(&w->next, common->plan->n_acts, sizeof *w->next, "plan"));

@@ -10,22 +10,29 @@ enum { QN_VK_LOGIT_ROWS = 64 /* the most rows of one pass of the logits */, QN_V
 
 typedef struct qn_vk_workspace {
     const qn_vk_common *common;
+    bool embeds_on_host;
     size_t max_rows;
     qn_vk_buffer rows; /* backs `buffers`, `acts`, `codes` and `next` */
     uint64_t *buffers; /* [plan->n_buffers] addresses of rows of floats */
     uint64_t *acts;    /* [plan->n_acts] rows of floats, for fp16 weights; 0: none */
     uint64_t *codes;   /* [plan->n_acts] rows of integers, for other weights; 0: none */
     uint64_t *next;    /* [plan->n_acts] likewise, of few rows: written by a matmul that may read `codes` */
-    /* Mapped: the inputs of a step (gpu/inputs.h), then angles [max_rows][n_rot], embeddings [max_rows][width], and
-     * qn_vk_sequence of each piece. */
-    qn_vk_buffer inputs;
+    /* Mapped, of each block: the inputs of a step (gpu/inputs.h), then angles [max_rows][n_rot], qn_vk_sequence of each
+     * piece, and embeddings [max_rows][width] if the table is not on the device. `inputs` is that of the current
+     * block. */
+    qn_vk_buffer inputs, block_inputs[QN_VK_BLOCKS];
     size_t angles_at, embeddings_at, sequences_at;
+    qn_vk_buffer tokens; /* [max_rows] i32: of the last step that sampled */
     /* Of attention in splits: [partial_rows][n_heads][n_splits], for sessions of up to max_positions positions. */
     qn_vk_buffer partials;
     size_t max_positions, partial_rows, n_splits;
-    qn_vk_buffer logits; /* mapped: [logit_rows][n_vocab] */
+    qn_vk_buffer tickets;             /* [partial_rows][n_heads] zeros, of splits that are combined by the last one */
+    qn_vk_buffer logits, host_logits; /* [logit_rows][n_vocab]; host_logits: mapped, copies */
     size_t logit_rows;
 } qn_vk_workspace;
+
+/* qn_vk_workspace_select - makes a block the current one. */
+void qn_vk_workspace_select(qn_vk_workspace *workspace, size_t block);
 
 /* qn_vk_act_planes - returns the planes of the integers of activations (kernels/acts.glsl). */
 static inline uint32_t qn_vk_act_planes(const qn_plan_acts *acts)
@@ -35,7 +42,7 @@ static inline uint32_t qn_vk_act_planes(const qn_plan_acts *acts)
 
 /* qn_vk_workspace_init - initialises *workspace, which is zeroed, without memory on the device. Free with
  * qn_vk_workspace_free, also after an error. */
-qn_status qn_vk_workspace_init(const qn_vk_common *common, qn_vk_workspace *workspace);
+qn_status qn_vk_workspace_init(const qn_vk_common *common, bool embeds_on_host, qn_vk_workspace *workspace);
 void qn_vk_workspace_free(qn_vk_workspace *workspace);
 
 /* qn_vk_workspace_reserve - replaces the memory by that for steps of max_rows rows, at most QN_VK_MAX_ROWS, of sessions

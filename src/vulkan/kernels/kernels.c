@@ -11,6 +11,9 @@
 
 /* ---- Code, as glslc has compiled it ---- */
 
+static const uint32_t embed_code[] = {
+#include "vulkan/kernels/spirv/embed.inc"
+};
 static const uint32_t rope_code[] = {
 #include "vulkan/kernels/spirv/rope.inc"
 };
@@ -46,6 +49,7 @@ static const uint32_t append_code[] = {
 };
 
 enum kernel {
+    EMBED,
     ROPE,
     QUANTIZE,
     ATTENTION,
@@ -66,6 +70,7 @@ enum kernel {
     }
 
 static const qn_vk_shader shaders[] = {
+    [EMBED] = SHADER(embed, embed),
     [ROPE] = SHADER(rope, rope),
     [QUANTIZE] = SHADER(quantize, quantize),
     [COMBINE] = SHADER(combine, combine),
@@ -80,6 +85,7 @@ static const qn_vk_shader shaders[] = {
 };
 
 #define FITS(name) _Static_assert(sizeof(qn_vk_##name##_args) <= QN_VK_MAX_ARGS, "arguments are push constants")
+FITS(embed);
 FITS(rope);
 FITS(quantize);
 FITS(attention);
@@ -109,6 +115,16 @@ static size_t blocks_of(size_t n_cols)
 static qn_vk_launch launch(enum kernel kernel, size_t x, size_t y)
 {
     return (qn_vk_launch){ .shader = &shaders[kernel], .groups = { (uint32_t)x, (uint32_t)y, 1 } };
+}
+
+qn_vk_launch qn_vk_embed(const qn_vk_format *format, bool is_rotated, size_t n_rows, size_t width, size_t piece)
+{
+    qn_vk_launch l = launch(EMBED, (width + piece - 1) / piece, n_rows);
+    l.constants[0] = format->bits;
+    l.constants[1] = format->group_shift;
+    l.constants[2] = is_rotated;
+    l.constants[3] = (uint32_t)piece;
+    return l;
 }
 
 qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads)
@@ -145,6 +161,23 @@ qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t
     return l;
 }
 
+_Static_assert(offsetof(qn_vk_combination, tickets) == 88, "Combination of attention.comp");
+
+qn_vk_launch qn_vk_attention_combined(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
+                                      size_t n_kv_heads, size_t n_splits)
+{
+    enum { COMBINES = 5 };
+    qn_vk_launch l = qn_vk_attention_splits(codes, dim, n_rows, n_heads, n_kv_heads, n_splits);
+    l.constants[COMBINES] = 1;
+    return l;
+}
+
+void qn_vk_set_combination(qn_vk_attention_args *args, uint64_t address)
+{
+    args->n_rows = (uint32_t)address;
+    args->position = (uint32_t)(address >> WORD_BITS);
+}
+
 qn_vk_launch qn_vk_attention_rows(const qn_vk_codes *codes, size_t dim, size_t position, size_t n_rows, size_t n_heads,
                                   size_t n_kv_heads)
 {
@@ -160,6 +193,12 @@ size_t qn_vk_attention_shared(size_t dim)
 {
     enum { OF_QUERY = 2 * QN_PAGE + 8, CODEBOOKS = 512, SUMS = 2 * LANES };
     return sizeof(float) * (LARGE_TILE * (dim + OF_QUERY) + QN_PAGE + CODEBOOKS + SUMS);
+}
+
+size_t qn_vk_combined_shared(size_t dim)
+{
+    enum { HEADS = LARGE_TILE + 2, EXTRA = 64 };
+    return qn_vk_attention_shared(dim) + sizeof(float) * (HEADS * (dim * 5 / 4 + LANES) + EXTRA);
 }
 
 qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads)

@@ -66,6 +66,7 @@ static qn_status allocate(qn_vk *vk, qn_vk_place place, qn_vk_buffer *buffer)
                                           .allocationSize = needs.size,
                                           .memoryTypeIndex = type };
     QN_TRY(QN_VK(&vk->call, vkAllocateMemory, vk->device, &memory, NULL, &buffer->memory));
+    atomic_fetch_add(&vk->n_allocated, buffer->bytes);
     QN_TRY(QN_VK(&vk->call, vkBindBufferMemory, vk->device, buffer->handle, buffer->memory, 0));
     if (is_mapped(vk, type, place)) {
         QN_TRY(QN_VK(&vk->call, vkMapMemory, vk->device, buffer->memory, 0, VK_WHOLE_SIZE, 0, &host));
@@ -91,15 +92,21 @@ qn_status qn_vk_alloc(qn_vk *vk, size_t bytes, qn_vk_place place, const char *wh
     char text[QN_ERROR_TEXT_MAX];
     memcpy(text, qn_error_text(), sizeof text);
     qn_vk_free(vk, buffer);
-    return qn_fail(status, "%s: %zu bytes: %s", what, bytes, text);
+    if (status != QN_ERR_MEMORY)
+        return qn_fail(status, "%s: %zu bytes: %s", what, bytes, text);
+    return qn_fail(status, "%s: %zu bytes do not fit: %s has %.1f GiB, of which quern has taken %.1f (%s)", what, bytes,
+                   vk->info.name, (double)vk->info.memory_bytes / 0x1p30,
+                   (double)atomic_load(&vk->n_allocated) / 0x1p30, text);
 }
 
 void qn_vk_free(qn_vk *vk, qn_vk_buffer *buffer)
 {
     if (buffer->handle)
         vk->call.vkDestroyBuffer(vk->device, buffer->handle, NULL);
-    if (buffer->memory)
+    if (buffer->memory) {
         vk->call.vkFreeMemory(vk->device, buffer->memory, NULL);
+        atomic_fetch_sub(&vk->n_allocated, buffer->bytes);
+    }
     *buffer = (qn_vk_buffer){ 0 };
 }
 

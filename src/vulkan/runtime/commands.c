@@ -13,7 +13,7 @@ struct qn_vk_held {
     size_t n;
     struct {
         VkPipeline pipeline;
-        uint32_t groups[3], args_bytes;
+        uint32_t groups[3], args_bytes, pieces;
         uint8_t args[QN_VK_MAX_ARGS];
     } at[MAX_HELD];
 };
@@ -24,12 +24,17 @@ static qn_status hold_back(qn_vk_commands *commands)
     return reverse && !strcmp(reverse, "1") ? qn_alloc(&commands->held, 1, sizeof *commands->held, "commands") : QN_OK;
 }
 
+/* Records a launch in pieces of its grid's last dimension. */
 static void record_dispatch(qn_vk *vk, const qn_vk_commands *commands, VkPipeline pipeline, const uint32_t *groups,
-                            const void *args, uint32_t args_bytes)
+                            const void *args, uint32_t args_bytes, uint32_t pieces)
 {
+    const uint32_t n = groups[2], step = pieces && pieces < n ? (n + pieces - 1) / pieces : 1;
     vk->call.vkCmdBindPipeline(commands->handle, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
     vk->call.vkCmdPushConstants(commands->handle, vk->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, args_bytes, args);
-    vk->call.vkCmdDispatch(commands->handle, groups[0], groups[1], groups[2]);
+    if (pieces <= 1 || n == 1)
+        vk->call.vkCmdDispatch(commands->handle, groups[0], groups[1], n);
+    for (uint32_t at = 0; pieces > 1 && n > 1 && at < n; at += step)
+        vk->call.vkCmdDispatchBase(commands->handle, 0, 0, at, groups[0], groups[1], n - at < step ? n - at : step);
 }
 
 static void record_held(qn_vk *vk, const qn_vk_commands *commands)
@@ -37,7 +42,7 @@ static void record_held(qn_vk *vk, const qn_vk_commands *commands)
     struct qn_vk_held *held = commands->held;
     for (size_t i = held ? held->n : 0; i-- > 0;)
         record_dispatch(vk, commands, held->at[i].pipeline, held->at[i].groups, held->at[i].args,
-                        held->at[i].args_bytes);
+                        held->at[i].args_bytes, held->at[i].pieces);
     if (held)
         held->n = 0;
 }
@@ -126,13 +131,14 @@ qn_status qn_vk_dispatch(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_
     VkPipeline pipeline;
     QN_TRY(qn_vk_find_pipeline(vk, launch, &pipeline));
     if (!held) {
-        record_dispatch(vk, commands, pipeline, launch->groups, args, args_bytes);
+        record_dispatch(vk, commands, pipeline, launch->groups, args, args_bytes, commands->pieces);
         return QN_OK;
     }
     if (held->n == MAX_HELD)
         record_held(vk, commands);
     held->at[held->n].pipeline = pipeline;
     held->at[held->n].args_bytes = args_bytes;
+    held->at[held->n].pieces = commands->pieces;
     memcpy(held->at[held->n].groups, launch->groups, sizeof launch->groups);
     memcpy(held->at[held->n++].args, args, args_bytes);
     return QN_OK;
@@ -145,17 +151,88 @@ void qn_vk_copy(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_buffer *t
     vk->call.vkCmdCopyBuffer(commands->handle, from->handle, to->handle, 1, &region);
 }
 
-qn_status qn_vk_run(qn_vk *vk, const qn_vk_commands *commands)
+/* ---- Running ---- */
+
+/* A device that was lost stays so for this process. */
+static qn_status check_lost(qn_vk *vk, VkResult result, const char *call)
+{
+    if (result == VK_ERROR_DEVICE_LOST)
+        atomic_store(&vk->is_lost, true);
+    if (!atomic_load(&vk->is_lost))
+        return qn_vk_check(result, call);
+    return qn_fail(
+        QN_ERR_DEVICE,
+        "%s was lost (%s): its driver was reset, or work took longer than the system allows; the program has to "
+        "be started again",
+        vk->info.name, call);
+}
+
+static qn_status submit(qn_vk *vk, const VkCommandBuffer *handles, size_t n, VkFence fence)
 {
     const VkSubmitInfo info = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
-                                .commandBufferCount = 1,
-                                .pCommandBuffers = &commands->handle };
+                                .commandBufferCount = (uint32_t)n,
+                                .pCommandBuffers = handles };
     QN_TRY(qn_vk_check_messages(&vk->instance));
     pthread_mutex_lock(&vk->queue_lock);
-    qn_status status = QN_VK(&vk->call, vkQueueSubmit, vk->queue, 1, &info, commands->fence);
+    const VkResult result =
+        atomic_load(&vk->is_lost) ? VK_ERROR_DEVICE_LOST : vk->call.vkQueueSubmit(vk->queue, 1, &info, fence);
     pthread_mutex_unlock(&vk->queue_lock);
-    QN_TRY(status);
-    QN_TRY(QN_VK(&vk->call, vkWaitForFences, vk->device, 1, &commands->fence, VK_TRUE, UINT64_MAX));
-    QN_TRY(QN_VK(&vk->call, vkResetFences, vk->device, 1, &commands->fence));
+    return check_lost(vk, result, "vkQueueSubmit");
+}
+
+static qn_status wait_for(qn_vk *vk, VkFence fence)
+{
+    QN_TRY(check_lost(vk, vk->call.vkWaitForFences(vk->device, 1, &fence, VK_TRUE, UINT64_MAX), "vkWaitForFences"));
+    QN_TRY(QN_VK(&vk->call, vkResetFences, vk->device, 1, &fence));
     return qn_vk_check_messages(&vk->instance);
+}
+
+qn_status qn_vk_run(qn_vk *vk, const qn_vk_commands *commands)
+{
+    QN_TRY(submit(vk, &commands->handle, 1, commands->fence));
+    return wait_for(vk, commands->fence);
+}
+
+qn_status qn_vk_submission_create(qn_vk *vk, qn_vk_submission *submission)
+{
+    const VkFenceCreateInfo fence = { .sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO };
+    *submission = (qn_vk_submission){ 0 };
+    return QN_VK(&vk->call, vkCreateFence, vk->device, &fence, NULL, &submission->fence);
+}
+
+void qn_vk_submission_free(qn_vk *vk, qn_vk_submission *submission)
+{
+    (void)qn_vk_wait(vk, submission);
+    if (submission->fence)
+        vk->call.vkDestroyFence(vk->device, submission->fence, NULL);
+    *submission = (qn_vk_submission){ 0 };
+}
+
+qn_status qn_vk_submit(qn_vk *vk, const qn_vk_commands *const *commands, size_t n, qn_vk_submission *submission)
+{
+    enum { MOST = 4 };
+    VkCommandBuffer handles[MOST];
+    if (n > MOST)
+        return qn_fail(QN_ERR_INVALID, "commands: %zu at once, at most %d are allowed", n, MOST);
+    for (size_t i = 0; i < n; i++)
+        handles[i] = commands[i]->handle;
+    QN_TRY(submit(vk, handles, n, submission ? submission->fence : VK_NULL_HANDLE));
+    if (submission)
+        submission->is_in_flight = true;
+    return QN_OK;
+}
+
+qn_status qn_vk_wait(qn_vk *vk, qn_vk_submission *submission)
+{
+    if (!submission->is_in_flight)
+        return QN_OK;
+    submission->is_in_flight = false;
+    return wait_for(vk, submission->fence);
+}
+
+void qn_vk_drain(qn_vk *vk)
+{
+    pthread_mutex_lock(&vk->queue_lock);
+    (void)vk->call.vkDeviceWaitIdle(vk->device);
+    pthread_mutex_unlock(&vk->queue_lock);
 }

@@ -49,6 +49,7 @@
     F(vkCmdBindPipeline)                                                                                               \
     F(vkCmdPushConstants)                                                                                              \
     F(vkCmdDispatch)                                                                                                   \
+    F(vkCmdDispatchBase)                                                                                               \
     F(vkCmdPipelineBarrier)                                                                                            \
     F(vkCmdCopyBuffer)                                                                                                 \
     F(vkCmdFillBuffer)                                                                                                 \

@@ -1,6 +1,7 @@
 /* Creating the instance, with the validation layer if that is asked for, and choosing among its devices. */
 #include "vulkan/runtime/instance.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 
 #include <stdio.h>
@@ -9,10 +10,17 @@
 
 enum { MAX_FAMILIES = 32 };
 
-static bool is_set(const char *variable)
+static const char validate[] = "QN_VULKAN_VALIDATE";
+
+static bool has_value(const char *variable, const char *text)
 {
     const char *value = getenv(variable);
-    return value && !strcmp(value, "1");
+    return value && !strcmp(value, text);
+}
+
+static bool is_set(const char *variable)
+{
+    return has_value(variable, "1");
 }
 
 /* ---- Validation ---- */
@@ -60,16 +68,18 @@ qn_status qn_vk_check_messages(const qn_vk_instance *instance)
 
 static qn_status create(qn_vk_instance *instance)
 {
-    static const VkValidationFeatureEnableEXT enabled[] = {
-        VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
-    };
+    static const VkValidationFeatureEnableEXT
+        of_calls[] = { VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT },
+        of_kernels[] = { VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT,
+                         VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_RESERVE_BINDING_SLOT_EXT };
     static const char *const layers[] = { "VK_LAYER_KHRONOS_validation" };
     static const char *const extensions[] = { VK_EXT_DEBUG_UTILS_EXTENSION_NAME,
                                               VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME };
-    const bool validates = instance->messages != NULL;
+    const bool validates = instance->messages != NULL, validates_kernels = has_value(validate, "gpu");
     const VkValidationFeaturesEXT features = { .sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT,
-                                               .enabledValidationFeatureCount = 1,
-                                               .pEnabledValidationFeatures = enabled };
+                                               .enabledValidationFeatureCount = validates_kernels ? 2 : 1,
+                                               .pEnabledValidationFeatures =
+                                                   validates_kernels ? of_kernels : of_calls };
     const VkApplicationInfo application = { .sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
                                             .pApplicationName = "quern",
                                             .apiVersion = VK_API_VERSION_1_2 };
@@ -143,6 +153,11 @@ static uint64_t device_memory(const qn_vk_instance *instance, VkPhysicalDevice p
 
 /* ---- Features ---- */
 
+/* The names that QN_VULKAN_OFF may have. */
+static const char *const feature_names[] = { "dot", "lanes", "shared", "addresses" };
+
+enum { N_FEATURES = sizeof feature_names / sizeof *feature_names };
+
 /* Returns whether QN_VULKAN_OFF names a feature. */
 static bool is_off(const char *feature)
 {
@@ -152,6 +167,35 @@ static bool is_off(const char *feature)
         if ((at == list || at[-1] == ',') && (at[n] == ',' || !at[n]))
             return true;
     return false;
+}
+
+/* Fails for a name in QN_VULKAN_OFF that is no feature's. */
+static qn_status check_off(void)
+{
+    const char *list = getenv("QN_VULKAN_OFF");
+    for (size_t n = 0; list && *list; list += n + (list[n] == ',')) {
+        bool is_known = false;
+        n = strcspn(list, ",");
+        for (size_t i = 0; i < N_FEATURES; i++)
+            is_known = is_known || (strlen(feature_names[i]) == n && !memcmp(feature_names[i], list, n));
+        if (is_known)
+            continue;
+        char names[QN_VK_REASON];
+        qn_text_buffer to = QN_APPEND_TO(names);
+        for (size_t i = 0; i < N_FEATURES; i++)
+            qn_append(&to, "%s%s", i ? ", " : "", feature_names[i]);
+        return qn_fail(QN_ERR_INVALID, "the environment variable QN_VULKAN_OFF: '%.*s' is not one of %s", (int)n, list,
+                       names);
+    }
+    return QN_OK;
+}
+
+/* What every device has. */
+enum { LEAST_LANES = 128, LEAST_SHARED = 16 << 10 };
+
+static uint32_t capped(uint32_t has, const char *feature, uint32_t least)
+{
+    return is_off(feature) && has > least ? least : has;
 }
 
 static bool has_extension(const VkExtensionProperties *extensions, uint32_t n, const char *name)
@@ -195,6 +239,15 @@ static qn_status find_features(const qn_vk_instance *instance, qn_vk_info *info)
     return qn_vk_check(result, "vkEnumerateDeviceExtensionProperties");
 }
 
+static void read_limits(const VkPhysicalDeviceLimits *limits, qn_vk_features *features)
+{
+    const uint32_t lanes = limits->maxComputeWorkGroupSize[0] < limits->maxComputeWorkGroupInvocations
+                               ? limits->maxComputeWorkGroupSize[0]
+                               : limits->maxComputeWorkGroupInvocations;
+    features->lanes = capped(lanes, "lanes", LEAST_LANES);
+    features->shared_bytes = capped(limits->maxComputeSharedMemorySize, "shared", LEAST_SHARED);
+}
+
 static void describe(const qn_vk_instance *instance, VkPhysicalDevice physical, qn_vk_info *info)
 {
     VkPhysicalDeviceMaintenance3Properties limits = { .sType =
@@ -207,18 +260,14 @@ static void describe(const qn_vk_instance *instance, VkPhysicalDevice physical, 
     VkPhysicalDeviceFeatures2 features = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &addresses };
     instance->call.vkGetPhysicalDeviceProperties2(physical, &properties);
     const VkPhysicalDeviceProperties *p = &properties.properties;
-    *info =
-        (qn_vk_info){ .physical = physical,
-                      .type = p->deviceType,
-                      .api = p->apiVersion,
-                      .driver = p->driverVersion,
-                      .features.lanes = p->limits.maxComputeWorkGroupSize[0] < p->limits.maxComputeWorkGroupInvocations
-                                            ? p->limits.maxComputeWorkGroupSize[0]
-                                            : p->limits.maxComputeWorkGroupInvocations,
-                      .features.shared_bytes = p->limits.maxComputeSharedMemorySize,
-                      .memory_bytes = device_memory(instance, physical),
-                      .largest_bytes = limits.maxMemoryAllocationSize };
+    *info = (qn_vk_info){ .physical = physical,
+                          .type = p->deviceType,
+                          .api = p->apiVersion,
+                          .driver = p->driverVersion,
+                          .memory_bytes = device_memory(instance, physical),
+                          .largest_bytes = limits.maxMemoryAllocationSize };
     snprintf(info->name, sizeof info->name, "%s", p->deviceName);
+    read_limits(&p->limits, &info->features);
     if (p->apiVersion < VK_API_VERSION_1_2) {
         snprintf(info->unfit, sizeof info->unfit, "has Vulkan %u.%u, 1.2 is needed",
                  VK_API_VERSION_MAJOR(p->apiVersion), VK_API_VERSION_MINOR(p->apiVersion));
@@ -227,8 +276,26 @@ static void describe(const qn_vk_instance *instance, VkPhysicalDevice physical, 
     instance->call.vkGetPhysicalDeviceFeatures2(physical, &features);
     if (!find_queue(instance, physical, &info->queue_family))
         snprintf(info->unfit, sizeof info->unfit, "has no compute queue");
-    else if (!addresses.bufferDeviceAddress)
+    else if (!addresses.bufferDeviceAddress || is_off("addresses"))
         snprintf(info->unfit, sizeof info->unfit, "has no bufferDeviceAddress");
+}
+
+/* The order of devices: those that can be used first, and of these discrete GPUs, then integrated ones. */
+static int rank_of(const qn_vk_info *info)
+{
+    enum { OTHERS = 2, UNFIT = 3 };
+    return *info->unfit                                           ? UNFIT
+           : info->type == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU   ? 0
+           : info->type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU ? 1
+                                                                  : OTHERS;
+}
+
+static void add_device(qn_vk_instance *instance, const qn_vk_info *info)
+{
+    size_t at = instance->n_devices++;
+    for (; at > 0 && rank_of(&instance->devices[at - 1]) > rank_of(info); at--)
+        instance->devices[at] = instance->devices[at - 1];
+    instance->devices[at] = *info;
 }
 
 static qn_status list_devices(qn_vk_instance *instance)
@@ -243,12 +310,12 @@ static qn_status list_devices(qn_vk_instance *instance)
     for (uint32_t i = 0; i < n; i++) {
         qn_vk_info info;
         describe(instance, physical[i], &info);
-        if (!*info.unfit)
-            QN_TRY(find_features(instance, &info));
+        if (!*info.unfit && find_features(instance, &info) != QN_OK)
+            snprintf(info.unfit, sizeof info.unfit, "does not list its extensions");
         if (info.type == VK_PHYSICAL_DEVICE_TYPE_CPU && !takes_cpus)
             memcpy(cpu, info.name, sizeof cpu);
         else
-            instance->devices[instance->n_devices++] = info;
+            add_device(instance, &info);
     }
     if (instance->n_devices)
         return QN_OK;
@@ -260,8 +327,9 @@ static qn_status list_devices(qn_vk_instance *instance)
 qn_status qn_vk_instance_open(qn_vk_instance *instance)
 {
     *instance = (qn_vk_instance){ 0 };
+    QN_TRY(check_off());
     QN_TRY(qn_vk_loader_load(&instance->loader));
-    if (is_set("QN_VULKAN_VALIDATE"))
+    if (is_set(validate) || has_value(validate, "gpu"))
         QN_TRY(qn_alloc(&instance->messages, 1, sizeof *instance->messages, "device"));
     QN_TRY(create(instance));
     return list_devices(instance);

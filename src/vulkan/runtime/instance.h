@@ -12,7 +12,8 @@
 enum { QN_VK_MAX_DEVICES = 16, QN_VK_REASON = 96, QN_VK_MESSAGE = 256 };
 
 /* Features that are used where a device has them; no result depends on them. QN_VULKAN_OFF, a list of their names with
- * commas between them, takes them away. */
+ * commas between them, takes them away: of `lanes` and `shared` what every device has is left. Without `addresses` a
+ * device cannot be used. */
 typedef struct qn_vk_features {
     bool dot;              /* integer dot products of four int8, accelerated */
     uint32_t lanes;        /* the most in a workgroup; at least 128 */
@@ -41,7 +42,9 @@ typedef struct qn_vk_instance {
     const qn_vk_loader *loader;
     VkInstance handle;
     qn_vk_instance_functions call;
-    qn_vk_info devices[QN_VK_MAX_DEVICES]; /* by which `vulkan:N` counts; without those of type CPU */
+    /* By which `vulkan:N` counts: discrete GPUs, integrated ones, others, those that cannot be used; without those of
+     * type CPU. */
+    qn_vk_info devices[QN_VK_MAX_DEVICES];
     size_t n_devices;
     VkDebugUtilsMessengerEXT messenger;
     qn_vk_messages *messages; /* NULL: no validation layer */
@@ -51,8 +54,8 @@ typedef struct qn_vk_instance {
  * no device. Close with qn_vk_instance_close, also after an error.
  *
  * QN_VULKAN_CPU=1: devices of type CPU (lavapipe, SwiftShader) are listed too, for tests. QN_VULKAN_VALIDATE=1: the
- * validation layer checks all calls and their synchronisation; its first message is an error of the next submission,
- * and without the layer opening fails. */
+ * validation layer checks all calls and their synchronisation, or =gpu: the addresses that kernels access; its first
+ * message is an error of the next submission, and without the layer opening fails. */
 qn_status qn_vk_instance_open(qn_vk_instance *instance);
 void qn_vk_instance_close(qn_vk_instance *instance);
 

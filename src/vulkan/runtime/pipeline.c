@@ -20,6 +20,7 @@ static qn_status compile(qn_vk *vk, const qn_vk_launch *launch, VkPipeline *pipe
                                                     .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                                                     .pName = "main",
                                                     .pSpecializationInfo = &constants },
+                                         .flags = VK_PIPELINE_CREATE_DISPATCH_BASE_BIT,
                                          .layout = vk->layout };
     QN_TRY(QN_VK(&vk->call, vkCreateShaderModule, vk->device, &code, NULL, &info.stage.module));
     const VkResult result = vk->call.vkCreateComputePipelines(vk->device, vk->cache, 1, &info, NULL, pipeline);

@@ -58,7 +58,7 @@ static qn_status commit(void *context, uint64_t address)
     return QN_OK;
 }
 
-/* ---- Copies ---- */
+/* ---- Copies: mapped memory is read and written at once, so that steps in flight must have ended ---- */
 
 /* A range within one granule. */
 struct part {
@@ -75,6 +75,7 @@ static struct part part_of(const qn_vk_pool_memory *m, uint64_t address, size_t 
 qn_status qn_vk_pool_read(const qn_vk_pool_memory *m, void *to, uint64_t from, size_t bytes)
 {
     struct part part;
+    qn_vk_drain(m->vk);
     for (size_t done = 0; done < bytes; done += part.bytes) {
         part = part_of(m, from + done, bytes - done);
         QN_TRY(qn_vk_read(m->vk, (uint8_t *)to + done, part.granule, part.at, part.bytes));
@@ -85,6 +86,7 @@ qn_status qn_vk_pool_read(const qn_vk_pool_memory *m, void *to, uint64_t from, s
 qn_status qn_vk_pool_write(const qn_vk_pool_memory *m, uint64_t to, const void *from, size_t bytes)
 {
     struct part part;
+    qn_vk_drain(m->vk);
     for (size_t done = 0; done < bytes; done += part.bytes) {
         part = part_of(m, to + done, bytes - done);
         QN_TRY(qn_vk_write(m->vk, part.granule, part.at, (const uint8_t *)from + done, part.bytes));

@@ -72,6 +72,8 @@ typedef struct qn_vk_commands {
     VkCommandBuffer handle;
     VkFence fence;
     struct qn_vk_held *held; /* dispatches since the last barrier; NULL: they are recorded at once */
+    uint32_t pieces; /* into which the last dimension of each grid is divided: slow devices would be reset during a long
+                        launch; 0: one */
 } qn_vk_commands;
 
 qn_status qn_vk_commands_create(qn_vk *vk, qn_vk_commands *commands);
@@ -99,5 +101,22 @@ void qn_vk_copy(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_buffer *t
 
 /* qn_vk_run - runs the commands and waits for them. */
 qn_status qn_vk_run(qn_vk *vk, const qn_vk_commands *commands);
+
+/* A submission in flight, or none. */
+typedef struct qn_vk_submission {
+    VkFence fence;
+    bool is_in_flight;
+} qn_vk_submission;
+
+qn_status qn_vk_submission_create(qn_vk *vk, qn_vk_submission *submission);
+void qn_vk_submission_free(qn_vk *vk, qn_vk_submission *submission);
+
+/* qn_vk_submit - queues commands [n], in order, after all that was queued before. `submission` is then in flight until
+ * they have run; NULL: what is queued after them has one. qn_vk_wait - waits for a submission, if it is in flight. */
+qn_status qn_vk_submit(qn_vk *vk, const qn_vk_commands *const *commands, size_t n, qn_vk_submission *submission);
+qn_status qn_vk_wait(qn_vk *vk, qn_vk_submission *submission);
+
+/* qn_vk_drain - waits for all that was queued. */
+void qn_vk_drain(qn_vk *vk);
 
 #endif

@@ -1,6 +1,7 @@
 /* A Vulkan loader with one device that quern cannot use, for tests/e2e/vulkan_devices.sh: libvulkan.so.1 in a folder of
- * LD_LIBRARY_PATH. QN_FAKE_VULKAN says what is missing: none (there is no device), queue,
- * address, version, loader (its version); else creating the device fails. */
+ * LD_LIBRARY_PATH. QN_FAKE_VULKAN says what is missing: none (there is no device), queue, address, version, extensions,
+ * loader (its version); or `three`: there are three, the first without a queue, then an integrated and a discrete GPU.
+ * Creating a device fails. */
 #define VK_NO_PROTOTYPES
 #include <vulkan/vulkan_core.h>
 
@@ -39,21 +40,28 @@ static void destroy(VkInstance instance, const VkAllocationCallbacks *allocator)
     (void)allocator;
 }
 
+static int all[3]; /* whose addresses are the devices */
+
 static VkResult enumerate(VkInstance instance, uint32_t *n, VkPhysicalDevice *devices)
 {
-    static int one;
     (void)instance;
-    *n = !lacks("none");
-    if (devices && *n)
-        *devices = (VkPhysicalDevice)(void *)&one;
+    *n = lacks("three") ? 3 : !lacks("none");
+    for (uint32_t i = 0; devices && i < *n; i++)
+        devices[i] = (VkPhysicalDevice)(void *)&all[i];
     return VK_SUCCESS;
+}
+
+/* Number i of three devices; else 3. */
+static size_t number_of(VkPhysicalDevice device)
+{
+    return lacks("three") ? (size_t)((const int *)(const void *)device - all) : 3;
 }
 
 static void properties_of(VkPhysicalDevice device, VkPhysicalDeviceProperties2 *to)
 {
-    (void)device;
     to->properties.apiVersion = lacks("version") ? VK_API_VERSION_1_1 : VK_API_VERSION_1_3;
-    to->properties.deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+    to->properties.deviceType =
+        number_of(device) == 1 ? VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU : VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
     snprintf(to->properties.deviceName, sizeof to->properties.deviceName, "Paper GPU");
 }
 
@@ -69,7 +77,7 @@ static VkResult extensions_of(VkPhysicalDevice device, const char *layer, uint32
     (void)layer;
     (void)to;
     *n = 0;
-    return VK_SUCCESS;
+    return lacks("extensions") ? VK_ERROR_OUT_OF_HOST_MEMORY : VK_SUCCESS;
 }
 
 static void memory_of(VkPhysicalDevice device, VkPhysicalDeviceMemoryProperties *to)
@@ -83,10 +91,10 @@ static void memory_of(VkPhysicalDevice device, VkPhysicalDeviceMemoryProperties 
 
 static void queues_of(VkPhysicalDevice device, uint32_t *n, VkQueueFamilyProperties *to)
 {
-    (void)device;
+    const bool has_queue = !lacks("queue") && number_of(device) != 0;
     *n = 1;
     if (to)
-        *to = (VkQueueFamilyProperties){ .queueFlags = lacks("queue") ? VK_QUEUE_TRANSFER_BIT : VK_QUEUE_COMPUTE_BIT,
+        *to = (VkQueueFamilyProperties){ .queueFlags = has_queue ? VK_QUEUE_COMPUTE_BIT : VK_QUEUE_TRANSFER_BIT,
                                          .queueCount = 1 };
 }
 

@@ -7,7 +7,8 @@
 #include "helper_request.h"
 #include "vulkan/helper_vulkan.h"
 
-#include "vulkan/executor/record.h"
+#include "engine/internal.h"
+#include "vulkan/executor/steps.h"
 
 /* With codes, the last tokens attend to those of page 1. */
 enum { MAX_IDS = 140, N_IDS_OF_FP16 = 80, N_CTX = 200 };
@@ -91,6 +92,24 @@ TEST_EACH(test_model, struct golden, golden, models)
     free(expected);
     qn_model_free(model);
     qn_model_free(cpu);
+}
+
+/* On a slow device launches are divided. */
+TEST(long_launches_in_pieces)
+{
+    qn_model *model = load("qwen2.q1_0", "vulkan");
+    qn_vk_model *device = (qn_vk_model *)model->device;
+    const size_t n_ids = N_IDS_OF_FP16, bytes = n_ids * qn_model_get_info(model)->n_vocab * sizeof(float);
+    device->timed_rows = n_ids;
+    device->timed_seconds = 0.01; /* one piece */
+    float *whole = logits_of(model, "f16", n_ids);
+    assert_int_equal(device->timed_rows, n_ids);
+    device->timed_seconds = 0.35; /* four */
+    float *divided = logits_of(model, "f16", n_ids);
+    assert_memory_equal(divided, whole, bytes);
+    free(whole);
+    free(divided);
+    qn_model_free(model);
 }
 
 /* ---- Sessions ---- */

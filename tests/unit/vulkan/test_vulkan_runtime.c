@@ -3,6 +3,7 @@
 #include "vulkan/helper_vulkan.h"
 
 #include "vulkan/kernels/kernels.h"
+#include "vulkan/runtime/context.h"
 #include "vulkan/runtime/pool_memory.h"
 
 static void fill_pattern(uint8_t *bytes, size_t n)
@@ -88,6 +89,62 @@ TEST(pool)
     qn_vk_close(vk);
     free(a);
     free(b);
+}
+
+/* ---- Failures of a driver ---- */
+
+static VkResult VKAPI_PTR submit_to_lost(VkQueue queue, uint32_t n, const VkSubmitInfo *infos, VkFence fence)
+{
+    (void)queue;
+    (void)n;
+    (void)infos;
+    (void)fence;
+    return VK_ERROR_DEVICE_LOST;
+}
+
+TEST(a_lost_device_stays_lost)
+{
+    qn_vk *vk;
+    qn_vk_commands commands;
+    assert_ok(qn_vk_open(0, &vk));
+    assert_ok(qn_vk_commands_create(vk, &commands));
+    assert_ok(qn_vk_begin(vk, &commands));
+    assert_ok(qn_vk_end(vk, &commands));
+    assert_ok(qn_vk_run(vk, &commands));
+    const PFN_vkQueueSubmit submit = vk->call.vkQueueSubmit;
+    vk->call.vkQueueSubmit = submit_to_lost;
+    assert_fails(qn_vk_run(vk, &commands), QN_ERR_DEVICE, "was lost (vkQueueSubmit): its driver was reset");
+    vk->call.vkQueueSubmit = submit;
+    assert_fails(qn_vk_run(vk, &commands), QN_ERR_DEVICE, "the program has to be started again");
+    qn_vk_commands_free(vk, &commands);
+    qn_vk_close(vk);
+}
+
+static VkResult VKAPI_PTR allocate_nothing(VkDevice device, const VkMemoryAllocateInfo *info,
+                                           const VkAllocationCallbacks *allocator, VkDeviceMemory *memory)
+{
+    (void)device;
+    (void)info;
+    (void)allocator;
+    (void)memory;
+    return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+}
+
+TEST(exhausted_memory_says_what_fits)
+{
+    qn_vk *vk;
+    qn_vk_buffer first, second;
+    assert_ok(qn_vk_open(0, &vk));
+    assert_ok(qn_vk_alloc(vk, 256 << 20, QN_VK_ON_DEVICE, "weights", &first));
+    const PFN_vkAllocateMemory allocate = vk->call.vkAllocateMemory;
+    vk->call.vkAllocateMemory = allocate_nothing;
+    assert_fails(qn_vk_alloc(vk, 4096, QN_VK_ON_DEVICE, "weights", &second), QN_ERR_MEMORY,
+                 "weights: 4096 bytes do not fit: ");
+    assert_non_null(strstr(qn_error_text(), "GiB, of which quern has taken 0.2"));
+    vk->call.vkAllocateMemory = allocate;
+    assert_true(second.handle == VK_NULL_HANDLE);
+    qn_vk_free(vk, &first);
+    qn_vk_close(vk);
 }
 
 /* Adds 1 to a float by a product of 1 x 1: a row of two weights, of which one is not 0. */
@@ -185,17 +242,48 @@ TEST(reverse_order_shows_missing_barriers)
 }
 
 /* The validation layer sees a copy that does not wait for another one, and the next submission fails. */
-TEST(validation_finds_a_hazard)
+/* Opens a device with validation, or skips the test. */
+static qn_vk *open_validated(const char *how)
 {
     qn_vk *vk;
-    qn_vk_buffer a, b;
-    qn_vk_commands commands;
-    setenv("QN_VULKAN_VALIDATE", "1", 1);
+    setenv("QN_VULKAN_VALIDATE", how, 1);
     const qn_status status = qn_vk_open(0, &vk);
     unsetenv("QN_VULKAN_VALIDATE");
     if (status != QN_OK && strstr(qn_error_text(), "VK_ERROR_LAYER_NOT_PRESENT") && !getenv("QN_VULKAN_REQUIRED"))
         skip();
     assert_ok(status);
+    return vk;
+}
+
+/* A read after the end of a buffer, of the next float. */
+TEST(validation_finds_addresses_of_nothing)
+{
+    qn_vk *vk = open_validated("gpu");
+    struct adder adder;
+    qn_vk_commands commands;
+    create_adder(vk, &adder);
+    assert_ok(qn_vk_commands_create(vk, &commands));
+    for (int is_right = 1; is_right >= 0; is_right--) {
+        adder.args.acts = adder.memory.address + (is_right ? 64 : 256);
+        const qn_vk_launch launch = launch_of(vk, &adder);
+        assert_ok(qn_vk_begin(vk, &commands));
+        assert_ok(qn_vk_dispatch(vk, &commands, &launch, &adder.args));
+        assert_ok(qn_vk_end(vk, &commands));
+        if (is_right)
+            assert_ok(qn_vk_run(vk, &commands));
+        else
+            assert_fails(qn_vk_run(vk, &commands), QN_ERR_DEVICE, "out of bounds");
+    }
+    qn_vk_commands_free(vk, &commands);
+    qn_vk_free(vk, &adder.memory);
+    qn_vk_close(vk);
+}
+
+TEST(validation_finds_a_hazard)
+{
+    qn_vk_buffer a, b;
+    qn_vk_commands commands;
+    qn_vk *vk = open_validated("1");
     assert_ok(qn_vk_alloc(vk, 64, QN_VK_ON_DEVICE, "test", &a));
     assert_ok(qn_vk_alloc(vk, 64, QN_VK_ON_DEVICE, "test", &b));
     assert_ok(qn_vk_commands_create(vk, &commands));
