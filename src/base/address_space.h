@@ -26,4 +26,10 @@ void qn_address_space_release(void *granule);
  * memory is first written. It has no effect if the system has no huge pages. */
 void qn_advise_huge(void *memory, size_t bytes);
 
+/* qn_advise_small - advises small pages, for memory of which little is used. */
+void qn_advise_small(void *memory, size_t bytes);
+
+/* qn_page_bytes - the size of the system's small pages. */
+size_t qn_page_bytes(void);
+
 #endif

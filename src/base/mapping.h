@@ -35,4 +35,7 @@ bool qn_mapping_is_lost(const qn_mapping *mapping);
  * another cause. Async-signal-safe; preserves errno. */
 bool qn_mapping_replace(void *address);
 
+/* qn_mapping_drop - tells the system that the whole pages of a range of a mapping will not be read again soon. */
+void qn_mapping_drop(const void *begin, size_t bytes);
+
 #endif

@@ -5,12 +5,12 @@
 #include "base/memory.h"
 #include "base/pace.h"
 #include "base/preempted.h"
+#include "base/thread.h"
 #include "base/ticks.h"
 #include "base/wait_value.h"
 
 #include <assert.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -386,24 +386,16 @@ void qn_team_range(size_t count, size_t unit, size_t part, size_t n_parts, size_
 
 static qn_status start_threads(qn_team *team)
 {
-    sigset_t all, before; /* the threads block all signals, so that the process handles them on its own threads */
-    qn_status status = QN_OK;
-    sigfillset(&all);
-    /* SIGBUS belongs to the thread that reads a mapped file (base/mapping.h), which must be able to handle it */
-    sigdelset(&all, SIGBUS);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 0; i < team->n_threads; i++)
         team->members[i].team = team, team->members[i].index = i;
-    for (int i = 1; i < team->n_threads && status == QN_OK; i++) {
-        const int error = pthread_create(&team->members[i].thread, NULL, member_main, &team->members[i]);
+    for (int i = 1; i < team->n_threads; i++) {
+        const int error = qn_thread_start(&team->members[i].thread, member_main, &team->members[i]);
         if (error)
-            status = qn_fail(QN_ERR_MEMORY, "threads: only %d of %d could be started: %s", i, team->n_threads,
-                             strerror(error));
-        else
-            team->n_started++;
+            return qn_fail(QN_ERR_MEMORY, "threads: only %d of %d could be started: %s", i, team->n_threads,
+                           strerror(error));
+        team->n_started++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return status;
+    return QN_OK;
 }
 
 qn_status qn_team_create(int n_threads, qn_team **out)

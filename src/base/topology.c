@@ -2,6 +2,7 @@
 #include "base/topology.h"
 
 #include "base/append.h"
+#include "base/cpu.h"
 
 void qn_topology_speeds(const qn_topology *topology, float speeds[QN_MAX_PROCESSORS])
 {
@@ -68,4 +69,29 @@ void qn_topology_print(const qn_topology *topology, char *text, size_t bytes)
         qn_append(&line, "; %zu hardware threads", topology->n);
     if (topology->n_nodes > 1)
         qn_append(&line, "; %zu NUMA nodes", topology->n_nodes);
+}
+
+int qn_cpu_cores(void)
+{
+    qn_topology topology;
+    qn_topology_read("", &topology);
+    return (int)topology.n_cores;
+}
+
+int qn_cpu_best_threads_in(const char *root)
+{
+    qn_topology topology;
+    float speeds[QN_MAX_PROCESSORS];
+    qn_topology_read(root, &topology);
+    qn_topology_speeds(&topology, speeds);
+    const int cores = (int)qn_useful_cores(speeds, topology.n_cores);
+    const double quota = qn_cpu_quota_in(root);
+    if (quota <= 0 || quota >= cores)
+        return cores;
+    return quota < 1.5 ? 1 : (int)(quota + 0.5);
+}
+
+int qn_cpu_best_threads(void)
+{
+    return qn_cpu_best_threads_in("");
 }

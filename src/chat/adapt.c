@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "base/strings.h"
 #include "gguf/json_decode.h"
 
 #include <stdlib.h>
@@ -61,9 +62,9 @@ static qn_status add_to_content(const json_t *content, const char *text, size_t 
     char *joined = malloc(n + m + 2), *at = joined;
     if (!joined)
         return no_memory();
-    at = mempcpy(at, before ? text : given, before ? n : m);
-    at = mempcpy(at, "\n\n", n && m ? 2 : 0);
-    at = mempcpy(at, before ? given : text, before ? m : n);
+    at = qn_mempcpy(at, before ? text : given, before ? n : m);
+    at = qn_mempcpy(at, "\n\n", n && m ? 2 : 0);
+    at = qn_mempcpy(at, before ? given : text, before ? m : n);
     *out = json_stringn_nocheck(joined, (size_t)(at - joined));
     free(joined);
     return *out ? QN_OK : no_memory();
@@ -257,8 +258,8 @@ static qn_status add_behind(turns *t, size_t i, const char *text, size_t n)
         return no_memory();
     QN_TRY(qn_realloc_array(&t->tail, &t->tail_capacity, need, 1, "a conversation"));
     char *at = t->tail + t->n_tail;
-    at = mempcpy(at, "\n\n", t->n_tail ? 2 : 0);
-    at = mempcpy(at, text, n);
+    at = qn_mempcpy(at, "\n\n", t->n_tail ? 2 : 0);
+    at = qn_mempcpy(at, text, n);
     t->n_tail = (size_t)(at - t->tail);
     t->tail_index = i;
     return QN_OK;
@@ -274,7 +275,7 @@ static qn_status text_of_system(const json_t *message, size_t index, json_t **ou
     return *out ? QN_OK : no_memory();
 }
 
-static qn_status wait(turns *t, const json_t *text)
+static qn_status keep_waiting(turns *t, const json_t *text)
 {
     static const char open[] = QN_REMINDER_OPEN, end[] = "\n" QN_REMINDER_CLOSE;
     const size_t n = json_string_length(text);
@@ -286,11 +287,11 @@ static qn_status wait(turns *t, const json_t *text)
         return no_memory();
     t->waiting = waiting;
     char *at = waiting + t->n_waiting;
-    at = mempcpy(at, "\n\n", t->n_waiting ? 2 : 0);
-    at = mempcpy(at, open, has_tags ? 0 : sizeof open - 1);
-    at = mempcpy(at, "\n", has_tags ? 0 : 1);
-    at = mempcpy(at, json_string_value(text), n);
-    at = mempcpy(at, end, has_tags ? 0 : sizeof end - 1);
+    at = qn_mempcpy(at, "\n\n", t->n_waiting ? 2 : 0);
+    at = qn_mempcpy(at, open, has_tags ? 0 : sizeof open - 1);
+    at = qn_mempcpy(at, "\n", has_tags ? 0 : 1);
+    at = qn_mempcpy(at, json_string_value(text), n);
+    at = qn_mempcpy(at, end, has_tags ? 0 : sizeof end - 1);
     t->n_waiting = (size_t)(at - waiting);
     return QN_OK;
 }
@@ -348,7 +349,8 @@ static qn_status append(turns *t, json_t *message, size_t index)
     if (!merges && !folds)
         return append_other(t, message);
     QN_TRY(text_of_system(message, index, &text));
-    qn_status status = merges ? add_behind(t, 0, json_string_value(text), json_string_length(text)) : wait(t, text);
+    qn_status status =
+        merges ? add_behind(t, 0, json_string_value(text), json_string_length(text)) : keep_waiting(t, text);
     json_decref(text);
     if (status == QN_OK && folds && (has_role(last, "user") || has_role(last, "tool")))
         status = put_waiting(t);

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "base/strings.h"
 #include "text/json_scan.h"
 
 #include <string.h>
@@ -114,7 +115,7 @@ static size_t find_mark(const char *text, size_t length)
 static const char *printed_content(const json_t *content, const char *think_close, size_t *length)
 {
     const char *from = json_string_value(content), *end = from + json_string_length(content), *close;
-    while (think_close && (close = memmem(from, (size_t)(end - from), think_close, strlen(think_close))))
+    while (think_close && (close = qn_memmem(from, (size_t)(end - from), think_close, strlen(think_close))))
         from = close + strlen(think_close);
     while (from < end && qn_json_is_space(*from))
         from++;

@@ -1,6 +1,7 @@
 /* The form of a model's output, determined from its chat template and vocabulary. */
 #include "chat/output_parser.h"
 
+#include "base/strings.h"
 #include "text/json_scan.h"
 
 #include <stdio.h>
@@ -53,7 +54,7 @@ struct search {
 static bool search(const char *text, size_t length, void *user)
 {
     struct search *search = user;
-    search->found = memmem(text, length, search->text, search->length) != NULL;
+    search->found = qn_memmem(text, length, search->text, search->length) != NULL;
     return !search->found;
 }
 
@@ -160,7 +161,7 @@ static void take_between(const char *text, const char *close, char words[QN_OUTP
         return;
     begin += strlen("qn9thought");
     const size_t n = (size_t)(end - begin);
-    if (n >= QN_OUTPUT_MAX_WORDS || !memmem(begin, n, close, strlen(close)))
+    if (n >= QN_OUTPUT_MAX_WORDS || !qn_memmem(begin, n, close, strlen(close)))
         return;
     memcpy(words, begin, n);
     words[n] = '\0';

@@ -1,6 +1,7 @@
 /* Generates and shows an answer. */
 #include "cli/answer.h"
 
+#include "base/program.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
@@ -250,7 +251,7 @@ qn_status qn_cli_answer_generate(qn_session *session, const qn_model *model, con
     struct stream s = { .format = *qn_model_get_chat_format(model), .view = view, .ends_line = true };
     qn_request_result result = QN_REQUEST_RESULT_INIT;
     uint32_t shared = 0;
-    s.terminal = isatty(STDOUT_FILENO);
+    s.terminal = qn_is_terminal(STDOUT_FILENO);
     s.moves = qn_terminal_moves(stdout);
     s.dim = qn_terminal_style(stdout, QN_STYLE_DIM);
     s.plain = *s.dim ? QN_STYLE_PLAIN : "";

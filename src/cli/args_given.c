@@ -1,6 +1,7 @@
 /* Functions with which commands read the parsed command line. */
 #include "cli/args.h"
 
+#include "base/strings.h"
 #include "cli/cli.h"
 #include "hub/name.h"
 
@@ -57,7 +58,7 @@ static bool is_model(const char *operand)
     return qn_begins_as_gguf(operand) ||
            (length > 5 && strcmp(operand + length - 5, ".gguf") == 0 && !strpbrk(operand, " \t\n")) ||
            qn_hub_is_address(operand) ||
-           (qn_hub_name_is(operand) && (strchr(operand, ':') || strcasestr(operand, "gguf")));
+           (qn_hub_name_is(operand) && (strchr(operand, ':') || qn_strcasestr(operand, "gguf")));
 }
 
 void qn_args_take_model(qn_args *args, size_t n_others)
@@ -118,5 +119,5 @@ qn_args_result qn_args_no_more(const char *command, const qn_args *args, size_t 
 
 void qn_args_hide(const char *text)
 {
-    explicit_bzero((char *)text, strlen(text));
+    qn_wipe((char *)text, strlen(text));
 }

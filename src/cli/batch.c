@@ -1,5 +1,7 @@
 /* quern batch: answers a file of requests in OpenAI's batch format, many at a time. The main thread reads and submits;
  * the scheduler's callback thread writes the answers, one per line. */
+#include "base/file.h"
+#include "base/strings.h"
 #include "cli/batch.h"
 #include "cli/draft.h"
 #include "cli/effort.h"
@@ -340,7 +342,7 @@ static bool is_blank(const char *text)
  * skipped. */
 static ssize_t next_line(qn_batch *b, char **line, size_t *capacity, size_t number)
 {
-    ssize_t n = getline(line, capacity, b->in);
+    ptrdiff_t n = qn_getline(line, capacity, b->in);
     const size_t mark = n > 0 && number == 1 ? qn_utf8_mark(*line, (size_t)n) : 0;
     if (mark) {
         n -= (ssize_t)mark;
@@ -357,7 +359,8 @@ static const char *input_name(const qn_batch *b)
 /* Counts the lines that hold requests, for the progress. A pipe cannot be read twice, and has no progress. */
 static bool count_lines(qn_batch *b)
 {
-    if (lseek(fileno(b->in), 0, SEEK_CUR) < 0 && errno == ESPIPE)
+    qn_file_info info;
+    if (!qn_file_describe_fd(fileno(b->in), &info) || info.kind != QN_FILE_REGULAR)
         return true;
     char *line = NULL;
     size_t capacity = 0;
@@ -484,7 +487,7 @@ static int check_args(qn_args *args)
 static int open_files(qn_batch *b)
 {
     const qn_args *args = b->args;
-    b->in = is_stream(args->operands[0]) ? stdin : fopen(args->operands[0], "rbe");
+    b->in = is_stream(args->operands[0]) ? stdin : qn_file_stream(args->operands[0], "r");
     if (!b->in) {
         qn_cli_error("%s: %s", args->operands[0], strerror(errno));
         return QN_EXIT_FAILED;

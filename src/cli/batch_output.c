@@ -1,15 +1,14 @@
 /* The output of quern batch: writes its lines, and reads back those of an earlier run. */
 #include "cli/batch.h"
 
+#include "base/file.h"
 #include "base/keyed_hash.h"
 #include "base/memory.h"
+#include "base/strings.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* The beginning of ids: "batch_req_12" is the answer to line 12. */
@@ -93,37 +92,34 @@ static bool note_line(const char *path, size_t number, const char *text, size_t 
 /* Reads the complete lines and removes the rest after them. */
 static bool read_back(int fd, const char *path, qn_batch_set *ids, qn_batch_set *lines, size_t *n_answers)
 {
-    const int copy = dup(fd);
-    FILE *file = copy < 0 ? NULL : fdopen(copy, "r");
+    FILE *file = qn_file_stream(path, "r");
     char *line = NULL;
     size_t capacity = 0, number = 0;
-    off_t end = 0;
+    uint64_t end = 0;
     bool done = file != NULL;
-    for (ssize_t n; done && (n = getline(&line, &capacity, file)) > 0 && line[n - 1] == '\n'; end += n)
+    for (ptrdiff_t n; done && (n = qn_getline(&line, &capacity, file)) > 0 && line[n - 1] == '\n'; end += (uint64_t)n)
         done = note_line(path, ++number, line, (size_t)n - 1, ids, lines, n_answers);
-    if (!file || (done && ferror(file)) || (done && ftruncate(fd, end))) {
+    if (!file || (done && ferror(file)) || (done && !qn_file_truncate(fd, end))) {
         qn_cli_error("%s: %s", path, strerror(errno));
         done = false;
     }
     free(line);
     if (file)
         fclose(file);
-    else if (copy >= 0)
-        close(copy);
     return done;
 }
 
 int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set *lines, size_t *n_answers)
 {
-    struct stat found;
-    const int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0 || fstat(fd, &found)) {
+    qn_file_info found;
+    const int fd = qn_file_open_append(path, 0666);
+    if (fd < 0 || !qn_file_describe_fd(fd, &found)) {
         qn_cli_error("%s: %s", path, strerror(errno));
-    } else if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
+    } else if (!qn_file_lock(fd)) {
         qn_cli_error("%s: another program is writing to it", path);
-    } else if (!resume && S_ISREG(found.st_mode) && found.st_size) {
+    } else if (!resume && found.kind == QN_FILE_REGULAR && found.size) {
         qn_cli_error("%s: exists and is not empty; --resume continues it", path);
-    } else if (!resume || !S_ISREG(found.st_mode) || read_back(fd, path, ids, lines, n_answers)) {
+    } else if (!resume || found.kind != QN_FILE_REGULAR || read_back(fd, path, ids, lines, n_answers)) {
         return fd;
     }
     if (fd >= 0)

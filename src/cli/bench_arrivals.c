@@ -1,6 +1,7 @@
 /* Files of lengths, and intervals of a Poisson process. */
 #include "cli/bench_arrivals.h"
 
+#include "base/strings.h"
 #include "cli/cli.h"
 
 #include "base/memory.h"
@@ -16,7 +17,7 @@ static bool parse(const char *path, char *text, qn_bench_length **lengths, size_
 {
     size_t capacity = 0, line_number = 0;
     char *rest = text;
-    for (char *line; (line = strsep(&rest, "\n"));) {
+    for (char *line; (line = qn_strsep(&rest, "\n"));) {
         unsigned long prompt, answer;
         char more;
         line_number++;

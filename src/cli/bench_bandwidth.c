@@ -1,7 +1,10 @@
 /* Measures the read bandwidth in a separate process. */
 #include "cli/bench_bandwidth.h"
 
+#include "base/address_space.h"
+#include "base/available.h"
 #include "base/memory.h"
+#include "base/program.h"
 #include "base/team.h"
 #include "cli/cli.h"
 
@@ -9,8 +12,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { PASSES = 5, LINE_WORDS = 8 };
@@ -57,15 +58,15 @@ static size_t wanted_bytes(void)
 /* Allocates the memory that is read; on a small machine a quarter of the free memory must do. */
 static bool make_buffer(struct reader *reader)
 {
-    const uint64_t free_bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t free_bytes = qn_available_memory();
     size_t bytes = wanted_bytes();
     if (free_bytes / 4 < bytes)
         bytes = (size_t)(free_bytes / 4);
     bytes &= ~(size_t)4095;
-    void *memory = bytes ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
-    if (memory == MAP_FAILED)
+    void *memory;
+    if (!bytes || qn_alloc(&memory, bytes, 1, "memory that is read"))
         return false;
-    madvise(memory, bytes, MADV_HUGEPAGE); /* if refused, the result is a little lower */
+    qn_advise_huge(memory, bytes); /* if refused, the result is a little lower */
     reader->words = memory;
     reader->n_words = bytes / sizeof *reader->words;
     return true;
@@ -127,53 +128,25 @@ static void serve(int in, int out)
         if (!transmit(out, &rate, sizeof rate))
             break;
     }
-    _exit(0);
 }
 
 bool qn_bandwidth_start(qn_bandwidth *bandwidth)
 {
-    int down[2], up[2];
-    if (pipe(down)) {
-        qn_cli_error("cannot create a pipe: %s", strerror(errno));
-        return false;
-    }
-    if (pipe(up)) {
-        qn_cli_error("cannot create a pipe: %s", strerror(errno));
-        close(down[0]);
-        close(down[1]);
-        return false;
-    }
-    const pid_t child = fork();
-    if (child == 0) {
-        close(down[1]);
-        close(up[0]);
-        serve(down[0], up[1]);
-    }
-    close(down[0]);
-    close(up[1]);
-    if (child < 0) {
-        qn_cli_error("cannot start the process that measures bandwidth: %s", strerror(errno));
-        close(down[1]);
-        close(up[0]);
-        return false;
-    }
-    *bandwidth = (qn_bandwidth){ .to_child = down[1], .from_child = up[0], .child = child };
-    return true;
+    if (qn_child_start(serve, bandwidth))
+        return true;
+    qn_cli_error("cannot start the process that measures bandwidth: %s", strerror(errno));
+    return false;
 }
 
 double qn_bandwidth_measure(qn_bandwidth *bandwidth, int n_threads)
 {
     double rate;
-    if (!transmit(bandwidth->to_child, &n_threads, sizeof n_threads) ||
-        !receive(bandwidth->from_child, &rate, sizeof rate))
+    if (!transmit(bandwidth->to, &n_threads, sizeof n_threads) || !receive(bandwidth->from, &rate, sizeof rate))
         return 0;
     return rate;
 }
 
 void qn_bandwidth_stop(qn_bandwidth *bandwidth)
 {
-    close(bandwidth->to_child);
-    close(bandwidth->from_child);
-    while (waitpid(bandwidth->child, NULL, 0) < 0 && errno == EINTR)
-        ;
+    qn_child_stop(bandwidth);
 }

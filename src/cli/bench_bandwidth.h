@@ -3,12 +3,11 @@
 #ifndef QN_CLI_BENCH_BANDWIDTH_H
 #define QN_CLI_BENCH_BANDWIDTH_H
 
+#include "base/program.h"
+
 #include <stdbool.h>
 
-typedef struct qn_bandwidth {
-    int to_child, from_child;
-    int child; /* process id */
-} qn_bandwidth;
+typedef qn_child qn_bandwidth;
 
 /* qn_bandwidth_start - start the measuring process, so that its buffer does not count as memory of this process. Call
  * it before any thread is created. False: an error line was printed. */

@@ -4,6 +4,7 @@
  * With --rate the arrivals are a Poisson process, and latencies count from the arrivals, even if no connection was
  * free. Without it there are --parallel clients, each of which sends its next request after the answer to the last
  * one. */
+#include "base/strings.h"
 #include "cli/bench_report.h"
 #include "cli/bench_serve.h"
 #include "cli/progress.h"
@@ -254,7 +255,7 @@ static bool set_target(struct run *run)
         t->headers = longer ? longer : t->headers;
     }
     if (key)
-        explicit_bzero(key, strlen(key));
+        qn_wipe(key, strlen(key));
     free(key);
     if (args->api_key)
         qn_args_hide(args->api_key);

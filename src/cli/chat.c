@@ -3,6 +3,8 @@
  * cli/chat_commands.c has the commands. */
 #include "cli/chat.h"
 
+#include "base/file.h"
+#include "base/program.h"
 #include "cli/cli.h"
 #include "cli/draft.h"
 #include "cli/effort.h"
@@ -102,7 +104,7 @@ static qn_status begin(qn_chat *chat)
 static qn_reasoning_view view_of(const qn_args *args)
 {
     if (!args->reasoning)
-        return isatty(STDOUT_FILENO) ? QN_REASONING_FOLD : QN_REASONING_SHOW;
+        return qn_is_terminal(STDOUT_FILENO) ? QN_REASONING_FOLD : QN_REASONING_SHOW;
     if (strcmp(args->reasoning, "show") == 0)
         return QN_REASONING_SHOW;
     return strcmp(args->reasoning, "fold") == 0 ? QN_REASONING_FOLD : QN_REASONING_HIDE;
@@ -113,11 +115,10 @@ static void greet(const qn_chat *chat)
 {
     const qn_model_info *info = qn_model_get_info(chat->model);
     const uint32_t context = qn_session_capacity(chat->session), used = qn_session_length(chat->session);
-    if (chat->args->quiet || !isatty(STDIN_FILENO))
+    if (chat->args->quiet || !qn_is_terminal(STDIN_FILENO))
         return;
-    const char *slash = strrchr(chat->args->model, '/');
     char name[256];
-    (void)qn_print(name, sizeof name, "%s", *info->name ? info->name : slash ? slash + 1 : chat->args->model);
+    (void)qn_print(name, sizeof name, "%s", *info->name ? info->name : qn_file_name(chat->args->model));
     qn_mask(name);
     char of_them[64] = "";
     if (used)

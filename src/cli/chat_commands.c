@@ -1,6 +1,7 @@
 /* Commands of quern chat: messages that begin with one slash. */
 #include "cli/chat.h"
 
+#include "base/strings.h"
 #include "cli/cli.h"
 #include "cli/draft.h"
 #include "cli/wrap.h"
@@ -302,7 +303,7 @@ qn_chat_next qn_chat_command(qn_chat *chat, const char *text)
         size_t length = strlen(rest);
         while (length && strchr(" \t\n", rest[length - 1]))
             length--;
-        char *trimmed = strndup(rest, length);
+        char *trimmed = qn_strndup(rest, length);
         if (!trimmed) {
             qn_cli_error("no memory for the command");
             return QN_CHAT_GO_ON;

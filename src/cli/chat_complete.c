@@ -2,13 +2,12 @@
 #include "cli/chat.h"
 
 #include "base/append.h"
+#include "base/file.h"
 #include "base/printable.h"
 #include "chat/adapt.h"
 
-#include <dirent.h>
 #include <limits.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static void add_if(const char *word, const char *typed, size_t n_typed, const char *after, qn_completions *out)
 {
@@ -47,30 +46,30 @@ static bool is_printable(const char *name)
 static bool is_folder(const char *folder, const char *name)
 {
     char path[PATH_MAX];
-    struct stat info;
-    return qn_print(path, sizeof path, "%s%s", folder, name) && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    qn_file_info info;
+    return qn_print(path, sizeof path, "%s%s", folder, name) && qn_file_describe(path, &info) &&
+           info.kind == QN_FILE_FOLDER;
 }
 
 /* Offers the files whose names begin with `typed`; hidden ones only after a dot. */
 static void complete_file(const char *folder, const char *typed, size_t n, qn_completions *out)
 {
-    DIR *entries = opendir(*folder ? folder : ".");
+    qn_folder *entries = qn_folder_open(*folder ? folder : ".");
     if (!entries)
         return;
-    for (const struct dirent *entry; (entry = readdir(entries)) && !out->is_cut;) {
-        const char *name = entry->d_name;
+    for (const char *name; (name = qn_folder_next(entries)) && !out->is_cut;) {
         const bool is_hidden = *name == '.' && (n == 0 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0);
         if (!is_hidden && strncmp(name, typed, n) == 0 && is_printable(name))
             qn_completions_add(out, name, strlen(name), is_folder(folder, name) ? "/" : "");
     }
-    closedir(entries);
+    qn_folder_close(entries);
 }
 
 static void complete_path(const char *text, size_t from, size_t length, qn_completions *out)
 {
     char typed[PATH_MAX], folder[PATH_MAX];
     size_t begin = length;
-    while (begin > from && text[begin - 1] != '/')
+    while (begin > from && !qn_file_is_separator(text[begin - 1]))
         begin--;
     out->from = begin;
     if (qn_print(typed, sizeof typed, "%.*s", (int)(begin - from), text + from) && qn_chat_path(typed, folder))

@@ -3,6 +3,7 @@
  * time to evaluate the messages. Session files of --save have no messages: their tokens begin the conversation. */
 #include "cli/chat.h"
 
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/terminal.h"
 #include "cli/wrap.h"
@@ -10,11 +11,11 @@
 #include "base/append.h"
 #include "base/printable.h"
 #include "engine/state_file.h"
+#include "http/bytes.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define CACHE_SUFFIX ".session"
 
@@ -88,20 +89,16 @@ static void show_turns(FILE *to, const json_t *messages)
 static void show_tokens(FILE *to, const qn_model *model, const qn_session *session)
 {
     const uint32_t length = qn_session_length(session);
-    char *text = NULL;
-    size_t size = 0;
-    FILE *memory = open_memstream(&text, &size);
-    if (!memory)
-        return;
+    qn_bytes text = { 0 };
     for (uint32_t i = length > SHOWN_TOKENS ? length - SHOWN_TOKENS : 0; i < length; i++) {
         const char *piece;
         size_t n;
         if (qn_token_piece(model, qn_session_tokens(session)[i], &piece, &n) == QN_OK)
-            fwrite(piece, 1, n, memory);
+            qn_bytes_add(&text, piece, n);
     }
-    if (fclose(memory) == 0)
-        show_text(to, text, size);
-    free(text);
+    if (!text.has_failed)
+        show_text(to, text.data, text.length);
+    qn_bytes_free(&text);
 }
 
 void qn_chat_show_last(const qn_chat *chat)
@@ -151,7 +148,7 @@ void qn_chat_save(const qn_chat *chat, const char *path)
         return;
     }
     /* An empty session replaces an earlier one. */
-    if (!cache_path(path, cache) || qn_check_output(chat->args, NULL, cache) || (!n && access(cache, F_OK) != 0)) {
+    if (!cache_path(path, cache) || qn_check_output(chat->args, NULL, cache) || (!n && !qn_file_exists(cache))) {
         say_saved(c, "", "", "");
     } else if (qn_session_save(chat->session, cache)) {
         say_saved(c, "", "", "");
@@ -188,7 +185,7 @@ static qn_status restore(qn_chat *chat, const char *path)
 static qn_status restore_cache(qn_chat *chat, const char *path, size_t n_loaded)
 {
     char cache[PATH_MAX];
-    const bool is_there = cache_path(path, cache) && access(cache, F_OK) == 0;
+    const bool is_there = cache_path(path, cache) && qn_file_exists(cache);
     qn_status status = is_there ? restore(chat, cache) : QN_OK;
     const bool is_restored = is_there && status == QN_OK;
     if (status)
@@ -206,7 +203,7 @@ qn_status qn_chat_load(qn_chat *chat, const char *path)
 {
     qn_conversation *c = &chat->conversation;
     size_t n_loaded;
-    if (!qn_conversation_is_file(path) && qn_session_check_target(path) == QN_OK && access(path, F_OK) == 0) {
+    if (!qn_conversation_is_file(path) && qn_session_check_target(path) == QN_OK && qn_file_exists(path)) {
         qn_status status = restore(chat, path);
         if (status == QN_OK)
             status = qn_conversation_load_tokens(c, chat->session);

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "base/strings.h"
 #include "text/utf8_stream.h"
 
 #include <stdlib.h>
@@ -375,7 +376,7 @@ static qn_status find_system(const qn_session *session, const qn_model *model, c
         const size_t after = strlen(a + before) - 1, length = strlen(turn);
         if (length >= before + after && memcmp(turn, a, before) == 0 &&
             memcmp(turn + length - after, a + before + 1, after) == 0) {
-            *system = strndup(turn + before, length - before - after);
+            *system = qn_strndup(turn + before, length - before - after);
             if (!*system)
                 status = no_memory();
         }

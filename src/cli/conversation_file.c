@@ -2,6 +2,7 @@
 #include "cli/conversation.h"
 
 #include "base/atomic_file.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "base/utf8.h"
 #include "gguf/json.h"
@@ -10,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static const char *const variables[] = { "enable_thinking", "reasoning_effort" };
 enum { N_VARIABLES = sizeof variables / sizeof *variables, MAX_FILE = 256 << 20 };
@@ -22,7 +22,7 @@ enum { N_VARIABLES = sizeof variables / sizeof *variables, MAX_FILE = 256 << 20 
 bool qn_conversation_is_file(const char *path)
 {
     char bytes[64];
-    FILE *file = fopen(path, "rbe");
+    FILE *file = qn_file_stream(path, "r");
     const size_t n = file ? fread(bytes, 1, sizeof bytes, file) : 0;
     size_t i = qn_utf8_mark(bytes, n);
     if (file)
@@ -151,9 +151,9 @@ static json_t *to_json(const qn_conversation *c)
 
 static qn_status check_target(const char *path)
 {
-    struct stat target;
+    qn_file_info target;
     json_t *root;
-    if (stat(path, &target) || !S_ISREG(target.st_mode) || target.st_size == 0)
+    if (!qn_file_describe(path, &target) || target.kind != QN_FILE_REGULAR || target.size == 0)
         return QN_OK;
     if (read_file(path, &root))
         return qn_fail(QN_ERR_INVALID, "%s: exists and is not a conversation; it is not replaced", path);

@@ -1,11 +1,10 @@
 /* quern convert: writes a GGUF file from a checkpoint of Hugging Face transformers. */
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
 
 #include "quant/quant.h"
-
-#include <sys/stat.h>
 
 int qn_cli_convert(qn_args *args)
 {
@@ -33,10 +32,10 @@ int qn_cli_convert(qn_args *args)
     qn_progress_end(&progress);
     if (status)
         return qn_cli_fail();
-    struct stat after;
-    if (stat(out, &after) == 0) {
+    qn_file_info after;
+    if (qn_file_describe(out, &after)) {
         char size[32];
-        printf("%s, %s\n", out, qn_print_size(size, (uint64_t)after.st_size));
+        printf("%s, %s\n", out, qn_print_size(size, after.size));
     }
     return qn_out_finish(QN_EXIT_DONE);
 }

@@ -3,24 +3,23 @@
 #include "cli/demo_model.h"
 
 #include "base/append.h"
+#include "base/file.h"
+#include "base/program.h"
 
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #define NAME "quern-demo.gguf"
 
 bool qn_demo_model_find(char *path)
 {
-    static const char *const beside[] = { "/../models/" NAME, "/../share/quern/" NAME };
+    static const char *const beside[] = { "../models/" NAME, "../share/quern/" NAME };
     char program[QN_DEMO_MODEL_PATH];
-    const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
-    const char *slash = length > 0 && (size_t)length < sizeof program ? memrchr(program, '/', (size_t)length) : NULL;
-    for (size_t i = 0; slash && i < sizeof beside / sizeof *beside; i++) {
-        if (qn_print(path, QN_DEMO_MODEL_PATH, "%.*s%s", (int)(slash - program), program, beside[i]) &&
-            access(path, R_OK) == 0)
+    const bool is_known = qn_program_path(program, sizeof program);
+    const int folder = is_known ? (int)(qn_file_name(program) - program) : 0;
+    for (size_t i = 0; folder && i < sizeof beside / sizeof *beside; i++) {
+        if (qn_print(path, QN_DEMO_MODEL_PATH, "%.*s%s", folder, program, beside[i]) && qn_file_is_readable(path))
             return true;
     }
     snprintf(path, QN_DEMO_MODEL_PATH, "%s", QN_DATA_DIR "/" NAME);
-    return access(path, R_OK) == 0;
+    return qn_file_is_readable(path);
 }

@@ -1,9 +1,8 @@
 /* quern graft: joins the MTP block of another file to a model. */
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
-
-#include <sys/stat.h>
 
 int qn_cli_graft(qn_args *args)
 {
@@ -29,10 +28,10 @@ int qn_cli_graft(qn_args *args)
     qn_progress_end(&progress);
     if (status)
         return qn_cli_fail();
-    struct stat after;
-    if (stat(out, &after) == 0) {
+    qn_file_info after;
+    if (qn_file_describe(out, &after)) {
         char size[32];
-        printf("%s, %s\n", out, qn_print_size(size, (uint64_t)after.st_size));
+        printf("%s, %s\n", out, qn_print_size(size, after.size));
     }
     return qn_out_finish(QN_EXIT_DONE);
 }

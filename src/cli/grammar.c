@@ -1,6 +1,7 @@
 /* The options --json-schema, --grammar and --choices become a grammar. */
 #include "cli/grammar.h"
 
+#include "base/strings.h"
 #include "cli/cli.h"
 
 #include <stdlib.h>
@@ -82,7 +83,7 @@ static int load_choices(const char *list, qn_model *model, qn_grammar **out)
     int status = QN_EXIT_FAILED;
     if (text && choices) {
         char *rest = text;
-        for (char *choice; (choice = strsep(&rest, ","));)
+        for (char *choice; (choice = qn_strsep(&rest, ","));)
             choices[n++] = choice;
         status = QN_EXIT_DONE;
         if (qn_grammar_create_choices(model, choices, n, out) != QN_OK) {

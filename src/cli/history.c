@@ -3,15 +3,15 @@
 
 #include "base/append.h"
 #include "base/atomic_file.h"
+#include "base/file.h"
+#include "base/strings.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_ENTRY = 64 << 10 };
@@ -26,7 +26,7 @@ static void create_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
-        const bool failed = mkdir(path, 0700) && errno != EEXIST;
+        const bool failed = !qn_folder_make(path, 0700);
         *slash = '/';
         if (failed)
             return;
@@ -67,8 +67,8 @@ static void read_entries(FILE *file, struct entries *entries)
 {
     char *line = NULL;
     size_t capacity = 0;
-    ssize_t n;
-    while ((n = getline(&line, &capacity, file)) > 0) {
+    ptrdiff_t n;
+    while ((n = qn_getline(&line, &capacity, file)) > 0) {
         if (line[n - 1] == '\n')
             line[n - 1] = 0;
         char **slot = &entries->lines[entries->n % QN_HISTORY_ENTRIES];
@@ -100,7 +100,7 @@ void qn_history_load(void (*remember)(void *user, const char *text), void *user)
 {
     char path[PATH_MAX];
     struct entries entries = { .n = 0 };
-    FILE *file = find_path(path) ? fopen(path, "re") : NULL;
+    FILE *file = find_path(path) ? qn_file_stream(path, "r") : NULL;
     if (!file)
         return;
     read_entries(file, &entries);
@@ -125,14 +125,14 @@ void qn_history_load(void (*remember)(void *user, const char *text), void *user)
 static void append_line(const char *line, size_t length)
 {
     char path[PATH_MAX];
-    struct stat status;
+    qn_file_info info;
     if (!find_path(path))
         return;
     create_folders(path);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    const int fd = qn_file_open_append(path, 0600);
     if (fd < 0)
         return;
-    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && (!(status.st_mode & 077) || fchmod(fd, 0600) == 0)) {
+    if (qn_file_describe_fd(fd, &info) && info.kind == QN_FILE_REGULAR && qn_file_make_private(fd)) {
         const ssize_t ignored = write(fd, line, length);
         (void)ignored; /* on a full disk only this entry is lost */
     }

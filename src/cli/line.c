@@ -1,6 +1,8 @@
 /* Reads messages, with the editor if possible. */
 #include "cli/line.h"
 
+#include "base/program.h"
+#include "base/strings.h"
 #include "cli/cli.h"
 #include "cli/history.h"
 #include "cli/signals.h"
@@ -10,7 +12,6 @@
 #include "base/utf8.h"
 
 #include <errno.h>
-#include <langinfo.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -67,7 +68,7 @@ static void open_editor(qn_line *line, bool quiet)
 {
     if (!line->terminal || !qn_terminal_moves(stdout))
         return;
-    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) {
+    if (!qn_is_utf8_terminal()) {
         if (!quiet)
             qn_cli_error("note: there is no UTF-8 locale, not even C.UTF-8: lines are read without editing");
         return;
@@ -96,7 +97,7 @@ static bool read_keys(qn_line *line)
             qn_editor_redraw(line->editor, wake == QN_WAKE_RETURN, columns, rows);
             continue;
         }
-        const ssize_t got = read(STDIN_FILENO, line->read, qn_editor_is_pasting(line->editor) ? READ_BYTES : 1);
+        const ptrdiff_t got = qn_terminal_read(line->read, qn_editor_is_pasting(line->editor) ? READ_BYTES : 1);
         if (got < 0 && errno == EINTR)
             continue;
         line->n_read = got > 0 ? (size_t)got : 0;
@@ -128,14 +129,14 @@ static char *edited_line(qn_line *line, const char *initial, size_t *length)
         qn_editor_remember(line->editor, text);
         qn_history_add(text, *length);
     }
-    return strndup(text, *length);
+    return qn_strndup(text, *length);
 }
 
 /* ---- Without ---- */
 
 static char *find_mark(const char *bytes, size_t length, const char *mark)
 {
-    return length ? memmem(bytes, length, mark, MARK_BYTES) : NULL;
+    return length ? qn_memmem(bytes, length, mark, MARK_BYTES) : NULL;
 }
 
 static bool wait_for_line(void)
@@ -163,7 +164,7 @@ static char *plain_line(qn_line *line, size_t *length)
     do {
         if (line->terminal && !wait_for_line())
             break;
-        const ssize_t got = getline(&piece, &capacity, stdin);
+        const ssize_t got = qn_getline(&piece, &capacity, stdin);
         if (got < 0)
             break;
         const size_t from = text.length, mark_bytes = line->has_begun ? 0 : qn_utf8_mark(piece, (size_t)got);
@@ -198,7 +199,7 @@ bool qn_line_open(qn_line **out, bool quiet)
         qn_cli_error("no memory for the line editor");
         return false;
     }
-    (*out)->terminal = isatty(STDIN_FILENO);
+    (*out)->terminal = qn_is_terminal(STDIN_FILENO);
     (*out)->can_paste = (*out)->terminal && qn_terminal_moves(stdout);
     if ((*out)->terminal)
         qn_signals_watch_terminal();

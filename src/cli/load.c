@@ -1,4 +1,5 @@
 /* From the options of the command line to a model, a session and sampling parameters. */
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/demo_model.h"
 #include "cli/draft.h"
@@ -18,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* Selects the device of the options or the environment. Returns QN_EXIT_DONE, or the exit status after an error
@@ -109,16 +109,16 @@ static int load_with_template(const qn_args *args, bool vocab_only, const char *
 
 int qn_check_template(const qn_args *args)
 {
-    struct stat file;
+    qn_file_info file;
     char *text;
     qn_jinja *jinja;
     if (!args->chat_template)
         return QN_EXIT_DONE;
-    if (stat(args->chat_template, &file) || access(args->chat_template, R_OK)) {
+    if (!qn_file_describe(args->chat_template, &file) || !qn_file_is_readable(args->chat_template)) {
         qn_cli_error("%s: %s", args->chat_template, strerror(errno));
         return QN_EXIT_FAILED;
     }
-    if (!S_ISREG(file.st_mode))
+    if (file.kind != QN_FILE_REGULAR)
         return QN_EXIT_DONE;
     if (!qn_read_text(args->chat_template, &text))
         return QN_EXIT_FAILED;
@@ -263,12 +263,13 @@ int qn_check_save(const qn_args *args)
 static bool save_elsewhere(const qn_session *session, const char *folder)
 {
     char path[PATH_MAX];
-    const int fd = folder && qn_print(path, sizeof path, "%s/quern-session-XXXXXX", folder) ? mkstemp(path) : -1;
+    const int fd =
+        folder && qn_print(path, sizeof path, "%s/quern-session-XXXXXX", folder) ? qn_file_make_temporary(path) : -1;
     if (fd < 0)
         return false;
     close(fd);
     if (qn_session_save(session, path)) {
-        unlink(path);
+        qn_file_remove(path);
         return false;
     }
     qn_cli_error("the conversation is in %s instead: --load it, and --save it where it belongs", path);
@@ -283,32 +284,33 @@ int qn_save_session(const qn_args *args, const qn_session *session)
     if (qn_session_save(session, args->save) == QN_OK)
         return QN_EXIT_DONE;
     qn_cli_error("%s", qn_error_text()); /* also after Ctrl-C: the session was not saved */
-    if (!save_elsewhere(session, getenv("TMPDIR")) && !save_elsewhere(session, P_tmpdir))
+    if (!save_elsewhere(session, getenv("TMPDIR")) && !save_elsewhere(session, qn_file_temporary_folder()))
         qn_cli_error("it cannot be saved in the folder for temporary files either: the conversation is lost");
     return QN_EXIT_FAILED;
 }
 
 /* ---- Files that commands write ---- */
 
-static bool same_file(const struct stat *file, const char *path)
+static bool same_file(const qn_file_info *file, const char *path)
 {
-    struct stat other;
-    return path && stat(path, &other) == 0 && other.st_dev == file->st_dev && other.st_ino == file->st_ino;
+    qn_file_info other;
+    return path && qn_file_describe(path, &other) && qn_file_id_equal(other.identity.id, file->identity.id);
 }
 
 int qn_check_output(const qn_args *args, const char *input, const char *path)
 {
-    struct stat target, from;
+    qn_file_info target, from;
     if (!qn_check_output_name(path))
         return QN_EXIT_FAILED;
-    if (stat(path, &target) || !S_ISREG(target.st_mode))
+    if (!qn_file_describe(path, &target) || target.kind != QN_FILE_REGULAR)
         return QN_EXIT_DONE;
-    const char *what = same_file(&target, args->model)  ? "the model"
-                       : same_file(&target, args->file) ? "the file given to -f"
-                       : same_file(&target, input)      ? "the input"
-                       : !fstat(STDIN_FILENO, &from) && from.st_dev == target.st_dev && from.st_ino == target.st_ino
-                           ? "what standard input reads"
-                           : NULL;
+    const char *what =
+        same_file(&target, args->model)  ? "the model"
+        : same_file(&target, args->file) ? "the file given to -f"
+        : same_file(&target, input)      ? "the input"
+        : qn_file_describe_fd(STDIN_FILENO, &from) && qn_file_id_equal(from.identity.id, target.identity.id)
+            ? "what standard input reads"
+            : NULL;
     if (!what)
         return QN_EXIT_DONE;
     qn_cli_error("%s: it is %s itself, which would be overwritten", path, what);

@@ -1,4 +1,5 @@
 /* quern logits: writes the logits of given tokens into a file, for tests and other programs to compare. */
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
@@ -7,11 +8,9 @@
 #include "base/memory.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* Parses "1,2,3". False: an error line was printed. */
@@ -79,20 +78,20 @@ static int output_fail(const struct output *out)
 /* Whether an existing file may be replaced: if it is empty or looks like logits: 32-bit floats of ordinary magnitude,
  * unlike text and other files. The file that standard output was redirected to (-o /dev/stdout) is the user's
  * choice. */
-static bool may_be_logits(const char *path, const struct stat *status)
+static bool may_be_logits(const char *path, const qn_file_info *info)
 {
-    struct stat out;
+    qn_file_info out;
     float values[1024];
-    if (status->st_size == 0)
+    if (info->size == 0)
         return true;
-    if (fstat(STDOUT_FILENO, &out) == 0 && out.st_dev == status->st_dev && out.st_ino == status->st_ino)
+    if (qn_file_describe_fd(STDOUT_FILENO, &out) && qn_file_id_equal(out.identity.id, info->identity.id))
         return true;
-    FILE *file = fopen(path, "rbe");
+    FILE *file = qn_file_stream(path, "r");
     if (!file)
         return false;
     const size_t n = fread(values, sizeof *values, sizeof values / sizeof *values, file);
     fclose(file);
-    bool like = n > 0 && status->st_size % (off_t)sizeof *values == 0;
+    bool like = n > 0 && info->size % sizeof *values == 0;
     for (size_t i = 0; i < n; i++)
         like = like && (values[i] == 0 || (fabsf(values[i]) > 1e-9f && fabsf(values[i]) < 1e6f));
     return like;
@@ -100,10 +99,11 @@ static bool may_be_logits(const char *path, const struct stat *status)
 
 static int output_open(const char *path, struct output *out)
 {
-    struct stat status;
-    const bool exists = stat(path, &status) == 0;
-    const bool regular = exists && S_ISREG(status.st_mode); /* links are followed; "/dev/stdout" leads to no path */
-    if (regular && !may_be_logits(path, &status)) {
+    qn_file_info info;
+    const bool exists = qn_file_describe(path, &info);
+    const bool regular = exists && info.kind == QN_FILE_REGULAR; /* links are followed; "/dev/stdout" leads to no path
+                                                                  */
+    if (regular && !may_be_logits(path, &info)) {
         qn_cli_error("%s: exists and does not hold logits; it is not replaced", path);
         return QN_EXIT_FAILED;
     }
@@ -111,7 +111,7 @@ static int output_open(const char *path, struct output *out)
     if (!exists || regular)
         return qn_atomic_file_create(&out->replaced, path, QN_FILE_SHARED) ? output_discard(out, qn_cli_fail())
                                                                            : QN_EXIT_DONE;
-    out->file = fopen(path, "wbe");
+    out->file = qn_file_stream(path, "w");
     return out->file ? QN_EXIT_DONE : output_fail(out);
 }
 

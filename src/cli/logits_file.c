@@ -1,6 +1,7 @@
 /* Writing and reading files of log probabilities. */
 #include "cli/logits_file.h"
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "cli/kld.h"
 
@@ -8,7 +9,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static const char magic[8] = "_logits_";
 
@@ -75,7 +75,7 @@ void qn_logits_writer_free(qn_logits_writer *w)
 bool qn_logits_is_file(const char *path)
 {
     char found[sizeof magic];
-    FILE *file = fopen(path, "rbe");
+    FILE *file = qn_file_stream(path, "r");
     const bool is = file && fread(found, sizeof found, 1, file) == 1 && memcmp(found, magic, sizeof magic) == 0;
     if (file)
         fclose(file);
@@ -110,10 +110,10 @@ static qn_status read_head(qn_logits_reader *r, size_t n_vocab)
 {
     char found[sizeof magic];
     int32_t sizes[3];
-    struct stat status;
-    if (fstat(fileno(r->file), &status))
+    qn_file_info info;
+    if (!qn_file_describe_fd(fileno(r->file), &info))
         return qn_fail(QN_ERR_IO, "%s: %s", r->path, strerror(errno));
-    if (!S_ISREG(status.st_mode))
+    if (info.kind != QN_FILE_REGULAR)
         return qn_fail(QN_ERR_IO, "%s: not a regular file", r->path);
     QN_TRY(read_bytes(r, found, sizeof found));
     if (memcmp(found, magic, sizeof magic) != 0)
@@ -129,12 +129,12 @@ static qn_status read_head(qn_logits_reader *r, size_t n_vocab)
     r->n_vocab = n_vocab;
     r->n_chunks = (size_t)sizes[2];
     r->row_values = row_values(n_vocab);
-    return check_size(r, (uint64_t)status.st_size);
+    return check_size(r, info.size);
 }
 
 qn_status qn_logits_open(qn_logits_reader *r, const char *path, size_t n_vocab)
 {
-    *r = (qn_logits_reader){ .path = path, .file = fopen(path, "rbe") };
+    *r = (qn_logits_reader){ .path = path, .file = qn_file_stream(path, "r") };
     if (!r->file)
         return qn_fail(QN_ERR_IO, "%s: %s", path, strerror(errno));
     QN_TRY(read_head(r, n_vocab));

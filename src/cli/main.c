@@ -1,14 +1,14 @@
 /* The program: finds the command, parses its arguments and runs it. */
 #include "base/append.h"
 #include "base/cpu.h"
+#include "base/file.h"
 #include "base/numa.h"
+#include "base/program.h"
 #include "cli/cli.h"
 #include "cli/signals.h"
 
 #include "device/registry.h"
 
-#include <langinfo.h>
-#include <locale.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -89,7 +89,7 @@ static int help(int argc, char **argv)
 static const qn_foreign_command *find_foreign_pair(int argc, char **argv)
 {
     char words[64];
-    if (argc < 3 || !qn_print(words, sizeof words, "%s %s", argv[1], argv[2]) || access(argv[2], F_OK) == 0)
+    if (argc < 3 || !qn_print(words, sizeof words, "%s %s", argv[1], argv[2]) || qn_file_exists(argv[2]))
         return NULL;
     return qn_foreign_command_find(words);
 }
@@ -145,16 +145,9 @@ static int dispatch(int argc, char **argv)
     return command->run(&args);
 }
 
-/* Sets the locale, by which line editing decodes characters. Text is always UTF-8; LC_NUMERIC stays "C". */
-static void set_locale(void)
-{
-    if (!setlocale(LC_CTYPE, "") || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
-        setlocale(LC_CTYPE, "C.UTF-8");
-}
-
 int main(int argc, char **argv)
 {
-    set_locale();
+    argv = qn_program_begin(&argc, argv);
     qn_signals_install();
     const char *notice = qn_cpu_notice();
     if (notice)

@@ -1,4 +1,6 @@
 /* Text output to the user, and files that are read whole. */
+#include "base/file.h"
+#include "base/program.h"
 #include "cli/cli.h"
 #include "cli/signals.h"
 
@@ -12,8 +14,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -37,7 +37,7 @@ void qn_print_escaped(FILE *stream, const char *bytes, size_t length)
 
 void qn_print_text(FILE *stream, const char *text, size_t length)
 {
-    if (!isatty(fileno(stream))) {
+    if (!qn_is_terminal(fileno(stream))) {
         fwrite(text, 1, length, stream);
         return;
     }
@@ -122,7 +122,7 @@ int qn_out_finish(int status)
 bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length)
 {
     const char *name = path ? path : "standard input";
-    FILE *file = path ? fopen(path, "rbe") : stdin;
+    FILE *file = path ? qn_file_stream(path, "r") : stdin;
     char *bytes = NULL;
     size_t capacity = 0, count = 0;
     bool ok = false;
@@ -195,7 +195,7 @@ bool qn_read_text(const char *path, char **text)
 bool qn_begins_as_gguf(const char *path)
 {
     char magic[4];
-    FILE *file = fopen(path, "rbe");
+    FILE *file = qn_file_stream(path, "r");
     const bool gguf =
         file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
     if (file)
@@ -214,16 +214,16 @@ bool qn_check_output_name(const char *path)
 
 bool qn_may_replace_model(const char *path)
 {
-    struct stat status;
+    qn_file_info info;
     if (!qn_check_output_name(path))
         return false;
-    if (stat(path, &status))
+    if (!qn_file_describe(path, &info))
         return true;
-    if (!S_ISREG(status.st_mode)) {
+    if (info.kind != QN_FILE_REGULAR) {
         qn_cli_error("%s: exists and is not a regular file", path);
         return false;
     }
-    const bool gguf = status.st_size == 0 || qn_begins_as_gguf(path);
+    const bool gguf = info.size == 0 || qn_begins_as_gguf(path);
     if (!gguf)
         qn_cli_error("%s: exists and is not a GGUF file; it is not replaced", path);
     return gguf;
@@ -231,9 +231,7 @@ bool qn_may_replace_model(const char *path)
 
 uint64_t qn_peak_rss(void)
 {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (uint64_t)usage.ru_maxrss * 1024;
+    return qn_program_peak_memory();
 }
 
 double qn_seconds(void)

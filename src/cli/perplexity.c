@@ -1,6 +1,7 @@
 /* quern perplexity: how well a model predicts a text. */
 #include "cli/perplexity.h"
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "cli/kld.h"
 #include "cli/logits_file.h"
@@ -9,7 +10,6 @@
 
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct score {
     double sum, sum_of_squares; /* of -log p */
@@ -152,10 +152,10 @@ static int check_alone(const qn_args *args)
 /* Whether --save-logits may write its file: a new or an empty one, or one of log probabilities. */
 static bool may_save_logits(const qn_args *args)
 {
-    struct stat status;
+    qn_file_info info;
     if (qn_check_output(args, NULL, args->save_logits) != QN_EXIT_DONE)
         return false;
-    if (stat(args->save_logits, &status) || status.st_size == 0 || qn_logits_is_file(args->save_logits))
+    if (!qn_file_describe(args->save_logits, &info) || info.size == 0 || qn_logits_is_file(args->save_logits))
         return true;
     qn_cli_error("%s: exists and does not hold log probabilities; it is not replaced", args->save_logits);
     return false;

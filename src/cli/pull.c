@@ -1,4 +1,6 @@
 /* quern pull: downloads a model of the hub into the cache; also for models named on other command lines. */
+#include "base/file.h"
+#include "base/program.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
@@ -9,7 +11,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* If standard error is not a terminal: seconds until the first line; the interval then doubles up to
@@ -84,7 +85,7 @@ static bool on_progress(void *user, const qn_hub_progress *p)
     if (!d->known || d->part != p->part)
         begin_file(d, p);
     measure_rate(d, p, now);
-    const bool terminal = isatty(STDERR_FILENO);
+    const bool terminal = qn_is_terminal(STDERR_FILENO);
     if (terminal || now >= d->next_line)
         snprintf(d->progress.note, sizeof d->progress.note, "%.15s of %.15s  %.15s/s", qn_print_size(done, p->done),
                  qn_print_size(total, p->total), qn_print_size(rate, (uint64_t)d->rate));
@@ -129,8 +130,7 @@ int qn_resolve_model(const char **model, bool quiet)
 {
     static char *paths[QN_TEXTS_MAX]; /* live until the program ends; an option takes no more names */
     static size_t n_paths;
-    struct stat st;
-    if (!*model || stat(*model, &st) == 0)
+    if (!*model || qn_file_exists(*model))
         return QN_EXIT_DONE;
     if (!qn_hub_name_is(*model))
         return check_path(*model);
@@ -154,7 +154,7 @@ int qn_cli_pull(qn_args *args)
     const int status = get(qn_hub_pull, args->operands[0], args->quiet, &path);
     if (status == QN_EXIT_DONE) {
         /* A script gets the path as it is; on a terminal, deceptive characters are escaped. */
-        if (isatty(STDOUT_FILENO))
+        if (qn_is_terminal(STDOUT_FILENO))
             qn_print_escaped(stdout, path, strlen(path));
         else
             fputs(path, stdout);

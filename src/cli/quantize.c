@@ -1,4 +1,5 @@
 /* quern quantize: rewrites a model in another weight type. */
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
@@ -7,7 +8,6 @@
 #include "quant/quant.h"
 
 #include <string.h>
-#include <sys/stat.h>
 
 /* Returns the type's name as the library spells it. NULL: it cannot be written, an error line was printed. */
 static const char *writable_type(const char *name)
@@ -54,7 +54,7 @@ int qn_cli_quantize(qn_args *args)
     const int resolved = qn_resolve_model(&in, false);
     if (resolved != QN_EXIT_DONE)
         return resolved;
-    struct stat after;
+    qn_file_info after;
     qn_gguf *source;
     if (qn_gguf_open(in, &source))
         return qn_cli_fail();
@@ -78,10 +78,9 @@ int qn_cli_quantize(qn_args *args)
     if (q.n_wider)
         qn_cli_error("note: %zu tensor%s keep%s a wider type than %s%s", q.n_wider, q.n_wider == 1 ? "" : "s",
                      q.n_wider == 1 ? "s" : "", type, q.verbose ? "" : " (-v names them)");
-    if (stat(out, &after) == 0) {
+    if (qn_file_describe(out, &after)) {
         char size_in[32], size_out[32];
-        printf("%s, %s to %s\n", type, qn_print_size(size_in, size_before),
-               qn_print_size(size_out, (uint64_t)after.st_size));
+        printf("%s, %s to %s\n", type, qn_print_size(size_in, size_before), qn_print_size(size_out, after.size));
     }
     return QN_EXIT_DONE;
 }

@@ -1,4 +1,6 @@
 /* quern run: generates text from a prompt. */
+#include "base/file.h"
+#include "base/program.h"
 #include "cli/cli.h"
 #include "cli/conversation.h"
 #include "cli/effort.h"
@@ -11,7 +13,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 void qn_run_defaults(qn_args *args)
@@ -64,7 +65,7 @@ static int check_args(qn_args *args)
         qn_cli_error("--system: the conversation of --load has already begun");
         return QN_EXIT_USAGE;
     }
-    if (!args->prompt && !args->file && !args->load && isatty(STDIN_FILENO)) {
+    if (!args->prompt && !args->file && !args->load && qn_is_terminal(STDIN_FILENO)) {
         qn_cli_error("-p: no prompt given; use -p TEXT, -f FILE or standard input");
         return QN_EXIT_USAGE;
     }
@@ -166,7 +167,7 @@ static bool prompt_tokens(const qn_args *args, const qn_model *model, qn_session
     const char *text = args->prompt;
     size_t length = text ? strlen(text) : 0;
     const bool resumes = args->load && qn_session_length(session);
-    if (!text && !(resumes && !args->file && isatty(STDIN_FILENO))) {
+    if (!text && !(resumes && !args->file && qn_is_terminal(STDIN_FILENO))) {
         const bool from_stdin = !args->file || strcmp(args->file, "-") == 0;
         if (!qn_read_all(from_stdin ? NULL : args->file, UINT64_MAX, &read, &length))
             return false;
@@ -209,9 +210,9 @@ static double rate(size_t n, double seconds)
  * other's. */
 static bool same_output(void)
 {
-    struct stat out, error;
-    return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &error) == 0 && out.st_dev == error.st_dev &&
-           out.st_ino == error.st_ino;
+    qn_file_info out, error;
+    return qn_file_describe_fd(STDOUT_FILENO, &out) && qn_file_describe_fd(STDERR_FILENO, &error) &&
+           qn_file_id_equal(out.identity.id, error.identity.id);
 }
 
 static const char *finish_text(const qn_request_result *result)
@@ -271,7 +272,7 @@ static int generate(const qn_args *args, const qn_model *model, qn_session *sess
     qn_request_result result = QN_REQUEST_RESULT_INIT;
     const qn_status status = qn_stream_generate(session, tokens, count, params, &stream, &result);
     qn_free_tokens(tokens);
-    if (!stream.broken && !stream.ends_line && isatty(STDOUT_FILENO))
+    if (!stream.broken && !stream.ends_line && qn_is_terminal(STDOUT_FILENO))
         stream.ends_line = putchar('\n') == '\n';
     if (status)
         return qn_cli_fail();

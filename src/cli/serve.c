@@ -1,5 +1,6 @@
 /* quern serve: models over HTTP. The server listens while the main thread loads a single model; then the main thread
  * waits. */
+#include "base/program.h"
 #include "cli/cli.h"
 #include "cli/draft.h"
 #include "cli/serve_model.h"
@@ -206,7 +207,7 @@ static int open_log(serve *s)
     if (s->args->quiet && !s->args->access_log)
         return QN_EXIT_DONE;
     const char *chosen = s->args->log_format;
-    const bool is_text = chosen ? strcmp(chosen, "text") == 0 : !s->args->access_log && isatty(STDERR_FILENO);
+    const bool is_text = chosen ? strcmp(chosen, "text") == 0 : !s->args->access_log && qn_is_terminal(STDERR_FILENO);
     const qn_access_format format = is_text ? QN_ACCESS_TEXT : QN_ACCESS_JSON;
     return qn_access_log_create(s->args->access_log, format, &s->log) ? qn_cli_fail() : QN_EXIT_DONE;
 }
@@ -298,7 +299,7 @@ static int load_model(serve *s)
 static void greet(const serve *s)
 {
     const char *url = qn_server_url(s->server);
-    if (s->args->quiet || !isatty(STDOUT_FILENO))
+    if (s->args->quiet || !qn_is_terminal(STDOUT_FILENO))
         return;
     if (!s->args->no_page)
         printf("chat page: %s/ in a browser\n", url);

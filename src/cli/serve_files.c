@@ -3,7 +3,7 @@
 #include "cli/serve_model.h"
 
 #include "base/available.h"
-#include "base/file_identity.h"
+#include "base/file.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "cli/cli.h"
@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { PAUSE_SECONDS = 10, SCAN_SECONDS = 1 };
 
@@ -123,8 +122,8 @@ static void free_model(void *user, const qn_registered *model)
 
 static uint64_t size_of(const char *path)
 {
-    struct stat file;
-    return stat(path, &file) || !S_ISREG(file.st_mode) ? 0 : (uint64_t)file.st_size;
+    qn_file_info file;
+    return qn_file_describe(path, &file) && file.kind == QN_FILE_REGULAR ? file.size : 0;
 }
 
 /* Returns the size of a model file; of a split model, the size of all its files. */
@@ -187,14 +186,13 @@ static bool judge(const qn_serve_files *f, const char *path, const char *file)
 /* Whether a file of the folder may answer requests. Files are read again when they have changed. */
 static bool may_serve(qn_serve_files *f, const char *path, const char *file)
 {
-    struct stat st;
+    qn_file_info info;
     size_t i = 0;
-    if (stat(path, &st))
+    if (!qn_file_describe(path, &info))
         return false;
-    const qn_file_identity identity = qn_file_identity_of(&st);
     while (i < f->n_judged && strcmp(f->judged[i].path, path) != 0)
         i++;
-    if (i < f->n_judged && qn_file_identity_equal(&f->judged[i].identity, &identity))
+    if (i < f->n_judged && qn_file_identity_equal(&f->judged[i].identity, &info.identity))
         return f->judged[i].is_model;
     const bool is_model = judge(f, path, file);
     if (i == f->n_judged) {
@@ -205,7 +203,7 @@ static bool may_serve(qn_serve_files *f, const char *path, const char *file)
         }
         f->judged[f->n_judged++].path = copy;
     }
-    f->judged[i].identity = identity;
+    f->judged[i].identity = info.identity;
     f->judged[i].is_model = is_model;
     return is_model;
 }

@@ -6,8 +6,7 @@
 
 #include "quern/quern.h"
 
-/* qn_signals_install - catch SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGBUS, ignore SIGPIPE and SIGXFSZ, and make sure
- * that descriptors 0 to 2 are open, so that no file opened later becomes standard output. */
+/* qn_signals_install - catch SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGBUS, and ignore SIGPIPE and SIGXFSZ. */
 void qn_signals_install(void);
 
 /* qn_signals_watch_terminal - from now on, the terminal is as it was found (cli/terminal.h) while the program is

@@ -2,13 +2,13 @@
 #include "convert/checkpoint.h"
 
 #include "base/append.h"
+#include "base/file.h"
 #include "base/memory.h"
 #include "gguf/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* MAX_HEADER_BYTES limits the headers of all files together, whose values are kept. */
 enum { MAX_INDEX_BYTES = 32 << 20, MAX_HEADER_BYTES = QN_SAFETENSORS_MAX_HEADER };
@@ -61,7 +61,7 @@ static qn_status list_sources(qn_checkpoint *c)
 /* Whether a name from the index is a plain file name, which cannot lead out of the folder. */
 static bool is_plain_name(const char *name)
 {
-    return name && *name && *name != '.' && !strchr(name, '/');
+    return name && *name && *name != '.' && qn_file_name(name) == name;
 }
 
 static bool has_file(const qn_checkpoint *c, const char *name)
@@ -133,7 +133,7 @@ static qn_status open_index(qn_checkpoint *c, const char *path, const json_t *in
 static bool is_there(const qn_checkpoint *c, const char *name)
 {
     char path[QN_CHECKPOINT_PATH_MAX];
-    return qn_checkpoint_path(c->folder, name, path) == QN_OK && access(path, F_OK) == 0;
+    return qn_checkpoint_path(c->folder, name, path) == QN_OK && qn_file_exists(path);
 }
 
 static qn_status open_folder(qn_checkpoint *c, const char *folder, const struct part *part)

@@ -2,6 +2,8 @@
  * except for data from model cards and for parts of a folder's name. */
 #include "convert/general.h"
 
+#include "base/file.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -34,9 +36,8 @@ static bool is_lower_case(const char *word, size_t n)
 
 void qn_general_name(const char *folder, char *out, size_t size)
 {
-    char *real = realpath(folder, NULL);
-    const char *slash = strrchr(real ? real : folder, '/');
-    const char *name = slash && slash[1] ? slash + 1 : folder;
+    char *real = qn_file_real_path(folder);
+    const char *last = qn_file_name(real ? real : folder), *name = *last ? last : folder;
     size_t used = 0;
     for (size_t n; *name && used + 1 < size; name += n) {
         n = strcspn(name, "- ");

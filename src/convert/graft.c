@@ -4,6 +4,7 @@
 
 #include "base/append.h"
 #include "base/cpu.h"
+#include "base/file.h"
 #include "base/memory.h"
 #include "base/params.h"
 #include "base/team.h"
@@ -16,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static const char architecture[] = "qwen35"; /* the one that has such blocks */
 
@@ -65,20 +65,20 @@ static qn_status open_model(struct graft *g)
     return QN_OK;
 }
 
-static bool is_same_file(const struct stat *a, const char *path)
+static bool is_same_file(qn_file_id id, const char *path)
 {
-    struct stat b;
-    return stat(path, &b) == 0 && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
+    qn_file_info info;
+    return qn_file_describe(path, &info) && qn_file_id_equal(id, info.identity.id);
 }
 
-static bool is_file_of(const struct stat *st, const qn_gguf *file)
+static bool is_file_of(qn_file_id id, const qn_gguf *file)
 {
     const char *last = qn_gguf_path(file);
-    if (is_same_file(st, last))
+    if (is_same_file(id, last))
         return true;
     for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
         const char *path = qn_gguf_tensor_path(file, qn_gguf_tensor_at(file, i));
-        if (path != last && is_same_file(st, path))
+        if (path != last && is_same_file(id, path))
             return true;
         last = path;
     }
@@ -88,12 +88,12 @@ static bool is_file_of(const struct stat *st, const qn_gguf *file)
 /* The inputs are read while the target is written, and may be all that there is of the model. */
 static qn_status check_target(const struct graft *g)
 {
-    struct stat st;
-    if (stat(g->out, &st) != 0)
+    qn_file_info info;
+    if (!qn_file_describe(g->out, &info))
         return QN_OK;
-    bool same = is_file_of(&st, g->model) || (g->head.file && is_file_of(&st, g->head.file));
+    bool same = is_file_of(info.identity.id, g->model) || (g->head.file && is_file_of(info.identity.id, g->head.file));
     for (size_t i = 0; i < g->head.checkpoint.n_files && !same; i++)
-        same = is_same_file(&st, qn_safetensors_path(g->head.checkpoint.files[i]));
+        same = is_same_file(info.identity.id, qn_safetensors_path(g->head.checkpoint.files[i]));
     return same ? qn_fail(QN_ERR_INVALID, "%s: is an input, expected another file to write", g->out) : QN_OK;
 }
 

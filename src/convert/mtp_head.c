@@ -2,14 +2,13 @@
 #include "convert/mtp_head.h"
 
 #include "base/append.h"
+#include "base/file.h"
 #include "convert/tokenizer.h"
 #include "engine/recode.h"
 #include "model/rope.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* Sets the size of a tensor in the type that it gets. */
 static qn_status settle(const qn_head *head, qn_head_tensor *t, const qn_type_info *type)
@@ -91,7 +90,7 @@ static qn_status compare_vocabulary_of_folder(const qn_head *head, const qn_trun
     qn_tokenizer_files files = { 0 };
     qn_token_list list = { 0 };
     QN_TRY(qn_checkpoint_path(head->folder, "tokenizer.json", path));
-    if (access(path, F_OK) != 0)
+    if (!qn_file_exists(path))
         return qn_mtp_compare_vocabulary(head->path, trunk, NULL, 0, head->config.n_vocab);
     qn_status status = qn_tokenizer_files_read(&files, head->folder, path, &head->config);
     if (!status)
@@ -107,8 +106,7 @@ static qn_status open_sources(qn_head *head, bool is_folder)
 {
     if (is_folder)
         return qn_checkpoint_open_part(&head->checkpoint, head->folder, qn_mtp_prefixes, QN_MTP_PREFIXES);
-    const char *slash = strrchr(head->path, '/');
-    return qn_checkpoint_open_file(&head->checkpoint, head->folder, slash ? slash + 1 : head->path);
+    return qn_checkpoint_open_file(&head->checkpoint, head->folder, qn_file_name(head->path));
 }
 
 static qn_status add_targets(qn_head *head, const qn_type_info *type)
@@ -131,10 +129,10 @@ static qn_status add_targets(qn_head *head, const qn_type_info *type)
 
 static qn_status open_checkpoint(qn_head *head, bool is_folder, const qn_trunk *trunk, const qn_type_info *type)
 {
-    const char *slash = strrchr(head->path, '/');
-    const int length = is_folder || !slash ? -1 : slash == head->path ? 1 : (int)(slash - head->path);
+    const int before_name = (int)(qn_file_name(head->path) - head->path); /* with its separator */
+    const int length = is_folder || !before_name ? -1 : before_name == 1 ? 1 : before_name - 1;
     const qn_config *c = &head->config;
-    if (!qn_print(head->folder, sizeof head->folder, "%.*s", length, is_folder || slash ? head->path : "."))
+    if (!qn_print(head->folder, sizeof head->folder, "%.*s", length, is_folder || before_name ? head->path : "."))
         return qn_fail(QN_ERR_INVALID, "%.200s: the path is too long", head->path);
     QN_TRY(qn_checkpoint_path(head->folder, "config.json", head->config_path));
     QN_TRY(qn_config_read(&head->config, head->config_path));
@@ -163,9 +161,9 @@ qn_status qn_head_open(qn_head *head, const char *path, const qn_trunk *trunk, c
 {
     static const char end[] = ".safetensors";
     const size_t n = strlen(path), m = sizeof end - 1;
-    struct stat st;
+    qn_file_info info;
     head->path = path;
-    const bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    const bool is_folder = qn_file_describe(path, &info) && info.kind == QN_FILE_FOLDER;
     return is_folder || (n > m && strcmp(path + n - m, end) == 0) ? open_checkpoint(head, is_folder, trunk, type)
                                                                   : open_file(head, trunk, type);
 }

@@ -5,6 +5,7 @@
 
 #include "base/append.h"
 #include "base/memory.h"
+#include "base/strings.h"
 #include "base/utf8.h"
 #include "convert/checkpoint.h"
 #include "gguf/json_decode.h"
@@ -306,7 +307,7 @@ static char *append_part(char *at, const char *part)
 {
     for (; *part; part++) {
         if (*part == ' ')
-            at = stpcpy(at, "\xc4\xa0");
+            at = qn_mempcpy(at, "\xc4\xa0", 2);
         else
             *at++ = *part;
     }

@@ -3,17 +3,16 @@
 
 #include "base/append.h"
 #include "base/atomic_file.h"
+#include "base/file.h"
 #include "base/memory.h"
 #include "base/params.h"
 #include "cache/saved_layout.h"
 #include "engine/rows.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -104,12 +103,13 @@ static uint64_t header_checksum(const struct qn_state_header *header)
 qn_status qn_session_check_target(const char *path)
 {
     char magic[sizeof QN_STATE_MAGIC - 1];
-    struct stat st;
-    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0)
+    qn_file_info info;
+    if (!qn_file_describe(path, &info) || info.kind != QN_FILE_REGULAR || info.size == 0)
         return QN_OK; /* nothing to overwrite; qn_atomic_file_create rejects other types of file */
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = qn_file_open_read(path);
     if (fd < 0)
-        return qn_fail(QN_ERR_IO, "%s: exists, and cannot be read to check whether it is a session file: %m", path);
+        return qn_fail(QN_ERR_IO, "%s: exists, and cannot be read to check whether it is a session file: %s", path,
+                       strerror(errno));
     const ssize_t n = read(fd, magic, sizeof magic);
     close(fd);
     if (n == (ssize_t)sizeof magic && memcmp(magic, QN_STATE_MAGIC, sizeof magic) == 0)
@@ -211,7 +211,7 @@ static qn_status read_bytes(const struct restore_context *r, void *data, size_t 
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return qn_fail(QN_ERR_IO, "%s: cannot read: %m", r->path);
+            return qn_fail(QN_ERR_IO, "%s: cannot read: %s", r->path, strerror(errno));
         if (n == 0)
             return qn_fail(QN_ERR_FORMAT, "%s: ends while %zu bytes more are expected", r->path, bytes);
         at += n;
@@ -232,16 +232,15 @@ static qn_status read_piece(void *context, void *data, size_t bytes)
 
 static qn_status open_file(struct restore_context *r)
 {
-    struct stat st;
-    r->fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: open does not wait for the writer of a
-                                                                 pipe, which is rejected below */
+    qn_file_info info;
+    r->fd = qn_file_open_read(r->path);
     if (r->fd < 0)
-        return qn_fail(QN_ERR_IO, "%s: %m", r->path);
-    if (fstat(r->fd, &st) != 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot read: %m", r->path);
-    if (!S_ISREG(st.st_mode))
+        return qn_fail(QN_ERR_IO, "%s: %s", r->path, strerror(errno));
+    if (!qn_file_describe_fd(r->fd, &info))
+        return qn_fail(QN_ERR_IO, "%s: cannot read: %s", r->path, strerror(errno));
+    if (info.kind != QN_FILE_REGULAR)
         return qn_fail(QN_ERR_IO, "%s: is not a regular file", r->path);
-    r->size = (uint64_t)st.st_size;
+    r->size = info.size;
     return QN_OK;
 }
 

@@ -3,7 +3,7 @@
 #ifndef QN_GGUF_FILE_H
 #define QN_GGUF_FILE_H
 
-#include "base/file_identity.h"
+#include "base/file.h"
 #include "base/mapping.h"
 #include "gguf/gguf.h"
 

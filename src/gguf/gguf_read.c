@@ -4,17 +4,15 @@
 #include "gguf/file.h"
 
 #include "base/address_space.h"
+#include "base/file.h"
 #include "base/memory.h"
 #include "gguf/lfs.h"
 #include "quant/q2_layout.h"
 #include "quant/quant.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are read without byte swapping");
@@ -39,7 +37,7 @@ static qn_status grow_header(const qn_gguf *file)
     if (file->header_read % QN_COMMIT_GRANULE)
         return QN_OK;
     QN_TRY(qn_address_space_commit(at));
-    (void)madvise(at, QN_COMMIT_GRANULE, MADV_NOHUGEPAGE);
+    qn_advise_small(at, QN_COMMIT_GRANULE);
     return QN_OK;
 }
 
@@ -54,7 +52,7 @@ static bool load_header(struct cursor *c, size_t end)
         c->failure = grow_header(file);
         if (c->failure)
             break;
-        const ssize_t n = pread(c->fd, file->header_memory + at, step < left ? step : left, (off_t)at);
+        const ptrdiff_t n = qn_file_read_at(c->fd, file->header_memory + at, step < left ? step : left, at);
         if (n > 0) {
             file->header_read += (size_t)n;
         } else if (n == 0 || errno != EINTR) {
@@ -448,36 +446,35 @@ static qn_status read_open(qn_gguf *file, int fd)
     const size_t most = file->size < QN_GGUF_MAX_HEADER ? file->size : QN_GGUF_MAX_HEADER;
     QN_TRY(qn_mapping_create(file->path, fd, file->size, &file->mapping));
     file->base = qn_mapping_data(file->mapping);
-    (void)madvise((void *)(uintptr_t)file->base, file->size, MADV_HUGEPAGE);
+    qn_advise_huge((void *)(uintptr_t)file->base, file->size);
     file->header_reserved = qn_round_up(most, QN_COMMIT_GRANULE);
     QN_TRY(qn_address_space_reserve(file->header_reserved, &memory));
     file->header = file->header_memory = memory;
     return read_file(file, fd);
 }
 
-static qn_status check_regular(const char *path, int fd, struct stat *st)
+static qn_status check_regular(const char *path, int fd, qn_file_info *info)
 {
-    if (fstat(fd, st) != 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
-    if (!S_ISREG(st->st_mode))
+    if (!qn_file_describe_fd(fd, info))
+        return qn_fail(QN_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
+    if (info->kind != QN_FILE_REGULAR)
         return qn_fail(QN_ERR_IO, "%s: is %s, expected a regular file", path,
-                       S_ISDIR(st->st_mode) ? "a directory" : "a device or pipe");
-    return st->st_size == 0 ? qn_fail(QN_ERR_IO, "%s: the file is empty", path) : QN_OK;
+                       info->kind == QN_FILE_FOLDER ? "a directory" : "a device or pipe");
+    return info->size == 0 ? qn_fail(QN_ERR_IO, "%s: the file is empty", path) : QN_OK;
 }
 
 qn_status qn_gguf_map(const char *path, qn_gguf **out)
 {
-    struct stat st;
+    qn_file_info info;
     *out = NULL;
-    /* O_NONBLOCK: open must not wait for the writer of a pipe, which is rejected below */
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int fd = qn_file_open_read(path);
     if (fd < 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot open: %m", path);
-    qn_status status = check_regular(path, fd, &st);
+        return qn_fail(QN_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    qn_status status = check_regular(path, fd, &info);
     if (!status)
-        status = new_file(path, (size_t)st.st_size, out);
+        status = new_file(path, (size_t)info.size, out);
     if (!status) {
-        (*out)->identity = qn_file_identity_of(&st);
+        (*out)->identity = info.identity;
         status = read_open(*out, fd);
     }
     close(fd);
@@ -493,23 +490,21 @@ qn_status qn_gguf_map(const char *path, qn_gguf **out)
 /* Checks that the file was not cut. The error text names it without its folders, since clients of a server read it. */
 static qn_status check_whole(const qn_gguf *file)
 {
-    const char *slash = strrchr(file->path, '/');
     return file->mapping && qn_mapping_is_lost(file->mapping)
                ? qn_fail(QN_ERR_IO, "%s: was cut, or cannot be read any more, while it was in use",
-                         slash ? slash + 1 : file->path)
+                         qn_file_name(file->path))
                : QN_OK;
 }
 
 static qn_status check_unchanged(const qn_gguf *file)
 {
-    struct stat st;
+    qn_file_info info;
     QN_TRY(check_whole(file));
     if (!file->mapping)
         return QN_OK;
-    if (stat(file->path, &st) != 0)
-        return qn_fail(QN_ERR_IO, "%s: went away while it was read: %m", file->path);
-    const qn_file_identity now = qn_file_identity_of(&st);
-    return qn_file_identity_equal(&now, &file->identity)
+    if (!qn_file_describe(file->path, &info))
+        return qn_fail(QN_ERR_IO, "%s: went away while it was read: %s", file->path, strerror(errno));
+    return qn_file_identity_equal(&info.identity, &file->identity)
                ? QN_OK
                : qn_fail(QN_ERR_IO, "%s: was changed or replaced while it was read", file->path);
 }
@@ -536,10 +531,8 @@ qn_status qn_gguf_check_unchanged(const qn_gguf *file)
 
 void qn_gguf_drop_pages(const qn_gguf *file, const qn_gguf_tensor *tensor)
 {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), data = (uintptr_t)tensor->data;
-    const uintptr_t begin = (data + page - 1) / page * page, end = (data + tensor->bytes) / page * page;
-    if (file->mapping && begin < end)
-        (void)madvise((void *)begin, end - begin, MADV_DONTNEED); /* fails for locked pages, which is correct */
+    if (file->mapping)
+        qn_mapping_drop(tensor->data, tensor->bytes);
 }
 
 void qn_gguf_close(qn_gguf *file)

@@ -4,6 +4,7 @@
 #include "gguf/file.h"
 
 #include "base/append.h"
+#include "base/file.h"
 #include "base/memory.h"
 
 #include <errno.h>
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define NO "split.no"
 #define COUNT "split.count"
@@ -105,11 +105,10 @@ static qn_status check_present(const qn_gguf *given, const struct split *split, 
     char list[240];
     qn_text_buffer text = QN_APPEND_TO(list);
     uint32_t n_missing = 0, n_listed = 0;
-    const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name;
+    const char *base = qn_file_name(name);
     for (uint32_t i = 0; i < split->count; i++) {
-        struct stat st;
         print_tail(tail, i, split->count);
-        if (i == split->no || stat(name, &st) == 0 || errno != ENOENT)
+        if (i == split->no || qn_file_exists(name) || errno != ENOENT)
             continue;
         const size_t need = strlen(base) + (n_missing ? 2 : 0);
         if (n_missing++ == n_listed && text.length + need < sizeof list) {

@@ -2,11 +2,11 @@
  * it to the target (base/atomic_file.h). */
 #include "gguf/file.h"
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "base/atomic_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -217,9 +217,10 @@ static qn_status write_padding(qn_gguf_writer *w, size_t size)
  * than hours later. */
 static qn_status preallocate(qn_gguf_writer *w, size_t header_bytes)
 {
-    const off_t size = (off_t)(qn_round_up(header_bytes, w->alignment) + w->data_bytes);
-    if (fallocate(w->file.fd, 0, 0, size) != 0 && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
-        return qn_fail(QN_ERR_IO, "%s: no disk space for its %lld bytes: %m", w->file.target, (long long)size);
+    const uint64_t size = qn_round_up(header_bytes, w->alignment) + w->data_bytes;
+    if (!qn_file_reserve(w->file.fd, size))
+        return qn_fail(QN_ERR_IO, "%s: no disk space for its %llu bytes: %s", w->file.target, (unsigned long long)size,
+                       strerror(errno));
     return QN_OK;
 }
 

@@ -1,13 +1,12 @@
 /* Reads JSON texts with limits on depth, size and memory. */
 #include "gguf/json.h"
 
+#include "base/file.h"
 #include "gguf/json_decode.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static qn_status fail(const char *what, const json_error_t *error)
@@ -35,15 +34,15 @@ qn_status qn_json_parse(const char *what, const char *text, size_t length, json_
 
 static qn_status read_all(const char *path, int fd, uint64_t limit, char **text, size_t *length)
 {
-    struct stat info;
-    if (fstat(fd, &info))
-        return qn_fail(QN_ERR_IO, "%s: %m", path);
-    if (!S_ISREG(info.st_mode))
+    qn_file_info info;
+    if (!qn_file_describe_fd(fd, &info))
+        return qn_fail(QN_ERR_IO, "%s: %s", path, strerror(errno));
+    if (info.kind != QN_FILE_REGULAR)
         return qn_fail(QN_ERR_IO, "%s: is not a regular file", path);
-    if ((uint64_t)info.st_size > limit)
-        return qn_fail(QN_ERR_FORMAT, "%s: has %lld bytes, at most %llu are allowed", path, (long long)info.st_size,
+    if (info.size > limit)
+        return qn_fail(QN_ERR_FORMAT, "%s: has %lld bytes, at most %llu are allowed", path, (long long)info.size,
                        (unsigned long long)limit);
-    const size_t size = (size_t)info.st_size;
+    const size_t size = (size_t)info.size;
     char *buffer = malloc(size + 1);
     if (!buffer)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for its %zu bytes", path, size);
@@ -54,7 +53,8 @@ static qn_status read_all(const char *path, int fd, uint64_t limit, char **text,
             continue;
         if (now <= 0) {
             free(buffer);
-            return now < 0 ? qn_fail(QN_ERR_IO, "%s: %m", path) : qn_fail(QN_ERR_IO, "%s: became shorter", path);
+            return now < 0 ? qn_fail(QN_ERR_IO, "%s: %s", path, strerror(errno))
+                           : qn_fail(QN_ERR_IO, "%s: became shorter", path);
         }
         n += (size_t)now;
     }
@@ -68,9 +68,9 @@ qn_status qn_text_read(const char *path, uint64_t limit, bool required, char **t
 {
     *text = NULL;
     *length = 0;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block before it is refused */
+    const int fd = qn_file_open_read(path); /* a FIFO must not block before it is refused */
     if (fd < 0)
-        return errno == ENOENT && !required ? QN_OK : qn_fail(QN_ERR_IO, "%s: %m", path);
+        return errno == ENOENT && !required ? QN_OK : qn_fail(QN_ERR_IO, "%s: %s", path, strerror(errno));
     const qn_status status = read_all(path, fd, limit, text, length);
     close(fd);
     return status;

@@ -1,16 +1,14 @@
 /* The reader of safetensors files. Format: https://github.com/huggingface/safetensors#format. */
 #include "gguf/safetensors.h"
 
-#include "base/file_identity.h"
+#include "base/file.h"
 #include "base/memory.h"
 #include "gguf/json.h"
 #include "gguf/lfs.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 struct qn_safetensors {
@@ -143,7 +141,7 @@ static int read_bytes(int fd, uint64_t at, void *out, size_t size)
 {
     uint8_t *to = out;
     while (size > 0) {
-        const ssize_t n = pread(fd, to, size, (off_t)at);
+        const ptrdiff_t n = qn_file_read_at(fd, to, size, at);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -155,38 +153,38 @@ static int read_bytes(int fd, uint64_t at, void *out, size_t size)
     return 0;
 }
 
-static qn_status check_not_pointer(const qn_safetensors *file, off_t size)
+static qn_status check_not_pointer(const qn_safetensors *file, uint64_t size)
 {
     uint8_t begin[QN_LFS_POINTER_BYTES];
-    if (size < (off_t)sizeof begin || read_bytes(file->fd, 0, begin, sizeof begin))
+    if (size < sizeof begin || read_bytes(file->fd, 0, begin, sizeof begin))
         return QN_OK;
     return qn_refuse_lfs_pointer(file->path, begin);
 }
 
 static qn_status read_header(qn_safetensors *file)
 {
-    struct stat info;
+    qn_file_info info;
     uint8_t prefix[8];
     uint64_t size = 0;
-    if (fstat(file->fd, &info))
-        return qn_fail(QN_ERR_IO, "%s: %m", file->path);
-    if (!S_ISREG(info.st_mode))
+    if (!qn_file_describe_fd(file->fd, &info))
+        return qn_fail(QN_ERR_IO, "%s: %s", file->path, strerror(errno));
+    if (info.kind != QN_FILE_REGULAR)
         return qn_fail(QN_ERR_IO, "%s: is not a regular file", file->path);
-    file->identity = qn_file_identity_of(&info);
-    if (info.st_size < (off_t)sizeof prefix)
+    file->identity = info.identity;
+    if (info.size < sizeof prefix)
         return qn_fail(QN_ERR_FORMAT, "%s: has %lld bytes, a safetensors file has 10 at least", file->path,
-                       (long long)info.st_size);
-    QN_TRY(check_not_pointer(file, info.st_size));
+                       (long long)info.size);
+    QN_TRY(check_not_pointer(file, info.size));
     int error = read_bytes(file->fd, 0, prefix, sizeof prefix);
     if (error)
         return qn_fail(QN_ERR_IO, "%s: %s", file->path, strerror(error));
     for (size_t i = 0; i < sizeof prefix; i++)
         size |= (uint64_t)prefix[i] << 8 * i;
-    if (size > QN_SAFETENSORS_MAX_HEADER || size > (uint64_t)info.st_size - sizeof prefix)
+    if (size > QN_SAFETENSORS_MAX_HEADER || size > info.size - sizeof prefix)
         return qn_fail(QN_ERR_FORMAT, "%s: a header of %llu bytes in a file of %lld, at most %d are allowed",
-                       file->path, (unsigned long long)size, (long long)info.st_size, QN_SAFETENSORS_MAX_HEADER);
+                       file->path, (unsigned long long)size, (long long)info.size, QN_SAFETENSORS_MAX_HEADER);
     file->data_at = sizeof prefix + size;
-    file->data_bytes = (uint64_t)info.st_size - file->data_at;
+    file->data_bytes = info.size - file->data_at;
     char *text;
     QN_TRY(qn_alloc(&text, (size_t)size, 1, "header of a checkpoint"));
     error = read_bytes(file->fd, sizeof prefix, text, (size_t)size);
@@ -201,8 +199,8 @@ qn_status qn_safetensors_open(const char *path, qn_safetensors **out)
     qn_safetensors *file;
     *out = NULL;
     QN_TRY(qn_alloc(&file, 1, sizeof *file, "checkpoint file"));
-    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    qn_status status = file->fd < 0 ? qn_fail(QN_ERR_IO, "%s: %m", path) : QN_OK;
+    file->fd = qn_file_open_read(path);
+    qn_status status = file->fd < 0 ? qn_fail(QN_ERR_IO, "%s: %s", path, strerror(errno)) : QN_OK;
     file->path = strdup(path);
     if (!status && !file->path)
         status = qn_fail(QN_ERR_MEMORY, "%s: no memory", path);
@@ -232,11 +230,10 @@ void qn_safetensors_close(qn_safetensors *file)
 
 qn_status qn_safetensors_check_unchanged(const qn_safetensors *file)
 {
-    struct stat info;
-    if (fstat(file->fd, &info))
-        return qn_fail(QN_ERR_IO, "%s: %m", file->path);
-    const qn_file_identity now = qn_file_identity_of(&info);
-    return qn_file_identity_equal(&now, &file->identity)
+    qn_file_info info;
+    if (!qn_file_describe_fd(file->fd, &info))
+        return qn_fail(QN_ERR_IO, "%s: %s", file->path, strerror(errno));
+    return qn_file_identity_equal(&info.identity, &file->identity)
                ? QN_OK
                : qn_fail(QN_ERR_IO, "%s: was changed while it was read", file->path);
 }
@@ -271,6 +268,5 @@ void qn_safetensors_prefetch(const qn_safetensors *file, const qn_safetensor *te
     if (at >= tensor->bytes)
         return;
     const uint64_t left = tensor->bytes - at;
-    (void)posix_fadvise(file->fd, (off_t)(file->data_at + tensor->begin + at), (off_t)(size < left ? size : left),
-                        POSIX_FADV_WILLNEED);
+    qn_file_prefetch(file->fd, file->data_at + tensor->begin + at, size < left ? size : left);
 }

@@ -98,13 +98,16 @@ static qn_status open_folder(const char *folder, int *fd)
     struct stat st;
     *fd = -1;
     if (lstat(folder, &st) != 0)
-        return errno == ENOENT || errno == ENOTDIR ? QN_OK : qn_fail(QN_ERR_IO, "%s: cannot open: %m", folder);
+        return errno == ENOENT || errno == ENOTDIR ? QN_OK
+                                                   : qn_fail(QN_ERR_IO, "%s: cannot open: %s", folder, strerror(errno));
     QN_TRY(check_trust(folder, &st));
     const int opened = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (opened < 0)
-        return errno == ENOENT || errno == ENOTDIR ? QN_OK : qn_fail(QN_ERR_IO, "%s: cannot open: %m", folder);
-    const qn_status status =
-        fstat(opened, &st) == 0 ? check_trust(folder, &st) : qn_fail(QN_ERR_IO, "%s: cannot read: %m", folder);
+        return errno == ENOENT || errno == ENOTDIR ? QN_OK
+                                                   : qn_fail(QN_ERR_IO, "%s: cannot open: %s", folder, strerror(errno));
+    const qn_status status = fstat(opened, &st) == 0
+                                 ? check_trust(folder, &st)
+                                 : qn_fail(QN_ERR_IO, "%s: cannot read: %s", folder, strerror(errno));
     if (status)
         close(opened);
     else
@@ -159,13 +162,13 @@ static qn_status read_open(const qn_code_kind *kind, int fd, const char *path, c
     struct stat st;
     struct header h;
     if (fstat(fd, &st) != 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
+        return qn_fail(QN_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return qn_fail(QN_ERR_FORMAT, "%s: is not a regular file", path);
     QN_TRY(check_trust(path, &st));
     const ssize_t n = read_fully(fd, &h, sizeof h);
     if (n < 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
+        return qn_fail(QN_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
     if ((size_t)n < sizeof h)
         return qn_fail(QN_ERR_FORMAT, "%s: has %zd bytes, its header alone has %zu", path, n, sizeof h);
     QN_TRY(check_header(kind, path, &h, key, (uint64_t)st.st_size));
@@ -175,7 +178,7 @@ static qn_status read_open(const qn_code_kind *kind, int fd, const char *path, c
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for %zu bytes", path, *bytes);
     const ssize_t got = read_fully(fd, *data, *bytes);
     if (got < 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
+        return qn_fail(QN_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
     if ((size_t)got != *bytes || checksum(&h, *data) != h.checksum)
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged, its checksum does not fit", path);
     snprintf(compiler, QN_COMPILER_MAX, "%.*s", (int)strnlen(h.compiler, sizeof h.compiler), h.compiler);
@@ -200,7 +203,7 @@ qn_status qn_code_file_read(const qn_code_kind *kind, const char *folder, const 
         status = read_open(kind, fd, path, key, data, bytes, compiler);
     else if (!status && errno != ENOENT)
         status = errno == ELOOP ? qn_fail(QN_ERR_FORMAT, "%s: is a symbolic link, expected a file", path)
-                                : qn_fail(QN_ERR_IO, "%s: cannot open: %m", path);
+                                : qn_fail(QN_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
     if (fd >= 0)
         close(fd);
     close(directory);
@@ -234,7 +237,7 @@ static qn_status make_folder(const char *folder)
     errno = failed;
     /* EROFS and EACCES may come from parents that exist already; if not, creating the file fails */
     return failed && failed != EROFS && failed != EACCES
-               ? qn_fail(QN_ERR_IO, "%s: cannot create this directory: %m", folder)
+               ? qn_fail(QN_ERR_IO, "%s: cannot create this directory: %s", folder, strerror(errno))
                : QN_OK;
 }
 
@@ -299,7 +302,7 @@ static qn_status clear_open(DIR *dir, const char *folder, size_t *n_files, uint6
         errno = 0;
         const struct dirent *entry = readdir(dir);
         if (!entry)
-            return errno ? qn_fail(QN_ERR_IO, "%s: cannot list: %m", folder) : QN_OK;
+            return errno ? qn_fail(QN_ERR_IO, "%s: cannot list: %s", folder, strerror(errno)) : QN_OK;
         struct stat st;
         if ((!is_ours(&qn_cubin_files, entry->d_name) && !is_ours(&qn_pipeline_files, entry->d_name)) ||
             fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
@@ -308,7 +311,7 @@ static qn_status clear_open(DIR *dir, const char *folder, size_t *n_files, uint6
             ++*n_files;
             *bytes += (uint64_t)st.st_size;
         } else if (errno != ENOENT) { /* ENOENT: another process may be clearing too */
-            return qn_fail(QN_ERR_IO, "%s/%s: cannot remove: %m", folder, entry->d_name);
+            return qn_fail(QN_ERR_IO, "%s/%s: cannot remove: %s", folder, entry->d_name, strerror(errno));
         }
     }
 }
@@ -319,7 +322,8 @@ qn_status qn_code_file_clear(const char *folder, size_t *n_files, uint64_t *byte
     *bytes = 0;
     DIR *dir = opendir(folder);
     if (!dir)
-        return errno == ENOENT || errno == ENOTDIR ? QN_OK : qn_fail(QN_ERR_IO, "%s: cannot list: %m", folder);
+        return errno == ENOENT || errno == ENOTDIR ? QN_OK
+                                                   : qn_fail(QN_ERR_IO, "%s: cannot list: %s", folder, strerror(errno));
     const qn_status status = clear_open(dir, folder, n_files, bytes);
     closedir(dir);
     return status;

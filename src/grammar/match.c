@@ -3,6 +3,7 @@
 #include "grammar/vocab.h"
 
 #include "base/memory.h"
+#include "base/strings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +78,7 @@ static qn_status prepare_trigger(const qn_grammar_vocab *v, const qn_grammar_tri
     for (size_t token = 0; token < v->n_tokens; token++) {
         size_t length;
         const char *bytes = qn_grammar_vocab_bytes(v, (qn_token)token, &length);
-        if (!bytes || length < t->n || !memmem(bytes, length, t->text, t->n))
+        if (!bytes || length < t->n || !qn_memmem(bytes, length, t->text, t->n))
             continue;
         QN_TRY(qn_realloc_array(&t->containing, &capacity, t->n_containing + 1, sizeof *t->containing, "trigger"));
         t->containing[t->n_containing++] = (int32_t)token;

@@ -2,6 +2,7 @@
 #include "grammar/vocab.h"
 
 #include "base/memory.h"
+#include "base/strings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +68,7 @@ static size_t find_order(qn_grammar_vocab *v, sorted_token *sorted, token_text *
         if (length)
             sorted[n++] = (sorted_token){ read_head(text, length), (int32_t)t };
     }
-    qsort_r(sorted, n, sizeof *sorted, compare_tokens, v);
+    qn_sort(sorted, n, sizeof *sorted, compare_tokens, v);
     for (size_t i = 0; i < n; i++) {
         const int32_t token = sorted[i].token;
         if (i && have_equal_bytes(v, sorted[i - 1].token, token))
@@ -131,7 +132,7 @@ static qn_status make_set(const qn_grammar_vocab *v, uint16_t *characters, bool 
     for (size_t t = 0, i = 0; t < v->n_tokens; t++)
         if (characters[t] >= QN_SHORT_TEXTS)
             set->longer[i++] = (uint32_t)t;
-    qsort_r(set->longer, set->n_longer, sizeof *set->longer, compare_characters, characters);
+    qn_sort(set->longer, set->n_longer, sizeof *set->longer, compare_characters, characters);
     for (size_t i = 0; i < set->n_longer; i++)
         set->characters[i] = characters[set->longer[i]];
     return QN_OK;

@@ -2,13 +2,13 @@
  * mix. */
 #include "http/access_log.h"
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "base/printable.h"
 #include "base/write_line.h"
 #include "http/bytes.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_PATH = 256, MAX_TEXT = 64 };
+enum { MAX_TARGET = 256, MAX_TEXT = 64 };
 #define LAST_SECOND 253402300799.0 /* of the year 9999 */
 
 /* `lock` protects fd and n_lost, and is held while a line is written; path and format are constant. */
@@ -31,7 +31,7 @@ struct qn_access_log {
 
 static qn_status open_path(const char *path, int *fd)
 {
-    *fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0640);
+    *fd = qn_file_open_log(path, 0640);
     return *fd >= 0 ? QN_OK : qn_fail(QN_ERR_IO, "%s: cannot open the access log: %s", path, strerror(errno));
 }
 
@@ -110,7 +110,7 @@ static void add_json(const qn_access *a, uint64_t n_lost, qn_bytes *line)
     add_text(line, "address", a->address, MAX_TEXT);
     add_text(line, "key", a->key, MAX_TEXT);
     add_text(line, "method", a->method, MAX_TEXT);
-    add_text(line, "path", a->path, MAX_PATH);
+    add_text(line, "path", a->path, MAX_TARGET);
     qn_json_member_integer(line, "status", a->status);
     qn_json_member_integer(line, "bytes", (int64_t)a->bytes);
     qn_json_member_integer(line, "prompt_tokens", (int64_t)a->n_prompt);
@@ -128,7 +128,7 @@ static void add_json(const qn_access *a, uint64_t n_lost, qn_bytes *line)
 /* Adds a text of a stranger that cannot falsify the line. */
 static void add_masked(qn_bytes *line, const char *text, size_t most)
 {
-    char shown[MAX_PATH + 1];
+    char shown[MAX_TARGET + 1];
     snprintf(shown, sizeof shown, "%.*s", (int)most, text);
     qn_mask(shown);
     qn_bytes_add(line, shown, strlen(shown));
@@ -144,7 +144,7 @@ static void add_text_line(const qn_access *a, uint64_t n_lost, qn_bytes *line)
     qn_bytes_print(line, "%s", clock);
     add_masked(line, a->method, MAX_TEXT);
     qn_bytes_print(line, " ");
-    add_masked(line, a->path, MAX_PATH);
+    add_masked(line, a->path, MAX_TARGET);
     qn_bytes_print(line, " %d", a->status);
     if (a->n_prompt)
         qn_bytes_print(line, ", prompt %zu tokens (%zu cached), answer %zu", a->n_prompt, a->n_cached, a->n_generated);

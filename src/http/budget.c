@@ -1,6 +1,7 @@
 /* All accounts are in one table of clients, under one lock. */
 #include "http/budget.h"
 
+#include "base/heap.h"
 #include "base/memory.h"
 #include "base/share.h"
 
@@ -8,9 +9,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 
 /* A client has an entry as long as it has accounts, so there are at most as many as connections and abandoned streams.
  * Under the budget's lock. */
@@ -134,19 +132,7 @@ void qn_account_hold(qn_account *a)
     pthread_mutex_unlock(&a->budget->lock);
 }
 
-/* Gives free memory back to the system; called without the lock. glibc keeps free memory between blocks and at the end
- * of each thread's heap. malloc_trim returns the former; a thread's own heap shrinks when the thread frees a block of
- * more than 64 KiB. */
-static void return_memory(void)
-{
-#ifdef __GLIBC__
-    (void)malloc_trim(0);
-    void *volatile block = malloc(128 << 10);
-    free(block);
-#endif
-}
-
-/* Gives bytes of an account back. The caller holds the lock. True: enough was given back to call return_memory(),
+/* Gives bytes of an account back. The caller holds the lock. True: enough was given back to call qn_heap_return(),
  * without the lock. */
 static bool give(qn_account *a, size_t bytes)
 {
@@ -176,7 +162,7 @@ void qn_account_release(qn_account *a)
     if (is_last)
         free(a);
     if (is_much)
-        return_memory();
+        qn_heap_return();
 }
 
 void qn_account_raise(qn_account *a, size_t body_bytes)
@@ -232,7 +218,7 @@ void qn_account_give(qn_account *a, size_t bytes)
     const bool is_much = give(a, bytes);
     pthread_mutex_unlock(&a->budget->lock);
     if (is_much)
-        return_memory();
+        qn_heap_return();
 }
 
 qn_account_limit qn_account_refused(qn_account *a)

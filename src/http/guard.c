@@ -1,6 +1,7 @@
 /* Compares header values and paths with what the server may serve. */
 #include "http/guard.h"
 
+#include "base/strings.h"
 #include "http/bytes.h"
 
 #include <arpa/inet.h>
@@ -229,7 +230,7 @@ bool qn_guard_path(const char *path, char *out, size_t capacity)
     if (*path != '/')
         return false;
     while (*path && *path != '?' && *path != '#') {
-        const int c = n + 1 < capacity ? decode(&path, memmem(out, n, "/models/", 8) != NULL) : -1;
+        const int c = n + 1 < capacity ? decode(&path, qn_memmem(out, n, "/models/", 8) != NULL) : -1;
         if (c < 0)
             return false;
         out[n++] = (char)c;

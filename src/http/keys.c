@@ -1,8 +1,10 @@
 /* API keys. A set is immutable: a reload reads a new set, which replaces it. */
 #include "http/keys.h"
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "base/strings.h"
 #include "base/utf8.h"
 
 #include <errno.h>
@@ -12,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <xxhash.h>
 
 enum { LINE_BYTES = 512, KEY_WORDS = QN_KEY_MAX_BYTES / sizeof(uint64_t) };
@@ -64,7 +65,7 @@ static bool is_visible(const char *text, size_t length)
 /* Adds a key, or "name: key", of [length] bytes. `where` is its place, for errors. */
 static qn_status add_key(const qn_keys *keys, key_set *set, const char *text, size_t length, const char *where)
 {
-    const char *delimiter = memmem(text, length, ": ", 2);
+    const char *delimiter = qn_memmem(text, length, ": ", 2);
     const char *name = delimiter ? text : "", *key = delimiter ? delimiter + 2 : text;
     size_t n_name = delimiter ? (size_t)(delimiter - text) : 0, n_key = length - (size_t)(key - text);
     for (; n_key && *key == ' '; n_key--)
@@ -140,14 +141,14 @@ static qn_status read_lines(const qn_keys *keys, key_set *set, FILE *file, const
 
 static qn_status read_file(const qn_keys *keys, key_set *set, const char *path)
 {
-    struct stat info;
+    qn_file_info info;
     char text[LINE_BYTES];
-    FILE *file = fopen(path, "re");
+    FILE *file = qn_file_stream(path, "r");
     if (!file)
         return qn_fail(QN_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
-    if (keys->warn && fstat(fileno(file), &info) == 0 && S_ISREG(info.st_mode) && info.st_mode & S_IROTH) {
+    if (keys->warn && qn_file_describe_fd(fileno(file), &info) && info.kind == QN_FILE_REGULAR && info.mode & 0004) {
         snprintf(text, sizeof text, "%.400s: all users can read these API keys (mode %03o, expected 600)", path,
-                 (unsigned)info.st_mode & 0777u);
+                 info.mode);
         keys->warn(text);
     }
     const qn_status status = read_lines(keys, set, file, path);

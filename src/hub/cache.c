@@ -57,7 +57,7 @@ qn_status qn_hub_lock(const qn_hub_cache *cache, const char *repo, const char *h
     if (!status) {
         *fd = openat(at, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0664);
         if (*fd < 0)
-            status = qn_fail(QN_ERR_IO, "%s/%s: cannot open the lock: %m", cache->path, path);
+            status = qn_fail(QN_ERR_IO, "%s/%s: cannot open the lock: %s", cache->path, path, strerror(errno));
     }
     if (*fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB)) {
         /* On a file system without locks, two downloads at once only waste one: blobs are renamed when complete. */
@@ -66,7 +66,7 @@ qn_status qn_hub_lock(const qn_hub_cache *cache, const char *repo, const char *h
             close(*fd);
             *fd = -1;
         } else if (errno != ENOSYS && errno != ENOTSUP && errno != ENOLCK) {
-            status = qn_fail(QN_ERR_IO, "%s/%s: cannot lock: %m", cache->path, path);
+            status = qn_fail(QN_ERR_IO, "%s/%s: cannot lock: %s", cache->path, path, strerror(errno));
         }
     }
     /* A lock file that was removed meanwhile locks nothing. */
@@ -153,7 +153,7 @@ static qn_status replace_link(const qn_hub_cache *cache, const char *link, const
         (void)unlinkat(blobs, temporary, 0); /* left by a process that was interrupted */
         const bool linked = symlinkat(target, blobs, temporary) == 0, moves = !linked && means_no_links(errno);
         if ((!linked && !moves) || renameat(blobs, moves ? blob_name : temporary, at, name)) {
-            status = qn_fail(QN_ERR_IO, "%s/%s: cannot create the link: %m", cache->path, link);
+            status = qn_fail(QN_ERR_IO, "%s/%s: cannot create the link: %s", cache->path, link, strerror(errno));
             (void)unlinkat(blobs, temporary, 0);
         }
         close(blobs);

@@ -47,7 +47,7 @@ static void set_done(struct transfer *t, uint64_t done)
 static qn_status restart(struct transfer *t)
 {
     if (ftruncate(t->fd, 0))
-        return qn_fail(QN_ERR_IO, "%s: cannot be emptied: %m", t->path);
+        return qn_fail(QN_ERR_IO, "%s: cannot be emptied: %s", t->path, strerror(errno));
     set_done(t, 0);
     t->written_back = t->request.progress.before = 0;
     t->resumed = false;
@@ -87,8 +87,8 @@ static qn_status flush(struct transfer *t)
             continue;
         if (n < 0) {
             t->filled = 0;
-            return qn_fail(QN_ERR_IO, "%s: cannot write: %m; %" PRIu64 " bytes are kept, and the next pull continues",
-                           t->path, t->done);
+            return qn_fail(QN_ERR_IO, "%s: cannot write: %s; %" PRIu64 " bytes are kept, and the next pull continues",
+                           t->path, strerror(errno), t->done);
         }
         from += n;
         t->filled -= (size_t)n;
@@ -136,7 +136,7 @@ static qn_status hash_existing(struct transfer *t, uint64_t size)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return qn_fail(QN_ERR_IO, "%s: cannot read what was downloaded: %m", t->path);
+            return qn_fail(QN_ERR_IO, "%s: cannot read what was downloaded: %s", t->path, strerror(errno));
         qn_hub_digest_push(t->digest, (size_t)n);
         set_done(t, t->done + (uint64_t)n);
         t->request.progress.before = t->done;
@@ -153,7 +153,7 @@ static qn_status open_incomplete(struct transfer *t)
     struct stat st;
     t->fd = openat(t->folder, t->incomplete, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
     if (t->fd < 0 || fstat(t->fd, &st))
-        return qn_fail(QN_ERR_IO, "%s: cannot open: %m", t->path);
+        return qn_fail(QN_ERR_IO, "%s: cannot open: %s", t->path, strerror(errno));
     if (!S_ISREG(st.st_mode) || st.st_nlink != 1) /* a second name could belong to anybody's file */
         return qn_fail(QN_ERR_IO, "%s: is not a regular file with a single name", t->path);
     if ((uint64_t)st.st_size > t->file->size)
@@ -234,9 +234,9 @@ static qn_status download(qn_hub_http *http, struct transfer *t)
     QN_TRY(open_incomplete(t));
     QN_TRY(receive_verified(http, t));
     if (fdatasync(t->fd))
-        return qn_fail(QN_ERR_IO, "%s: cannot write: %m", t->path);
+        return qn_fail(QN_ERR_IO, "%s: cannot write: %s", t->path, strerror(errno));
     if (renameat(t->folder, t->incomplete, t->folder, t->blob))
-        return qn_fail(QN_ERR_IO, "%s: cannot be renamed to '%s': %m", t->path, t->blob);
+        return qn_fail(QN_ERR_IO, "%s: cannot be renamed to '%s': %s", t->path, t->blob, strerror(errno));
     return QN_OK;
 }
 

@@ -23,7 +23,7 @@ static qn_status make_cache(const char *path)
         const char slash = *end;
         *end = '\0';
         if (*part && mkdir(part, 0777) && errno != EEXIST)
-            status = qn_fail(QN_ERR_IO, "%s: cannot create the folder: %m", part);
+            status = qn_fail(QN_ERR_IO, "%s: cannot create the folder: %s", part, strerror(errno));
         *end = slash;
     }
     free(part);
@@ -37,7 +37,7 @@ qn_status qn_hub_cache_open(const char *path, bool create, qn_hub_cache *cache)
         QN_TRY(make_cache(path));
     cache->fd = open(path, FOLDER);
     if (cache->fd < 0 && (create || errno != ENOENT))
-        return qn_fail(QN_ERR_IO, "%s: cannot open the hub's cache: %m", path);
+        return qn_fail(QN_ERR_IO, "%s: cannot open the hub's cache: %s", path, strerror(errno));
     return QN_OK;
 }
 
@@ -107,7 +107,9 @@ qn_status qn_hub_make_parent(const qn_hub_cache *cache, const char *path, const 
     if (*fd < 0 && errno == ENOTDIR)
         return qn_fail(QN_ERR_IO, "%s/%.*s: a part of it is a symbolic link or a file, expected folders", cache->path,
                        length, path);
-    return *fd >= 0 ? QN_OK : qn_fail(QN_ERR_IO, "%s/%.*s: cannot create the folder: %m", cache->path, length, path);
+    return *fd >= 0 ? QN_OK
+                    : qn_fail(QN_ERR_IO, "%s/%.*s: cannot create the folder: %s", cache->path, length, path,
+                              strerror(errno));
 }
 
 DIR *qn_hub_opendir(const qn_hub_cache *cache, const char *path)
@@ -201,5 +203,5 @@ qn_status qn_hub_write_text(const qn_hub_cache *cache, const char *path, const c
     snprintf(temporary, sizeof temporary, ".quern.%d.part", (int)getpid());
     const qn_status status = write_and_rename(at, temporary, name, text);
     leave(at);
-    return status ? qn_fail(status, "%s/%s: cannot write: %m", cache->path, path) : QN_OK;
+    return status ? qn_fail(status, "%s/%s: cannot write: %s", cache->path, path, strerror(errno)) : QN_OK;
 }

@@ -3,6 +3,7 @@
 
 #include "base/append.h"
 #include "base/memory.h"
+#include "base/strings.h"
 #include "quern/quern.h"
 
 #include <curl/curl.h>
@@ -242,7 +243,7 @@ void qn_hub_http_free(qn_hub_http *http)
     if (!http)
         return;
     if (http->authorization)
-        explicit_bzero(http->authorization, strlen(http->authorization));
+        qn_wipe(http->authorization, strlen(http->authorization));
     free(http->authorization);
     curl_easy_cleanup(http->curl);
     qn_free(http);

@@ -1,6 +1,8 @@
 /* Parses and checks names. */
 #include "hub/name.h"
 
+#include "base/strings.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,8 +20,8 @@ static bool is_part(const char *part, size_t length)
     for (size_t i = 0; i < length; i++)
         if (!isalnum((unsigned char)part[i]) && !strchr("-_.", part[i]))
             return false;
-    return !strchr("-.", part[0]) && !strchr("-.", part[length - 1]) && !memmem(part, length, "--", 2) &&
-           !memmem(part, length, "..", 2) && !(length >= 4 && memcmp(part + length - 4, ".git", 4) == 0);
+    return !strchr("-.", part[0]) && !strchr("-.", part[length - 1]) && !qn_memmem(part, length, "--", 2) &&
+           !qn_memmem(part, length, "..", 2) && !(length >= 4 && memcmp(part + length - 4, ".git", 4) == 0);
 }
 
 static bool is_type(const char *text)
@@ -306,7 +308,7 @@ bool qn_hub_path_has_words(const char *path, const char *words)
 {
     const char *name = qn_hub_path_base(path);
     const size_t length = strlen(words);
-    for (const char *at = name; (at = strcasestr(at, words)); at++)
+    for (const char *at = name; (at = qn_strcasestr(at, words)); at++)
         if ((at == name || !is_word(at[-1])) && !is_word(at[length]))
             return true;
     return false;

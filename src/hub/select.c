@@ -3,6 +3,7 @@
 
 #include "base/append.h"
 #include "base/memory.h"
+#include "base/strings.h"
 #include "gguf/gguf.h"
 #include "quant/quant.h"
 
@@ -41,8 +42,8 @@ static bool is_model(const qn_hub_file *file)
     const char *path = file->path;
     if (file->has_role && (file->role == QN_FILE_PROJECTOR || file->role == QN_FILE_IMATRIX))
         return false;
-    const bool importance = strcasestr(qn_hub_path_base(path), "imatrix") && !qn_hub_path_type(path, type);
-    return qn_hub_path_is_gguf(path) && !strcasestr(qn_hub_path_base(path), "mmproj") && !importance;
+    const bool importance = qn_strcasestr(qn_hub_path_base(path), "imatrix") && !qn_hub_path_type(path, type);
+    return qn_hub_path_is_gguf(path) && !qn_strcasestr(qn_hub_path_base(path), "mmproj") && !importance;
 }
 
 /* Counts the listed parts of a model and their bytes. Parts are adjacent in the sorted list. */
@@ -369,7 +370,7 @@ struct words {
 static struct words words_of(const qn_hub_files *files, const qn_hub_model *model)
 {
     const char *name = qn_hub_path_base(files->at[model->first].path);
-    const char *type = *model->type ? strcasestr(name, model->type) : NULL;
+    const char *type = *model->type ? qn_strcasestr(name, model->type) : NULL;
     struct words words = { name, type ? type : name + strlen(name) };
     char first[16];
     const size_t n = strcspn(name, "-_.");

@@ -1,6 +1,8 @@
 /* Reads the environment. */
 #include "hub/settings.h"
 
+#include "base/strings.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -164,7 +166,7 @@ static qn_status read_token_file(const char *folder, char token[TOKEN_SIZE])
     if (!path)
         status = qn_fail(QN_ERR_MEMORY, "no memory for the path of the hub's token");
     else if ((!file && !missing) || (file && ferror(file)))
-        status = qn_fail(QN_ERR_IO, "%s: cannot read the hub's token: %m", path);
+        status = qn_fail(QN_ERR_IO, "%s: cannot read the hub's token: %s", path, strerror(errno));
     if (file)
         fclose(file);
     free(path);
@@ -249,7 +251,7 @@ qn_status qn_hub_settings_read(qn_hub_settings *settings)
 void qn_hub_settings_free(qn_hub_settings *settings)
 {
     if (settings->token)
-        explicit_bzero(settings->token, strlen(settings->token));
+        qn_wipe(settings->token, strlen(settings->token));
     free(settings->endpoint);
     free(settings->cache);
     free(settings->token);

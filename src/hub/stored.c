@@ -7,6 +7,7 @@
 #include "base/memory.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -338,7 +339,7 @@ static qn_status remove_blob(const struct removal *r, const char *hash, const ch
     if (path && qn_hub_stat(&r->cache, path, false, &st)) {
         const bool shared = S_ISLNK(st.st_mode), there = qn_hub_stat(&r->cache, path, true, &target);
         if (!qn_hub_unlink(&r->cache, path, false))
-            status = qn_fail(QN_ERR_IO, "%s/%s: cannot be removed: %m", r->cache.path, path);
+            status = qn_fail(QN_ERR_IO, "%s/%s: cannot be removed: %s", r->cache.path, path, strerror(errno));
         else if (there)
             *(shared ? &r->removed->shared : &r->removed->bytes) += (uint64_t)target.st_size;
     }
@@ -359,7 +360,7 @@ static qn_status remove_link(struct removal *r, const char *snapshot, const char
                is_file = qn_hub_stat(&r->cache, path, false, &st) && S_ISREG(st.st_mode);
     qn_status status = has_blob ? lock_blob(r, hash, &fd) : QN_OK;
     if (!status && !qn_hub_unlink(&r->cache, path, false))
-        status = qn_fail(QN_ERR_IO, "%s/%s: cannot be removed: %m", r->cache.path, path);
+        status = qn_fail(QN_ERR_IO, "%s/%s: cannot be removed: %s", r->cache.path, path, strerror(errno));
     if (!status) {
         r->removed->n_files++;
         r->removed->bytes += is_file ? (uint64_t)st.st_size : 0; /* a cache without symbolic links */

@@ -1,5 +1,6 @@
 /* Filters of strings and numbers, and the table of all filters. */
 #include "base/status.h"
+#include "base/strings.h"
 #include "jinja/filters.h"
 #include "jinja/lexer.h"
 #include "jinja/strings.h"
@@ -253,7 +254,7 @@ FILTER(filter_truncate)
     QN_TRY(qn_want_string(r, self, "what is truncated"));
     const qn_jinja_string *s = self->u.string;
     size_t kept = qn_code_point_at(s, (size_t)(most - n_end));
-    const char *space = is_set(call->bound[1]) ? NULL : memrchr(s->data, ' ', kept);
+    const char *space = is_set(call->bound[1]) ? NULL : qn_memrchr(s->data, ' ', kept);
     kept = space ? (size_t)(space - s->data) : kept;
     QN_TRY(qn_value_part(&r->arena, self, 0, kept, out));
     QN_TRY(qn_builder_string(&b, out));

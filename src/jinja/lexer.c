@@ -4,6 +4,7 @@
 #include "jinja/lexer.h"
 
 #include "base/status.h"
+#include "base/strings.h"
 
 #include <string.h>
 
@@ -148,7 +149,7 @@ static qn_status add_text(lexer *x, size_t begin, size_t end)
 static qn_status lex_comment(lexer *x)
 {
     x->at += 2 + (sign_at(x, x->at + 2) != 0);
-    const char *close = memmem(x->source + x->at, x->length - x->at, "#}", 2);
+    const char *close = qn_memmem(x->source + x->at, x->length - x->at, "#}", 2);
     if (!close)
         return fail_at(x, "a comment has no end");
     const size_t end = (size_t)(close - x->source);
@@ -185,7 +186,7 @@ static qn_status lex_raw(lexer *x, size_t tag_length, char sign)
     x->at_line_start = x->source[x->at - 1] == '\n';
     const size_t begin = x->at;
     for (;; x->at++) {
-        const char *open = memmem(x->source + x->at, x->length - x->at, "{%", 2);
+        const char *open = qn_memmem(x->source + x->at, x->length - x->at, "{%", 2);
         if (!open) {
             x->at = begin;
             return fail_at(x, "a raw block has no end");

@@ -3,6 +3,7 @@
 #include "jinja/search.h"
 
 #include "base/status.h"
+#include "base/strings.h"
 
 #include <string.h>
 
@@ -49,7 +50,7 @@ static size_t end_of_match(const qn_search *s, const char *data, size_t length)
     for (size_t i = 0; i < length; i++) {
         if (!k) {
             const char *next =
-                s->backward ? memrchr(data, byte_of(s, 0), length - i) : memchr(data + i, *s->what, length - i);
+                s->backward ? qn_memrchr(data, byte_of(s, 0), length - i) : memchr(data + i, *s->what, length - i);
             if (!next)
                 return QN_NOWHERE;
             i = s->backward ? length - 1 - (size_t)(next - data) : (size_t)(next - data);
@@ -72,7 +73,7 @@ size_t qn_search_first(const qn_search *s, const char *data, size_t length)
         const size_t end = end_of_match(s, data, length);
         return end == QN_NOWHERE ? QN_NOWHERE : end - s->length;
     }
-    const char *at = s->length ? memmem(data, length, s->what, s->length) : data;
+    const char *at = s->length ? qn_memmem(data, length, s->what, s->length) : data;
     return at ? (size_t)(at - data) : QN_NOWHERE;
 }
 
@@ -84,6 +85,6 @@ size_t qn_search_last(const qn_search *s, const char *data, size_t length)
         const size_t end = end_of_match(s, data, length);
         return end == QN_NOWHERE ? QN_NOWHERE : length - end;
     }
-    const char *at = s->length ? memrchr(data, *s->what, length) : data + length;
+    const char *at = s->length ? qn_memrchr(data, *s->what, length) : data + length;
     return at ? (size_t)(at - data) : QN_NOWHERE;
 }

@@ -1,5 +1,6 @@
 /* The methods of str except those that search. */
 #include "base/status.h"
+#include "base/strings.h"
 #include "jinja/strings.h"
 #include "jinja/lexer.h"
 #include "base/utf8.h"
@@ -229,7 +230,7 @@ static bool contains_character(const char_set *set, const char *bytes, size_t n)
     if ((unsigned char)*bytes < 128)
         return set->ascii[(unsigned char)*bytes];
     if (!set->bits)
-        return memmem(set->text->data, set->text->length, bytes, n) != NULL;
+        return qn_memmem(set->text->data, set->text->length, bytes, n) != NULL;
     return qn_utf8_next(bytes, n, &n_code, &code) == QN_UTF8_COMPLETE && set->bits[code / 8] >> code % 8 & 1;
 }
 

@@ -3,6 +3,7 @@
  * not there. */
 #include "model/mtp_block.h"
 
+#include "base/strings.h"
 #include "model/keys.h"
 #include "model/rope.h"
 #include "model/weights.h"
@@ -153,7 +154,7 @@ static qn_status find_block(const qn_gguf *file, uint32_t *block)
     for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
         const qn_string name = qn_gguf_tensor_at(file, i)->name;
         const uint32_t n = qn_weights_block(name);
-        if (n == UINT32_MAX || !memmem(name.data, name.length, ".nextn.", 7))
+        if (n == UINT32_MAX || !qn_memmem(name.data, name.length, ".nextn.", 7))
             continue;
         if (*block != UINT32_MAX && n != *block)
             return qn_fail(QN_ERR_INVALID, "%s: blocks %u and %u are MTP blocks, expected one", qn_gguf_path(file),

@@ -2,6 +2,7 @@
  * branches ("dflash-draft"). */
 #include "model/role.h"
 
+#include "base/strings.h"
 #include "model/keys.h"
 #include "model/weights.h"
 
@@ -10,7 +11,7 @@
 
 static bool contains(qn_string s, const char *word)
 {
-    return s.length > 0 && memmem(s.data, s.length, word, strlen(word)) != NULL;
+    return s.length > 0 && qn_memmem(s.data, s.length, word, strlen(word)) != NULL;
 }
 
 static bool is_text(const qn_gguf *file, const char *key, const char *text)

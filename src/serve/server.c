@@ -1,6 +1,7 @@
 /* The server as a whole: its socket, its daemon, and the loop of the I/O thread. */
 #include "serve/http.h"
 
+#include "base/heap.h"
 #include "base/status.h"
 #include "http/clock.h"
 #include "http/guard.h"
@@ -16,9 +17,6 @@
 #include <sys/resource.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 
 enum {
     TICK_NANOSECONDS = 250000000,
@@ -346,23 +344,12 @@ static qn_status open_socket(qn_http *http)
                    params->host);
 }
 
-/* Has glibc map blocks above 256 KiB, which go back to the system when freed. By default glibc raises this threshold
- * with the first of them, up to 32 MiB, and keeps free memory at the ends of its heaps. */
-static void keep_little_memory(void)
-{
-#ifdef __GLIBC__
-    enum { MAPPED = 256 << 10, KEPT = 4 << 20 };
-    (void)mallopt(M_MMAP_THRESHOLD, MAPPED);
-    (void)mallopt(M_TRIM_THRESHOLD, KEPT);
-#endif
-}
-
 /* Creates all but registry and outbox, and starts the threads. After an error qn_server_free frees what there is. */
 static qn_status create(qn_server *server)
 {
     qn_http *http = &server->http;
     const char *const *names;
-    keep_little_memory();
+    qn_heap_keep_little();
     QN_TRY(qn_routes_init());
     const size_t n_names = qn_route_names(&names);
     const qn_budget_limits memory = qn_budget_limits_for(http->params.max_body);

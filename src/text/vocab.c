@@ -4,6 +4,7 @@
 
 #include "base/keyed_hash.h"
 #include "base/memory.h"
+#include "base/strings.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>
@@ -234,7 +235,7 @@ static qn_status index_specials(qn_vocab *vocab)
             vocab->special_first_bytes[(unsigned char)text.data[0]] = true;
         }
     }
-    qsort_r(vocab->special_tokens, n, sizeof *vocab->special_tokens, compare_specials, vocab);
+    qn_sort(vocab->special_tokens, n, sizeof *vocab->special_tokens, compare_specials, vocab);
     drop_repeated_specials(vocab);
     return QN_OK;
 }

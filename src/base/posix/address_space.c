@@ -49,15 +49,34 @@ void qn_address_space_release(void *granule)
         (void)madvise(granule, QN_COMMIT_GRANULE, MADV_DONTNEED); /* too many mappings */
 }
 
+/* Advice for the whole pages of a range. */
+static void advise(void *memory, size_t bytes, int advice)
+{
+    const uintptr_t page = qn_page_bytes(), begin = ((uintptr_t)memory + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)memory + bytes) / page * page;
+    if (begin < end)
+        (void)madvise((void *)begin, end - begin, advice);
+}
+
 void qn_advise_huge(void *memory, size_t bytes)
 {
 #ifdef MADV_HUGEPAGE
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)memory + page - 1) / page * page;
-    const uintptr_t end = ((uintptr_t)memory + bytes) / page * page;
-    if (begin < end)
-        (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+    advise(memory, bytes, MADV_HUGEPAGE);
 #else
-    (void)memory;
-    (void)bytes;
+    (void)memory, (void)bytes, (void)advise;
 #endif
+}
+
+void qn_advise_small(void *memory, size_t bytes)
+{
+#ifdef MADV_NOHUGEPAGE
+    advise(memory, bytes, MADV_NOHUGEPAGE);
+#else
+    (void)memory, (void)bytes, (void)advise;
+#endif
+}
+
+size_t qn_page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
 }

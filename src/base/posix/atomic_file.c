@@ -30,16 +30,35 @@ static bool is_foreign(const struct stat *link, const struct stat *folder)
     return (folder->st_mode & shared) == shared && link->st_uid != geteuid() && link->st_uid != folder->st_uid;
 }
 
+#ifdef __APPLE__
+enum { O_FOLDER = O_RDONLY, O_LINK = O_RDONLY | O_SYMLINK };
+
+/* By name: macOS before 13 has no freadlink. */
+static ssize_t read_link_of(int fd, int at, const char *name, char target[PATH_MAX])
+{
+    (void)fd;
+    return readlinkat(at, name, target, PATH_MAX - 1);
+}
+#else
+enum { O_FOLDER = O_PATH, O_LINK = O_PATH | O_NOFOLLOW };
+
+static ssize_t read_link_of(int fd, int at, const char *name, char target[PATH_MAX])
+{
+    (void)at, (void)name;
+    return readlinkat(fd, "", target, PATH_MAX - 1);
+}
+#endif
+
 /* Reads the target of the link `name` in a folder; "" if it is not a link. Works on descriptors, so that the link that
  * was checked is the one followed. */
 static qn_status read_link(const char *given, const char *folder, const char *name, char target[PATH_MAX])
 {
     struct stat in, link;
-    const int at = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    const int fd = at >= 0 ? openat(at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1;
+    const int at = open(folder, O_FOLDER | O_DIRECTORY | O_CLOEXEC);
+    const int fd = at >= 0 ? openat(at, name, O_LINK | O_CLOEXEC) : -1;
     const bool is_link = fd >= 0 && fstat(fd, &link) == 0 && S_ISLNK(link.st_mode);
     const bool refused = is_link && (fstat(at, &in) != 0 || is_foreign(&link, &in));
-    const ssize_t length = is_link && !refused ? readlinkat(fd, "", target, PATH_MAX - 1) : 0;
+    const ssize_t length = is_link && !refused ? read_link_of(fd, at, name, target) : 0;
     target[length > 0 ? length : 0] = '\0';
     if (fd >= 0)
         close(fd);
@@ -202,6 +221,7 @@ static bool link_temporary(const qn_atomic_file *file, int fd)
     return false;
 }
 
+#ifdef O_TMPFILE
 /* Whether files without a name can be named here. Tried with an empty file, since after hours of work it would be
  * too late. */
 static bool can_link(const qn_atomic_file *file, const char *folder)
@@ -226,6 +246,13 @@ static bool create_unnamed(qn_atomic_file *file, mode_t mode)
         (void)lock(file->fd); /* for the time between naming and renaming */
     return file->fd >= 0;
 }
+#else
+static bool create_unnamed(qn_atomic_file *file, mode_t mode)
+{
+    (void)file, (void)mode;
+    return false;
+}
+#endif
 
 /* Creates a named file. Not with mkstemp, which always uses mode 0600: the permissions of a new shared file must
  * follow the umask. */
@@ -244,7 +271,8 @@ static qn_status create_named(qn_atomic_file *file, mode_t mode)
         }
     }
     if (file->fd < 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot create '%s' to write it: %m", file->target, file->temporary);
+        return qn_fail(QN_ERR_IO, "%s: cannot create '%s' to write it: %s", file->target, file->temporary,
+                       strerror(errno));
     file->is_named = true;
     return QN_OK;
 }
@@ -283,7 +311,7 @@ qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path, qn_file_
     const bool exists = lstat(file->target, &st) == 0;
     /* Refuses a name that is too long, too: the temporary name, which is cut, would be accepted. */
     if (!exists && errno != ENOENT)
-        return qn_fail(QN_ERR_IO, "%s: cannot be written: %m", path);
+        return qn_fail(QN_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
     if (exists && cannot_be_replaced(file->target, &st))
         return qn_fail(QN_ERR_IO, "%s: is another user's file in a folder where only its owner may replace it", path);
     /* If another user owns the file, the new one is not readable by more users than the umask allows. */
@@ -292,7 +320,7 @@ qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path, qn_file_
     const mode_t shared_mode = is_own ? 0600 : exists ? st.st_mode & 0666 : 0666;
     QN_TRY(create_temporary(file, access == QN_FILE_PRIVATE ? 0600 : shared_mode));
     if (keeps_mode && fchmod(file->fd, st.st_mode & 0777) != 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot give its replacement the same permissions: %m", path);
+        return qn_fail(QN_ERR_IO, "%s: cannot give its replacement the same permissions: %s", path, strerror(errno));
     return QN_OK;
 }
 
@@ -300,7 +328,11 @@ void qn_file_write_back(int fd, uint64_t written, uint64_t *written_back)
 {
     if (written - *written_back < WRITEBACK_BYTES)
         return;
+#ifdef SYNC_FILE_RANGE_WRITE
     (void)sync_file_range(fd, (off_t)*written_back, (off_t)(written - *written_back), SYNC_FILE_RANGE_WRITE);
+#else
+    (void)fd;
+#endif
     *written_back = written;
 }
 
@@ -313,7 +345,7 @@ qn_status qn_atomic_file_write(qn_atomic_file *file, const void *data, size_t si
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return qn_fail(QN_ERR_IO, "%s: cannot write: %m", file->target);
+            return qn_fail(QN_ERR_IO, "%s: cannot write: %s", file->target, strerror(errno));
         at += n;
         size -= (size_t)n;
         file->written += (uint64_t)n;
@@ -338,12 +370,13 @@ static void sync_directory(const char *path)
 qn_status qn_atomic_file_commit(qn_atomic_file *file)
 {
     if (fsync(file->fd) != 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot write: %m", file->target);
+        return qn_fail(QN_ERR_IO, "%s: cannot write: %s", file->target, strerror(errno));
     if (!file->is_named && !link_temporary(file, file->fd))
-        return qn_fail(QN_ERR_IO, "%s: cannot create '%s' to write it: %m", file->target, file->temporary);
+        return qn_fail(QN_ERR_IO, "%s: cannot create '%s' to write it: %s", file->target, file->temporary,
+                       strerror(errno));
     file->is_named = true;
     if (rename(file->temporary, file->target) != 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot rename '%s' to it: %m", file->target, file->temporary);
+        return qn_fail(QN_ERR_IO, "%s: cannot rename '%s' to it: %s", file->target, file->temporary, strerror(errno));
     file->committed = true;
     sync_directory(file->target);
     return QN_OK;

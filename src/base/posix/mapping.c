@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -48,7 +49,7 @@ qn_status qn_mapping_create(const char *path, int fd, size_t size, qn_mapping **
     void *at = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (at == MAP_FAILED) {
         atomic_store(&m->in_use, false);
-        return qn_fail(QN_ERR_IO, "%s: cannot map its %zu bytes: %m", path, size);
+        return qn_fail(QN_ERR_IO, "%s: cannot map its %zu bytes: %s", path, size, strerror(errno));
     }
     atomic_store(&m->is_lost, false);
     atomic_store(&m->begin, (uintptr_t)at);
@@ -102,4 +103,12 @@ bool qn_mapping_replace(void *address)
     }
     errno = saved_errno;
     return replaced;
+}
+
+void qn_mapping_drop(const void *begin, size_t bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)begin;
+    const uintptr_t first = (at + page - 1) / page * page, end = (at + bytes) / page * page;
+    if (first < end)
+        (void)madvise((void *)first, end - first, MADV_DONTNEED); /* fails for locked pages, which is correct */
 }

@@ -9,25 +9,7 @@
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
 
-size_t qn_numa_pick(const qn_topology *topology, int id, bool picked[QN_MAX_PROCESSORS])
-{
-    int node = topology->at[0].node;
-    size_t n = 0;
-    for (size_t i = 0; i < topology->n; i++)
-        if (topology->at[i].id == id)
-            node = topology->at[i].node;
-    memset(picked, 0, QN_MAX_PROCESSORS * sizeof *picked);
-    for (size_t i = 0; i < topology->n; i++)
-        if (topology->at[i].node == node) {
-            picked[topology->at[i].id] = true;
-            n++;
-        }
-    return n;
-}
-
-#ifdef __linux__
 static qn_status interleave(const qn_topology *topology)
 {
     enum { MPOL_INTERLEAVE_MODE = 3, BITS = sizeof(unsigned long) * CHAR_BIT }; /* linux/mempolicy.h */

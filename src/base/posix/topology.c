@@ -363,28 +363,3 @@ int qn_cpu_threads(void)
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (int)online : 1;
 }
-
-int qn_cpu_cores(void)
-{
-    qn_topology topology;
-    qn_topology_read("", &topology);
-    return (int)topology.n_cores;
-}
-
-int qn_cpu_best_threads_in(const char *root)
-{
-    qn_topology topology;
-    float speeds[QN_MAX_PROCESSORS];
-    qn_topology_read(root, &topology);
-    qn_topology_speeds(&topology, speeds);
-    const int cores = (int)qn_useful_cores(speeds, topology.n_cores);
-    const double quota = qn_cpu_quota_in(root);
-    if (quota <= 0 || quota >= cores)
-        return cores;
-    return quota < 1.5 ? 1 : (int)(quota + 0.5);
-}
-
-int qn_cpu_best_threads(void)
-{
-    return qn_cpu_best_threads_in("");
-}

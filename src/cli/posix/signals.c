@@ -1,6 +1,7 @@
 /* Signal handlers, and their state: what a handler shares with the program is volatile and written in one piece. */
 #include "cli/signals.h"
 
+#include "base/program.h"
 #include "cli/terminal.h"
 
 #include "base/mapping.h"
@@ -32,7 +33,7 @@ static void on_signal(int number)
     const int saved_errno = errno;
     if (caught && !force_quit_disabled) {
         qn_terminal_leave();
-        if (isatty(STDERR_FILENO)) {
+        if (qn_is_terminal(STDERR_FILENO)) {
             static const char clear[] = "\033[0m\r\033[K";
             const ssize_t ignored = write(STDERR_FILENO, clear, sizeof clear - 1);
             (void)ignored; /* the program ends anyway */
@@ -68,15 +69,22 @@ static void catch_bus_errors(void)
     sigaction(SIGBUS, &action, NULL);
 }
 
+/* Without a pipe a signal between two checks is noticed at the next key. Not by pipe2, which macOS lacks. */
+static void open_wake_pipe(void)
+{
+    if (pipe(wake)) {
+        wake[0] = wake[1] = -1;
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        (void)fcntl(wake[i], F_SETFD, FD_CLOEXEC);
+        (void)fcntl(wake[i], F_SETFL, O_NONBLOCK);
+    }
+}
+
 void qn_signals_install(void)
 {
-    /* Open a missing descriptor so that its use fails: writing to a closed standard output stays an error. */
-    for (int fd = 0; fd <= 2; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
-            open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
-
-    if (pipe2(wake, O_CLOEXEC | O_NONBLOCK)) /* no pipe: a signal between two checks is noticed at the next key */
-        wake[0] = wake[1] = -1;
+    open_wake_pipe();
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal; /* without SA_RESTART: it must interrupt reads from the terminal */

@@ -1,6 +1,8 @@
 /* Modes, style and size of the terminal. */
 #include "cli/terminal.h"
 
+#include "base/program.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -67,6 +69,11 @@ void qn_terminal_set(qn_terminal_mode mode)
         apply(&modes, true);
 }
 
+ptrdiff_t qn_terminal_read(char *bytes, size_t size)
+{
+    return read(STDIN_FILENO, bytes, size);
+}
+
 static void print_now(const char *sequence)
 {
     const ssize_t ignored = write(STDOUT_FILENO, sequence, strlen(sequence));
@@ -115,7 +122,7 @@ void qn_terminal_leave(void)
         tcsetattr(STDIN_FILENO, TCSANOW, &found);
     if (pastes)
         print_now(PASTE_OFF);
-    if (is_changed && isatty(STDOUT_FILENO))
+    if (is_changed && qn_is_terminal(STDOUT_FILENO))
         print_now(QN_STYLE_PLAIN);
 }
 
@@ -139,7 +146,7 @@ void qn_terminal_size(FILE *stream, size_t *columns, size_t *rows)
 bool qn_terminal_moves(FILE *stream)
 {
     const char *type = getenv("TERM");
-    return isatty(fileno(stream)) && type && *type && strcmp(type, "dumb") != 0;
+    return qn_is_terminal(fileno(stream)) && type && *type && strcmp(type, "dumb") != 0;
 }
 
 const char *qn_terminal_style(FILE *stream, const char *sequence)

@@ -2,6 +2,7 @@
 #include "cuda/runtime/code.h"
 
 #include "base/append.h"
+#include "base/strings.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -112,7 +113,7 @@ qn_status qn_gpu_options(const char *defines, char **copy, const char **out, siz
     if (!*copy)
         return qn_fail(QN_ERR_MEMORY, "no memory for the options of a kernel");
     char *rest = *copy;
-    for (char *word; (word = strsep(&rest, " ")) != NULL;) {
+    for (char *word; (word = qn_strsep(&rest, " ")) != NULL;) {
         if (!*word)
             continue;
         if (*n == max)

@@ -157,7 +157,7 @@ static qn_status run(char *const *argv, char *const *environment, unsigned secon
     int ends[2];
     out->length = 0;
     if (pipe2(ends, O_CLOEXEC) != 0)
-        return qn_fail(QN_ERR_IO, "%s: no pipe for its output: %m", argv[0]);
+        return qn_fail(QN_ERR_IO, "%s: no pipe for its output: %s", argv[0], strerror(errno));
     const double deadline = seconds_now() + seconds;
     pid_t child;
     const int failed = spawn(argv, environment, ends[1], &child);
@@ -165,7 +165,7 @@ static qn_status run(char *const *argv, char *const *environment, unsigned secon
     if (failed) {
         close(ends[0]);
         errno = failed;
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: cannot be run: %m", argv[0]);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: cannot be run: %s", argv[0], strerror(errno));
     }
     int state = -1;
     const bool in_time = collect(ends[0], deadline, out) && reap(child, deadline, &state);
@@ -237,8 +237,9 @@ static qn_status write_file(const char *folder, const qn_gpu_file *file)
             break;
         done += n > 0 ? (size_t)n : 0;
     }
-    const qn_status status =
-        fd < 0 || done < bytes ? qn_fail(QN_ERR_IO, "%s: cannot write for nvcc to read: %m", path) : QN_OK;
+    const qn_status status = fd < 0 || done < bytes
+                                 ? qn_fail(QN_ERR_IO, "%s: cannot write for nvcc to read: %s", path, strerror(errno))
+                                 : QN_OK;
     if (fd >= 0)
         close(fd);
     free(path);
@@ -264,7 +265,7 @@ static qn_status read_result(const char *path, void **cubin, size_t *bytes)
     free(*cubin);
     *cubin = NULL;
     return no_memory ? qn_fail(QN_ERR_MEMORY, "no memory for a cubin of %zu bytes", *bytes)
-                     : qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
+                     : qn_fail(QN_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
 }
 
 /* A copy of the environment with TMPDIR replaced, so that temporary files of a killed nvcc are in the directory that is
@@ -353,7 +354,7 @@ qn_status qn_nvcc_compile(const char *nvcc, unsigned seconds, const qn_gpu_unit 
         status = compile_in(&w, nvcc, seconds, unit, cubin, bytes, compiler);
         (void)nftw(w.folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     } else {
-        status = qn_fail(QN_ERR_IO, "%s: cannot create this directory for nvcc: %m", w.folder);
+        status = qn_fail(QN_ERR_IO, "%s: cannot create this directory for nvcc: %s", w.folder, strerror(errno));
     }
     free(w.folder);
     free(w.tmpdir);

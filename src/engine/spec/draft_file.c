@@ -2,6 +2,7 @@
 #include "engine/spec/draft_file.h"
 
 #include "base/append.h"
+#include "base/strings.h"
 #include "model/dflash.h"
 #include "model/role.h"
 
@@ -47,7 +48,7 @@ static bool is_padding(const qn_tokenizer *tok, size_t token)
     const qn_string piece = piece_of(tok, token);
     const bool is_bracketed = piece.length > 2 && (*piece.data == '[' || *piece.data == '<');
     for (size_t i = 0; is_bracketed && i < sizeof names / sizeof *names; i++)
-        if (memmem(piece.data, piece.length, names[i], strlen(names[i])))
+        if (qn_memmem(piece.data, piece.length, names[i], strlen(names[i])))
             return true;
     return !piece.length;
 }
