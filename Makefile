@@ -37,13 +37,14 @@ test:
 	@cmake/need-packages.sh build test
 	@tests/run_suite.sh test
 
-# What a change needs beyond `make test`: GPU kernels of other architectures, sanitizers, QN_FUZZ_SECONDS (3) for each fuzz target, ARM.
+# What a change needs beyond `make test`: GPU kernels of other architectures, sanitizers, QN_FUZZ_SECONDS (3) for each fuzz target, ARM,
+# Windows.
 test-more:
-	@cmake/need-packages.sh build test
+	@cmake/need-packages.sh build test windows
 	@tests/run_suite.sh more
 
 test-all:
-	@cmake/need-packages.sh build test
+	@cmake/need-packages.sh build test windows
 	@tests/run_suite.sh test more
 
 # Long fuzzing, under ASan and UBSan: QN_FUZZ_SECONDS (1800) of processor time for each target, QN_FUZZ_JOBS at a time. A run that is

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that the Debian packages for the named purposes (build, test, dist, deb) are there: installs what is missing when it may
+# Makes sure that the Debian packages for the named purposes (build, test, windows, dist, deb) are there: installs what is missing when it may
 # (root, or sudo without a password), else prints the one command that would and stops.
 set -eu
 
@@ -27,6 +27,8 @@ for purpose in "$@"; do
     # the validation layers are for those of Vulkan devices, glslc for that of their kernels' code. They are skipped without.
     test) wanted+=" git binutils clang libcmocka-dev mandoc python3-venv $cross"
         extra+=" chromium chromium-driver haproxy mesa-vulkan-drivers vulkan-validationlayers glslc" ;;
+    # Optional, too: half a gigabyte, for one build and its test.
+    windows) extra+=" gcc-mingw-w64-x86-64-posix wine wine64 dpkg-dev" ;;
     dist) wanted+=" git" ;;
     # Build-Depends of debian/control, libcurl by either of its packages, and lintian.
     deb) wanted+=" $optional debhelper dpkg-dev libcmocka-dev lintian" ;;

@@ -3,7 +3,8 @@
 #
 #   check   the plain build and the tests of the edit cycle: unit tests and quern-check, without those that take longest
 #   test    the plain build and all of its tests (make test)
-#   more    GPU kernels, drafts, ASan and UBSan with short fuzz runs, TSan, 64-bit ARM under qemu; adds to what `test` counted last
+#   more    GPU kernels, drafts, ASan and UBSan with short fuzz runs, TSan, 64-bit ARM under qemu, Windows under Wine; adds to
+#           what `test` counted last
 #
 # Logs lie in BUILD/test-logs. The last line counts the tests of all builds.
 set -u
@@ -119,6 +120,22 @@ stage_more() {
         build aarch64 "$build/aarch64" all --preset aarch64 "${launcher[@]}" && run aarch64 "$build/aarch64"
     else
         line "aarch64" "skipped: no cross compiler or no qemu-aarch64"
+        skipped=$((skipped + 1))
+    fi
+
+    # quern.exe and quern-check.exe under Wine, against the plain build.
+    if command -v x86_64-w64-mingw32-gcc-posix >/dev/null && command -v wine >/dev/null && [ -x "$build/quern" ]; then
+        local libraries=$build/cross/windows-x86_64
+        if ! cmake/cross-libraries.sh cmake/windows-x86_64.cmake "$libraries" >"$logs/build-cross-libraries.log" 2>&1; then
+            line "windows" "FAILED: the libraries, end of $logs/build-cross-libraries.log:"
+            tail -n 30 "$logs/build-cross-libraries.log"
+            failed=$((failed + 1))
+        elif PKG_CONFIG_LIBDIR=$libraries/lib/pkgconfig build windows "$build/windows" "quern quern-check" --preset windows \
+            -DQN_NATIVE_BUILD="$build" "${launcher[@]}"; then
+            run windows "$build/windows"
+        fi
+    else
+        line "windows" "skipped: no mingw-w64 or no Wine"
         skipped=$((skipped + 1))
     fi
 }

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# quern.exe and quern-check.exe under Wine: kernels against their references at every level, logits of the golden models with the bits
+# of this system's quern, and commands with the paths, ends of lines and streams of Windows.
+#   test_windows.sh FOLDER_OF_EXE FOLDER_OF_QUERN [quick]
+# quick: a sample of the kernels' cases.
+set -u
+exe=$(realpath "$1")
+native=$(realpath "$2")
+every=${3:+--every 40}
+cd "$(dirname "$0")/.." || exit 1
+command -v wine >/dev/null && [ -x "$exe/quern.exe" ] && [ -x "$native/quern" ] || { echo "skipped: no Wine, or not built"; exit 77; }
+work=$(mktemp -d)
+export WINEPREFIX=${WINEPREFIX:-$work/wine} WINEDEBUG=-all WINEARCH=win64 TMPDIR=$work
+trap 'wineserver -k 2>/dev/null; rm -rf "$work"' EXIT
+failures=0 checks=0
+
+check() {
+    checks=$((checks + 1))
+    if ! eval "$2"; then
+        failures=$((failures + 1))
+        echo "FAILED: $1"
+        sed 's/^/    /' "$work/out" "$work/err" 2>/dev/null | head -n 20
+    fi
+}
+
+# windows ARGUMENTS... - quern.exe; its streams in $work/out and $work/err, its status in $status.
+windows() {
+    timeout 300 wine "$exe/quern.exe" "$@" >"$work/out" 2>"$work/err"
+    status=$?
+}
+
+timeout 300 wineboot -u >/dev/null 2>&1
+
+# ---- Kernels ----
+
+# shellcheck disable=SC2086
+timeout 1500 wine "$exe/quern-check.exe" $every >"$work/out" 2>"$work/err"
+status=$?
+check "quern-check.exe: status $status" '[ $status -eq 0 ]'
+tail -n 1 "$work/out"
+
+# ---- Logits: the same bits at every level that both have ----
+
+levels=$("$native/quern-check" --list-levels | sed -n 's/ *present$//p')
+for ids in tests/golden/*.ids; do
+    model=${ids%.ids}.gguf
+    [ "$ids" != tests/golden/demo.ids ] || model=models/quern-demo.gguf
+    [ -f "$model" ] || continue
+    # quick: the best level alone, but for a few models.
+    chosen=$levels
+    [ -z "$every" ] || [[ $model == *q1_0.gguf ]] || chosen=$(tail -n 1 <<<"$levels")
+    for level in $chosen; do
+        QN_CPU=$level "$native/quern" logits --device cpu -t 2 "$model" --ids "$(paste -sd, "$ids")" -o "$work/native.f32" >"$work/out" 2>"$work/err"
+        status=$?
+        check "this system's logits of $model at $level" '[ $status -eq 0 ]'
+        QN_CPU=$level windows logits --device cpu -t 2 "$model" --ids "$(paste -sd, "$ids")" -o "$work/windows.f32"
+        check "logits of $model at $level" '[ $status -eq 0 ] && cmp -s "$work/native.f32" "$work/windows.f32"'
+    done
+done
+
+echo "$checks checks so far, $failures failed"
+
+# ---- Commands ----
+
+demo=models/quern-demo.gguf
+windows version
+check "version" '[ $status -eq 0 ] && grep -q "^quern [0-9]" "$work/out"'
+check "no carriage returns" '! grep -q $'"'\\r'"' "$work/out"'
+
+arguments=(run "$demo" "Once upon a time" -n 24 --seed 1)
+"$native/quern" "${arguments[@]}" --device cpu >"$work/native" 2>/dev/null
+windows "${arguments[@]}"
+check "run: the text of Linux" '[ $status -eq 0 ] && cmp -s "$work/native" "$work/out"'
+
+# A path with characters beyond Latin, one of 300 characters, a drive letter and backslashes.
+unicode=$work/größe-模型-😀
+deep=$work/$(printf 'a%.0s' {1..100})/$(printf 'b%.0s' {1..100})/$(printf 'c%.0s' {1..100})
+mkdir -p "$unicode" "$deep"
+cp "$demo" "$unicode/модель.gguf"
+cp "$demo" "$deep/m.gguf"
+windows run "Z:${unicode//\//\\}\\модель.gguf" "Once upon a time" -n 24 --seed 1
+check "run: a UTF-8 path with a drive letter" '[ $status -eq 0 ] && cmp -s "$work/native" "$work/out"'
+windows run "$deep/m.gguf" "Once upon a time" -n 24 --seed 1
+check "run: a path of 300 characters" '[ $status -eq 0 ] && cmp -s "$work/native" "$work/out"'
+windows run "$work/missing.gguf" hi
+check "run: a missing file" '[ $status -eq 1 ] && grep -q "No such file" "$work/err"'
+
+# Sessions: written, and read again, also where the file is open elsewhere.
+windows run "$demo" "Once upon a time" -n 8 --seed 1 --save "$unicode/s.session"
+check "run --save" '[ $status -eq 0 ] && [ -s "$unicode/s.session" ]'
+windows run "$demo" -n 8 --seed 1 --load "$unicode/s.session" --save "$unicode/s.session"
+check "run --load and --save of one file" '[ $status -eq 0 ]'
+check "no temporary files are left" '! compgen -G "$unicode/.*.part" >/dev/null'
+
+# The file that is written is not the model, whatever its path.
+windows quantize "$demo" "$work/q8.gguf" q8_0
+check "quantize" '[ $status -eq 0 ]'
+"$native/quern" quantize "$demo" "$work/q8-native.gguf" q8_0 >/dev/null 2>&1
+check "quantize: the bytes of Linux" 'cmp -s "$work/q8.gguf" "$work/q8-native.gguf"'
+windows logits "$work/q8.gguf" --ids 1,2,3 -o "$work/q8.gguf"
+check "a model is not overwritten by logits" '[ $status -eq 1 ]'
+
+# Streams: bytes in, bytes out, ends of lines of both systems.
+printf 'one\r\ntwo\n\x1athree' >"$work/text"
+"$native/quern" tokenize "$demo" -f "$work/text" >"$work/native" 2>/dev/null
+windows tokenize "$demo" -f "$work/text"
+check "tokenize: CRLF and Ctrl-Z are bytes" '[ $status -eq 0 ] && cmp -s "$work/native" "$work/out"'
+timeout 60 wine "$exe/quern.exe" tokenize "$demo" -f - <"$work/text" >"$work/out" 2>"$work/err"
+check "tokenize: of standard input" 'cmp -s "$work/native" "$work/out"'
+
+"$native/quern" perplexity "$demo" -f tests/golden/demo.txt --device cpu 2>/dev/null | sed 's/[0-9.]* tokens.s//' >"$work/native"
+windows perplexity "$demo" -f tests/golden/demo.txt
+sed -i 's/[0-9.]* tokens.s//' "$work/out"
+check "perplexity: the value of Linux" '[ $status -eq 0 ] && [ -s "$work/out" ] && cmp -s "$work/native" "$work/out"'
+
+windows bench "$demo" -n 8 -p 16 -r 1
+check "bench" '[ $status -eq 0 ]'
+windows info "$demo"
+check "info" '[ $status -eq 0 ]'
+printf 'Hello\n' | timeout 60 wine "$exe/quern.exe" chat "$demo" -n 8 --seed 1 >"$work/out" 2>"$work/err"
+check "chat: a message from a pipe" '[ $? -eq 0 ] && [ -s "$work/out" ]'
+windows convert tests/golden/checkpoints/none "$work/x.gguf" f16
+check "convert: a missing folder" '[ $status -ne 0 ] && [ -s "$work/err" ]'
+
+echo "$checks checks, $failures failed"
+[ $failures -eq 0 ]
