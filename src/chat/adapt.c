@@ -275,7 +275,7 @@ static qn_status text_of_system(const json_t *message, size_t index, json_t **ou
     return *out ? QN_OK : no_memory();
 }
 
-static qn_status wait(turns *t, const json_t *text)
+static qn_status keep_waiting(turns *t, const json_t *text)
 {
     static const char open[] = QN_REMINDER_OPEN, end[] = "\n" QN_REMINDER_CLOSE;
     const size_t n = json_string_length(text);
@@ -349,7 +349,8 @@ static qn_status append(turns *t, json_t *message, size_t index)
     if (!merges && !folds)
         return append_other(t, message);
     QN_TRY(text_of_system(message, index, &text));
-    qn_status status = merges ? add_behind(t, 0, json_string_value(text), json_string_length(text)) : wait(t, text);
+    qn_status status =
+        merges ? add_behind(t, 0, json_string_value(text), json_string_length(text)) : keep_waiting(t, text);
     json_decref(text);
     if (status == QN_OK && folds && (has_role(last, "user") || has_role(last, "tool")))
         status = put_waiting(t);

@@ -69,10 +69,22 @@ static void catch_bus_errors(void)
     sigaction(SIGBUS, &action, NULL);
 }
 
+/* Without a pipe a signal between two checks is noticed at the next key. Not by pipe2, which macOS lacks. */
+static void open_wake_pipe(void)
+{
+    if (pipe(wake)) {
+        wake[0] = wake[1] = -1;
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        (void)fcntl(wake[i], F_SETFD, FD_CLOEXEC);
+        (void)fcntl(wake[i], F_SETFL, O_NONBLOCK);
+    }
+}
+
 void qn_signals_install(void)
 {
-    if (pipe2(wake, O_CLOEXEC | O_NONBLOCK)) /* no pipe: a signal between two checks is noticed at the next key */
-        wake[0] = wake[1] = -1;
+    open_wake_pipe();
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal; /* without SA_RESTART: it must interrupt reads from the terminal */
