@@ -233,25 +233,27 @@ static void read_group(bool bits, size_t block_groups, const struct table_job *j
     }
 }
 
-/* Adds the sums of n levels to those of the level before them, the last ones first. */
-QN_INLINE void add_n_levels(float (*to)[TABLE_TOKENS], size_t n, size_t n_rows)
+/* Adds the sums of 16 * n_vectors tokens of n levels to those of the level before them, the last ones first. */
+QN_INLINE void add_n_levels(float (*to)[TABLE_TOKENS], size_t n, size_t n_rows, size_t n_vectors)
 {
-    for (size_t i = 0; i < n_rows * TABLE_TOKENS; i += 8) {
-        __m256 sum = _mm256_load_ps(to[n * TABLE_ROWS] + i);
+    for (size_t row = 0; row < n_rows; row++)
+        QN_UNROLLED
+    for (size_t i = 0; i < 16 * n_vectors; i += 8) {
+        __m256 sum = _mm256_load_ps(to[n * TABLE_ROWS + row] + i);
         QN_UNROLLED
         for (size_t level = n; level; level--)
-            sum = _mm256_add_ps(_mm256_load_ps(to[(level - 1) * TABLE_ROWS] + i), sum);
-        _mm256_store_ps(to[0] + i, sum);
+            sum = _mm256_add_ps(_mm256_load_ps(to[(level - 1) * TABLE_ROWS + row] + i), sum);
+        _mm256_store_ps(to[row] + i, sum);
     }
 }
 
-static void add_levels(float (*to)[TABLE_TOKENS], size_t n, size_t n_rows)
+QN_INLINE void add_levels(float (*to)[TABLE_TOKENS], size_t n, size_t n_rows, size_t n_vectors)
 {
     switch (n) {
-    case 1: add_n_levels(to, 1, n_rows); break;
-    case 2: add_n_levels(to, 2, n_rows); break;
-    case 3: add_n_levels(to, 3, n_rows); break;
-    case 4: add_n_levels(to, 4, n_rows); break;
+    case 1: add_n_levels(to, 1, n_rows, n_vectors); break;
+    case 2: add_n_levels(to, 2, n_rows, n_vectors); break;
+    case 3: add_n_levels(to, 3, n_rows, n_vectors); break;
+    case 4: add_n_levels(to, 4, n_rows, n_vectors); break;
     }
 }
 _Static_assert(PARTIAL_LEVELS == 5, "add_levels has all cases");
@@ -285,7 +287,7 @@ QN_INLINE void table_tile(bool bits, bool hilo, size_t block_groups, const struc
         }
         const size_t n_pairs = waiting_levels(k);
         level -= n_pairs;
-        add_levels(s->partial[level], n_pairs, job->n_rows);
+        add_levels(s->partial[level], n_pairs, job->n_rows, n_vectors);
     }
 }
 
