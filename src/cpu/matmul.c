@@ -5,8 +5,10 @@
 #include "kernels/matmul/packed.h"
 #include "kernels/matmul/tiles.h"
 
-/* An item is a panel of rows, or half of one; the items of an operation's matrices are numbered consecutively. */
-enum { ITEM_ROWS = QN_PANEL_ROWS };
+/* An item is a panel of rows, or half of one; the items of an operation's matrices are numbered consecutively. A matrix
+ * that is smaller than a panel has items of few rows, if it is not multiplied on matrix units: alpha and beta of a
+ * recurrent layer, often in fp16, come last, and a thread that multiplied all of one would let the others wait. */
+enum { ITEM_ROWS = QN_PANEL_ROWS, FEW_ROWS = 4 };
 
 /* With fewer tokens an item is a panel; also with that many panels for each thread. */
 enum { HALVED_TOKENS = 64, HALVED_PANELS = 16 };
@@ -14,11 +16,6 @@ enum { HALVED_TOKENS = 64, HALVED_PANELS = 16 };
 /* What is prefetched of the next range while a range, or the operation before it, is computed: the beginnings of the
  * panels that a kernel computes at once, as far as it prefetches itself later. */
 enum { PREFETCH_BYTES = 2304, PREFETCH_PANELS = 2 };
-
-static size_t items_of(const qn_op *op, size_t matrix)
-{
-    return (op->matmul.matrices.at[matrix].weights.n_rows + ITEM_ROWS - 1) / ITEM_ROWS;
-}
 
 static size_t tokens_of(const qn_executor *ex, const qn_op *op)
 {
@@ -30,18 +27,34 @@ static const qn_packed_matrix *matrix_of(const qn_executor *ex, const qn_op *op,
     return &ex->weights.at[op - ex->plan->ops][matrix];
 }
 
+static bool uses_tiles(const qn_executor *ex, const qn_op *op, size_t matrix)
+{
+    return qn_matmul_uses_tiles(&ex->kernels->matmul, matrix_of(ex, op, matrix),
+                                &ex->workspace.acts[op->matmul.matrices.at[matrix].acts], tokens_of(ex, op));
+}
+
+static size_t rows_per_item(const qn_executor *ex, const qn_op *op, size_t matrix)
+{
+    return op->matmul.matrices.at[matrix].weights.n_rows >= ITEM_ROWS || uses_tiles(ex, op, matrix) ? ITEM_ROWS
+                                                                                                    : FEW_ROWS;
+}
+
+static size_t items_of(const qn_executor *ex, const qn_op *op, size_t matrix)
+{
+    const size_t rows = rows_per_item(ex, op, matrix);
+    return (op->matmul.matrices.at[matrix].weights.n_rows + rows - 1) / rows;
+}
+
 /* Returns the number of items of a panel. Matmuls on matrix units have halves of panels where threads have few: that
  * costs little, and the last ones to end have smaller pieces. */
 static size_t parts_of(const qn_executor *ex, const qn_op *op)
 {
-    const size_t n_tokens = tokens_of(ex, op);
     size_t n_panels = 0;
     for (size_t m = 0; m < op->matmul.matrices.n; m++)
-        n_panels += items_of(op, m);
-    bool tiles = n_tokens >= HALVED_TOKENS && n_panels < HALVED_PANELS * (size_t)qn_team_size(ex->team);
+        n_panels += items_of(ex, op, m);
+    bool tiles = tokens_of(ex, op) >= HALVED_TOKENS && n_panels < HALVED_PANELS * (size_t)qn_team_size(ex->team);
     for (size_t m = 0; tiles && m < op->matmul.matrices.n; m++)
-        tiles = qn_matmul_uses_tiles(&ex->kernels->matmul, matrix_of(ex, op, m),
-                                     &ex->workspace.acts[op->matmul.matrices.at[m].acts], n_tokens);
+        tiles = uses_tiles(ex, op, m);
     return tiles ? 2 : 1;
 }
 
@@ -49,14 +62,15 @@ void qn_executor_prefetch_rows(const qn_executor *ex, const qn_op *op, size_t it
 {
     size_t matrix = 0;
     item /= parts_of(ex, op);
-    while (matrix < op->matmul.matrices.n && item >= items_of(op, matrix))
-        item -= items_of(op, matrix++);
+    while (matrix < op->matmul.matrices.n && item >= items_of(ex, op, matrix))
+        item -= items_of(ex, op, matrix++);
     if (matrix == op->matmul.matrices.n)
         return;
     const qn_packed_matrix *weights = matrix_of(ex, op, matrix);
     const size_t row_bytes = weights->stored.row_bytes, n_rows = weights->stored.n_rows;
     const uint8_t *rows = weights->packed ? weights->packed : weights->stored.data;
-    for (size_t row = item * ITEM_ROWS, n = 0; row < n_rows && n < PREFETCH_PANELS; row += ITEM_ROWS, n++)
+    for (size_t row = item * rows_per_item(ex, op, matrix), n = 0; row < n_rows && n < PREFETCH_PANELS;
+         row += ITEM_ROWS, n++)
         for (size_t at = 0; at < (n_rows - row) * row_bytes && at < PREFETCH_BYTES; at += QN_ALIGN)
             __builtin_prefetch(rows + row * row_bytes + at, 0, 2); /* into L2 */
 }
@@ -89,13 +103,14 @@ static void run_items(const qn_executor *ex, const qn_op *op, const qn_cpu_range
     if (range->next != range->end) /* else the kernel prefetches on */
         qn_executor_prefetch_rows(ex, op, range->next);
     for (size_t m = 0, n; m < op->matmul.matrices.n && first < range->end; first += n, m++) {
-        n = items_of(op, m) * parts;
+        const size_t rows = rows_per_item(ex, op, m);
+        n = items_of(ex, op, m) * parts;
         const size_t begin = range->begin > first ? range->begin - first : 0,
                      end = range->end - first < n ? range->end - first : n;
         if (begin >= end)
             continue;
-        run_rows(ex, op, m, begin * ITEM_ROWS / parts, end * ITEM_ROWS / parts, range->thread);
-        arrive_rows(ex, &op->matmul.matrices.at[m], begin / parts * ITEM_ROWS, end / parts * ITEM_ROWS, range->thread);
+        run_rows(ex, op, m, begin * rows / parts, end * rows / parts, range->thread);
+        arrive_rows(ex, &op->matmul.matrices.at[m], begin / parts * rows, end / parts * rows, range->thread);
     }
 }
 
@@ -118,7 +133,7 @@ size_t qn_executor_matmul(const qn_executor *ex, const qn_op *op, qn_cpu_work *w
     size_t count = 0, bytes = 0;
     for (size_t m = 0; m < op->matmul.matrices.n; m++) {
         const qn_matrix *weights = &op->matmul.matrices.at[m].weights;
-        count += items_of(op, m) * parts;
+        count += items_of(ex, op, m) * parts;
         bytes += weights->n_rows * weights->row_bytes;
     }
     works[0] = (qn_cpu_work){ .run = run_items,

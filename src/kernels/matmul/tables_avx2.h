@@ -37,9 +37,15 @@ struct table_scratch {
 };
 _Static_assert(sizeof(struct table_scratch) <= QN_BATCH_SCRATCH, "the batch kernel's scratch does not fit");
 
-QN_INLINE __m256i *entry_at(uint8_t *table, size_t i)
+/* Entries of 16 tokens take half the bytes. */
+QN_INLINE size_t entry_bytes(size_t n_vectors)
 {
-    return (__m256i *)(void *)(table + i * ENTRY_BYTES);
+    return n_vectors * sizeof(__m256i);
+}
+
+QN_INLINE __m256i *entry_at(uint8_t *table, size_t n_vectors, size_t i)
+{
+    return (__m256i *)(void *)table + n_vectors * i;
 }
 
 /* Fills the table of n bits. `signs`: a bit is a weight of -1 or 1; entry i has the sum of the columns whose bit is set
@@ -53,7 +59,7 @@ QN_INLINE void fill_table(bool signs, const int16_t (*columns)[TABLE_TOKENS], si
         sum[v] = _mm256_setzero_si256();
         for (size_t k = 0; signs && k < n; k++)
             sum[v] = _mm256_sub_epi16(sum[v], load32(columns[k] + 16 * v));
-        _mm256_store_si256(entry_at(table, 0) + v, sum[v]);
+        _mm256_store_si256(entry_at(table, n_vectors, 0) + v, sum[v]);
     }
     QN_UNROLLED
     for (size_t k = 0; k < n; k++) {
@@ -63,54 +69,59 @@ QN_INLINE void fill_table(bool signs, const int16_t (*columns)[TABLE_TOKENS], si
         for (size_t i = 0; i < (size_t)1 << k; i++)
             QN_UNROLLED
         for (size_t v = 0; v < n_vectors; v++)
-            _mm256_store_si256(entry_at(table, i + ((size_t)1 << k)) + v,
-                               _mm256_add_epi16(load32(entry_at(table, i) + v), step[v]));
+            _mm256_store_si256(entry_at(table, n_vectors, i + ((size_t)1 << k)) + v,
+                               _mm256_add_epi16(load32(entry_at(table, n_vectors, i) + v), step[v]));
     }
 }
 
 QN_INLINE void fill_tables(bool bits, const int16_t (*columns)[TABLE_TOKENS], size_t n_vectors, struct tables *tables)
 {
     for (size_t half = 0; half < 2; half++, columns += 16) {
-        uint8_t *to = tables->entries + half * (TABLE_BYTES / 2);
+        uint8_t *to = tables->entries + half * 128 * entry_bytes(n_vectors);
         fill_table(bits, columns, 6, n_vectors, to);
-        fill_table(bits, columns + 6, 5, n_vectors, to + 64 * ENTRY_BYTES);
-        fill_table(bits, columns + 11, 5, n_vectors, to + 96 * ENTRY_BYTES);
+        fill_table(bits, columns + 6, 5, n_vectors, to + 64 * entry_bytes(n_vectors));
+        fill_table(bits, columns + 11, 5, n_vectors, to + 96 * entry_bytes(n_vectors));
     }
     for (size_t v = 0; !bits && v < n_vectors; v++) {
         static const uint8_t last[] = { 63, 95, 127, 191, 223, 255 }; /* sums of all columns of their tables */
         __m256i minus = _mm256_setzero_si256();
         for (size_t i = 0; i < sizeof last; i++)
-            minus = _mm256_sub_epi16(minus, load32(entry_at(tables->entries, last[i]) + v));
+            minus = _mm256_sub_epi16(minus, load32(entry_at(tables->entries, n_vectors, last[i]) + v));
         _mm256_store_si256((__m256i *)(void *)tables->minus + v, minus);
     }
 }
 
+/* Stores the offsets of the entries of 16 words, [3 fields], `stride` apart. */
+QN_INLINE void store_offsets(__m256i words, size_t n_vectors, uint16_t *to, size_t stride)
+{
+    const int shift = n_vectors == 2 ? 6 : 5;
+    const __m256i five = _mm256_set1_epi16((int16_t)(31 << shift)), six = _mm256_set1_epi16((int16_t)(63 << shift));
+    _mm256_store_si256((__m256i *)(void *)to, _mm256_and_si256(_mm256_slli_epi16(words, shift), six));
+    _mm256_store_si256((__m256i *)(void *)(to + stride), _mm256_and_si256(_mm256_srli_epi16(words, 6 - shift), five));
+    _mm256_store_si256((__m256i *)(void *)(to + 2 * stride),
+                       _mm256_and_si256(_mm256_srli_epi16(words, 11 - shift), five));
+}
+
 /* Unpacks the offsets of a group of 1-bit weights of a panel, [2 halves of the word][3 fields][TABLE_ROWS]: of 16
  * offsets, 2i and 2i + 1 belong to rows r + i and r + 16 + i, r as in panel_rows_1bit. p points to the word's bytes. */
-QN_INLINE void unpack_offsets_1bit(const uint8_t *p, uint16_t *offsets)
+QN_INLINE void unpack_offsets_1bit(const uint8_t *p, size_t n_vectors, uint16_t *offsets)
 {
-    const __m256i five = _mm256_set1_epi16(31 << 6), six = _mm256_set1_epi16(63 << 6);
     for (size_t word_half = 0; word_half < 2; word_half++, p += 2 * QN_PANEL_ROWS, offsets += 3 * TABLE_ROWS)
         for (size_t half = 0; half < 2; half++) {
             const __m256i low = load32(p + 32 * half), high = load32(p + QN_PANEL_ROWS + 32 * half);
             QN_UNROLLED
             for (size_t pair = 0; pair < 2; pair++) {
                 const __m256i words = pair ? _mm256_unpackhi_epi8(low, high) : _mm256_unpacklo_epi8(low, high);
-                uint16_t *to = offsets + 32 * half + 16 * pair;
-                _mm256_store_si256((__m256i *)(void *)to, _mm256_and_si256(_mm256_slli_epi16(words, 6), six));
-                _mm256_store_si256((__m256i *)(void *)(to + TABLE_ROWS), _mm256_and_si256(words, five));
-                _mm256_store_si256((__m256i *)(void *)(to + 2 * TABLE_ROWS),
-                                   _mm256_and_si256(_mm256_srli_epi16(words, 5), five));
+                store_offsets(words, n_vectors, offsets + 32 * half + 16 * pair, TABLE_ROWS);
             }
         }
 }
 
 /* Unpacks the offsets of a group of 2-bit weights of a panel, [2 bits of the weights][3 fields][TABLE_ROWS][2 halves].
  * A bit of all 32 weights makes a word: of weight i of the first word of codes at 2i, of the second at 2i + 1. */
-QN_INLINE void unpack_offsets_2bit(const uint8_t *p, uint16_t *offsets)
+QN_INLINE void unpack_offsets_2bit(const uint8_t *p, size_t n_vectors, uint16_t *offsets)
 {
-    const __m256i five = _mm256_set1_epi16(31 << 6), six = _mm256_set1_epi16(63 << 6),
-                  low = _mm256_set1_epi32(0x55555555);
+    const __m256i low = _mm256_set1_epi32(0x55555555);
     for (size_t row = 0; row < QN_PANEL_ROWS; row += 8, p += 32) {
         const __m256i first = load32(p), second = load32(p + 4 * QN_PANEL_ROWS);
         QN_UNROLLED
@@ -119,11 +130,7 @@ QN_INLINE void unpack_offsets_2bit(const uint8_t *p, uint16_t *offsets)
             const __m256i odd =
                 bit ? _mm256_andnot_si256(low, second) : _mm256_slli_epi32(_mm256_and_si256(second, low), 1);
             const __m256i words = _mm256_or_si256(even, odd);
-            uint16_t *to = offsets + bit * 6 * TABLE_ROWS + 2 * row;
-            _mm256_store_si256((__m256i *)(void *)to, _mm256_and_si256(_mm256_slli_epi16(words, 6), six));
-            _mm256_store_si256((__m256i *)(void *)(to + 2 * TABLE_ROWS), _mm256_and_si256(words, five));
-            _mm256_store_si256((__m256i *)(void *)(to + 4 * TABLE_ROWS),
-                               _mm256_and_si256(_mm256_srli_epi16(words, 5), five));
+            store_offsets(words, n_vectors, offsets + bit * 6 * TABLE_ROWS + 2 * row, 2 * TABLE_ROWS);
         }
     }
 }
@@ -141,7 +148,7 @@ QN_INLINE void sum_entries(bool bits, const struct tables *tables, const uint16_
         const size_t at = bits ? field * TABLE_ROWS : (bit * 3 + i) * 2 * TABLE_ROWS + half;
         const uint8_t *entry = tables->entries + offsets[at];
         __asm__("" : "+r"(entry)); /* one addition: loads with an index register are two operations on Intel's cores */
-        entry += before * ENTRY_BYTES;
+        entry += before * entry_bytes(n_vectors);
         QN_UNROLLED
         for (size_t v = 0; v < n_vectors; v++) {
             const __m256i words = load32(entry + 32 * v);
@@ -213,8 +220,8 @@ QN_INLINE void add_rows(bool bits, bool hilo, const struct table_scratch *s, siz
 }
 
 /* Reads the weights of a group: offsets and scales. Prefetches those of group `next`. */
-static void read_group(bool bits, size_t block_groups, const struct table_job *job, size_t group, size_t next,
-                       struct table_scratch *s)
+QN_INLINE void read_group(bool bits, size_t block_groups, const struct table_job *job, size_t group, size_t next,
+                          size_t n_vectors, struct table_scratch *s)
 {
     const size_t group_bytes = (size_t)(bits ? 4 : 8) * QN_PANEL_ROWS,
                  block_bytes = block_groups * group_bytes + 2 * QN_PANEL_ROWS,
@@ -226,32 +233,34 @@ static void read_group(bool bits, size_t block_groups, const struct table_job *j
         for (size_t line = 0; line < group_bytes; line += 64)
             _mm_prefetch((const char *)p + next_at + line, _MM_HINT_T0);
         if (bits)
-            unpack_offsets_1bit(p + at, s->offsets + row);
+            unpack_offsets_1bit(p + at, n_vectors, s->offsets + row);
         else
-            unpack_offsets_2bit(p + at, s->offsets + 2 * row);
+            unpack_offsets_2bit(p + at, n_vectors, s->offsets + 2 * row);
         load_scales(p + scale_at, 0, s->scale + row);
     }
 }
 
-/* Adds the sums of n levels to those of the level before them, the last ones first. */
-QN_INLINE void add_n_levels(float (*to)[TABLE_TOKENS], size_t n, size_t n_rows)
+/* Adds the sums of 16 * n_vectors tokens of n levels to those of the level before them, the last ones first. */
+QN_INLINE void add_n_levels(float (*to)[TABLE_TOKENS], size_t n, size_t n_rows, size_t n_vectors)
 {
-    for (size_t i = 0; i < n_rows * TABLE_TOKENS; i += 8) {
-        __m256 sum = _mm256_load_ps(to[n * TABLE_ROWS] + i);
+    for (size_t row = 0; row < n_rows; row++)
+        QN_UNROLLED
+    for (size_t i = 0; i < 16 * n_vectors; i += 8) {
+        __m256 sum = _mm256_load_ps(to[n * TABLE_ROWS + row] + i);
         QN_UNROLLED
         for (size_t level = n; level; level--)
-            sum = _mm256_add_ps(_mm256_load_ps(to[(level - 1) * TABLE_ROWS] + i), sum);
-        _mm256_store_ps(to[0] + i, sum);
+            sum = _mm256_add_ps(_mm256_load_ps(to[(level - 1) * TABLE_ROWS + row] + i), sum);
+        _mm256_store_ps(to[row] + i, sum);
     }
 }
 
-static void add_levels(float (*to)[TABLE_TOKENS], size_t n, size_t n_rows)
+QN_INLINE void add_levels(float (*to)[TABLE_TOKENS], size_t n, size_t n_rows, size_t n_vectors)
 {
     switch (n) {
-    case 1: add_n_levels(to, 1, n_rows); break;
-    case 2: add_n_levels(to, 2, n_rows); break;
-    case 3: add_n_levels(to, 3, n_rows); break;
-    case 4: add_n_levels(to, 4, n_rows); break;
+    case 1: add_n_levels(to, 1, n_rows, n_vectors); break;
+    case 2: add_n_levels(to, 2, n_rows, n_vectors); break;
+    case 3: add_n_levels(to, 3, n_rows, n_vectors); break;
+    case 4: add_n_levels(to, 4, n_rows, n_vectors); break;
     }
 }
 _Static_assert(PARTIAL_LEVELS == 5, "add_levels has all cases");
@@ -270,7 +279,11 @@ QN_INLINE void table_tile(bool bits, bool hilo, size_t block_groups, const struc
             memset(partial, 0, job->n_rows * sizeof *partial);
         for (size_t group = table_order[k]; group < n_groups; group += QN_LANES) {
             const size_t after = group + QN_LANES, then = table_order[(k + 1) % QN_LANES];
-            read_group(bits, block_groups, job, group, after < n_groups ? after : then < n_groups ? then : 0, s);
+            read_group(bits, block_groups, job, group,
+                       after < n_groups  ? after
+                       : then < n_groups ? then
+                                         : 0,
+                       n_vectors, s);
             read_act_scales(job, group, s->act_scale);
             read_columns(bits, job, job->acts->codes[QN_ACT_PLAIN], group, n_vectors, s->columns);
             fill_tables(bits, columns, n_vectors, &s->tables);
@@ -285,7 +298,7 @@ QN_INLINE void table_tile(bool bits, bool hilo, size_t block_groups, const struc
         }
         const size_t n_pairs = waiting_levels(k);
         level -= n_pairs;
-        add_levels(s->partial[level], n_pairs, job->n_rows);
+        add_levels(s->partial[level], n_pairs, job->n_rows, n_vectors);
     }
 }
 
