@@ -85,15 +85,17 @@ addresses)
     export QN_VULKAN_VALIDATE=gpu
     quern devices
     ! grep -q 'vulkan: .*VK_ERROR_LAYER_NOT_PRESENT' "$work/out" || missing 'no validation layer'
-    # Instrumented kernels take long to compile: those of two models, and of the operations with few of them.
-    for op in rows prepare sample; do
-        nice timeout -s KILL 300 "$QN_BIN/quern-check" --device vulkan --op $op --every 12 || fail "quern-check --device vulkan --op $op"
+    # An access searches all buffers: few tokens, in one step and one after the other, and a few that are drawn.
+    nice timeout -s KILL 300 "$QN_BIN/quern-check" --device vulkan --op rows --every 3 || fail 'quern-check --device vulkan'
+    for model in llama.q1_0 qwen2.f16 qwen35.pq2_0; do
+        for rows in 6 1; do
+            quern logits -m "$golden/$model.gguf" --ids 1,2,3,4,5,6 --batch $rows --device vulkan -o "$work/of-$rows"
+            [ $status -eq 0 ] || fail "logits of $model"
+        done
+        cmp -s "$work/of-6" "$work/of-1" || fail "$model: other bits"
     done
-    for model in qwen2.q1_0 qwen35.pq2_0; do
-        logits $model all --device vulkan
-        logits $model one --device vulkan --batch 1
-        cmp -s "$work/all" "$work/one" || fail "$model: other bits"
-    done
+    quern bench -m "$golden/qwen2.q1_0.gguf" --device vulkan -p 4 -n 4 -r 1 --temp 0.8
+    [ $status -eq 0 ] || fail 'bench'
     ;;
 spirv)
     use lavapipe || missing 'no lavapipe'
