@@ -271,7 +271,8 @@ static uint64_t answer_ahead(qn_model *model, const char *kv, bool is_ahead, str
         params.n_tokens = 50 + 20 * i;
         params.max_tokens = N_LONG_ANSWER;
         params.ignore_end = true;
-        params.sampling = SAMPLING(.temperature = i ? 3 : 0, .top_p = 0.9f, .top_k = i == 2 ? 30 : 0, .seed = i);
+        params.sampling =
+            SAMPLING(.temperature = i ? 3 : 0, .top_p = 0.9f, .top_k = i == 2 ? 30 : 0, .repeat_penalty = 1, .seed = i);
         params.on_token = add_answer;
         params.user = &answers[i];
         submit_request(scheduler, &params);
