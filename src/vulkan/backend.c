@@ -4,6 +4,7 @@
 #include "vulkan/executor/device.h"
 #include "vulkan/runtime/instance.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -48,12 +49,24 @@ static qn_status memory_of(int ordinal, uint64_t *bytes)
     return QN_OK;
 }
 
-/* A discrete GPU, which can be used: the first device, if there is one. Whether an integrated one is faster than the
- * CPU, with which it shares the memory, is not known. */
-static bool is_automatic(void)
+static struct {
+    pthread_once_t once;
+    bool is_automatic;
+} first = { .once = PTHREAD_ONCE_INIT };
+
+static void look_at_first(void)
 {
     qn_vk_info info = { .type = VK_PHYSICAL_DEVICE_TYPE_OTHER };
-    return read_info(0, &info) == QN_OK && info.type == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU && !*info.unfit;
+    first.is_automatic =
+        read_info(0, &info) == QN_OK && info.type == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU && !*info.unfit;
+}
+
+/* A discrete GPU, which can be used: the first device, if there is one. Whether an integrated one is faster than the
+ * CPU, with which it shares the memory, is not known. Drivers are loaded once: that takes tens of milliseconds. */
+static bool is_automatic(void)
+{
+    pthread_once(&first.once, look_at_first);
+    return first.is_automatic;
 }
 
 const qn_backend qn_vulkan_backend = { .name = "vulkan",

@@ -16,17 +16,15 @@ enum {
     F16 = QN_VK_F16_BITS
 };
 
-/* bits: F16 or of codes. max_length: of the lengths below. combines: also by the last split; golden models have the
- * other shapes of it. */
+/* bits: F16 or of codes. max_length: of the lengths below. */
 static const struct shape {
     size_t n_heads, n_kv_heads, dim;
     uint32_t key_bits, value_bits;
     size_t max_length;
-    bool combines;
 } shapes[] = {
-    { 1, 1, 16, F16, F16, 16500, true }, { 9, 1, 80, F16, F16, 150, true }, { 6, 1, 256, F16, F16, 65, false },
-    { 2, 1, 512, F16, F16, 65, false },  { 4, 2, 64, 4, 4, 330, true },     { 3, 1, 80, 3, 3, 200, false },
-    { 2, 1, 256, 8, 8, 150, false },     { 2, 1, 96, 6, 2, 150, false },
+    { 1, 1, 16, F16, F16, 16500 }, { 9, 1, 80, F16, F16, 150 }, { 6, 1, 256, F16, F16, 65 },
+    { 2, 1, 512, F16, F16, 65 },   { 4, 2, 64, 4, 4, 330 },     { 3, 1, 80, 3, 3, 200 },
+    { 2, 1, 256, 8, 8, 150 },      { 2, 1, 96, 6, 2, 150 },
 };
 
 static const size_t lengths[] = { 1, 2, 63, 64, 65, 150, 200, 330, 16500 };
@@ -483,31 +481,6 @@ static const float *run_splits(const struct cache *c, const struct rows *r)
     return qn_vk_contents(y);
 }
 
-/* The same by the last splits, twice: counts of workgroups are zeros again. */
-static const float *run_combined(const struct cache *c, const struct rows *r)
-{
-    const struct shape *s = c->shape;
-    const qn_vk_codes codes = { s->key_bits, s->value_bits };
-    const size_t row = s->n_heads * s->dim;
-    const qn_vk_array *y = qn_vk_new_array(ROWS * row * sizeof(float)),
-                      *partials = qn_vk_new_array(ROWS * s->n_heads * r->args.n_splits *
-                                                  (s->dim + QN_VK_PARTIAL_EXTRA) * sizeof(float));
-    qn_vk_attention_args args = r->args;
-    qn_vk_combination *combination = qn_new(1, sizeof *combination);
-    combination->args = r->combine;
-    combination->args.y = y->at;
-    combination->tickets = qn_vk_array_of(qn_new(ROWS * s->n_heads, sizeof(uint32_t)))->at;
-    args.y = partials->at;
-    qn_vk_set_combination(&args, qn_vk_array_of(combination)->at);
-    for (int i = 0; i < 2; i++) {
-        qn_vk_poison(y, 0, y->bytes);
-        qn_vk_poison(partials, 0, partials->bytes);
-        qn_vk_launch_now(qn_vk_attention_combined(&codes, s->dim, ROWS, s->n_heads, s->n_kv_heads, args.n_splits),
-                         &args);
-    }
-    return qn_vk_contents(y);
-}
-
 /* Results of row 0 as one of a piece of its sequence: other rows are in the tile, before it and after it. */
 static const float *run_piece(const struct cache *c, const struct rows *r)
 {
@@ -552,63 +525,18 @@ static void check_attention(const struct shape *s, size_t length)
     const float *y = run_splits(&c, &r);
     qn_expect_near(y, expected, bound, n, "value");
     qn_expect_same(run_piece(&c, &r), y, row, "value of a row of a piece");
-    if (s->combines && qn_vk_combined_shared(s->dim) <= qn_vk_device_info()->features.shared_bytes)
-        qn_expect_same(run_combined(&c, &r), y, n, "value by the last split");
     qn_aura_codecs_delete(&c.aura);
     qn_release();
 }
 
 /* ---- Speed ---- */
 
-/* Splits that compute rope and combine themselves, whose queries, keys and values are the rows of queries; and rope
- * alone. */
-static void bench_combined(const struct cache *c, const qn_vk_attention_args *splits, const qn_vk_combine_args *combine,
-                           size_t length)
-{
-    const struct shape *s = c->shape;
-    const qn_vk_codes codes = { s->key_bits, s->value_bits };
-    const char *shape =
-        qn_text("%zu/%zu x %zu, %u bits, %zu positions", s->n_heads, s->n_kv_heads, s->dim, s->key_bits, length);
-    qn_vk_attention_args args = *splits;
-    qn_vk_combination *combination = qn_new(1, sizeof *combination);
-    *combination = (qn_vk_combination){ .args = *combine,
-                                        .tickets = qn_vk_array_of(qn_new(s->n_heads, sizeof(uint32_t)))->at,
-                                        .x_queries = args.queries,
-                                        .x_keys = args.queries,
-                                        .x_values = args.queries,
-                                        .query_weight = args.queries,
-                                        .key_weight = args.queries,
-                                        .angles = args.queries,
-                                        .key_signs = combine->signs,
-                                        .value_signs = combine->signs,
-                                        .stride = (uint32_t)s->dim,
-                                        .n_rot = (uint32_t)s->dim / 2,
-                                        .scale = 1,
-                                        .key_factor = 1 };
-    qn_vk_rope_args rope = { .x = args.queries,
-                             .y = args.y,
-                             .weight = args.queries,
-                             .angles = args.queries,
-                             .signs = combine->signs,
-                             .stride = (uint32_t)s->dim,
-                             .dim = (uint32_t)s->dim,
-                             .n_rot = (uint32_t)s->dim / 2,
-                             .scale = 1,
-                             .factor = 1 };
-    qn_vk_bench_launch("attention rope", shape, 1, "row", qn_vk_rope(1, s->n_heads), &rope);
-    if (combine->matrix || qn_vk_combined_shared(s->dim) > qn_vk_device_info()->features.shared_bytes)
-        return;
-    qn_vk_set_combination(&args, qn_vk_array_of(combination)->at);
-    qn_vk_bench_launch("attention combined", shape, 1, "row",
-                       qn_vk_attention_combined(&codes, s->dim, 1, s->n_heads, s->n_kv_heads, QN_VK_MAX_SPLITS), &args);
-}
-
 /* A row of every sequence over `length` positions of a layer; rows of a prompt after them. All entries of the page
  * tables are a few pages: caches of devices hold these, so that figures are those of arithmetic. */
 static void bench_shape(size_t n_heads, size_t n_kv_heads, size_t dim, uint32_t bits, size_t length)
 {
     enum { BENCH_ROWS = 256 };
-    const struct shape s = { n_heads, n_kv_heads, dim, bits, bits, 0, false };
+    const struct shape s = { n_heads, n_kv_heads, dim, bits, bits, 0 };
     const qn_vk_codes codes = { bits, bits };
     const size_t row = n_heads * dim;
     struct cache c;
@@ -646,7 +574,6 @@ static void bench_shape(size_t n_heads, size_t n_kv_heads, size_t dim, uint32_t 
     combine.sequences = args.sequences;
     qn_vk_bench_launch("attention combine", qn_text("%zu x %zu, %zu positions", n_heads, dim, length), 1, "row",
                        qn_vk_combine(1, n_heads), &combine);
-    bench_combined(&c, &args, &combine, length);
     args.y = y->at;
     args.n_rows = BENCH_ROWS;
     args.position = (uint32_t)length;
@@ -668,7 +595,7 @@ void qn_check_vulkan_attention(bool bench)
                 check_attention(&shapes[i], lengths[l]);
     if (!bench)
         return;
-    static const size_t depths[] = { 64, 512, 2048, 4096, 32768 };
+    static const size_t depths[] = { 512, 4096, 32768 };
     static const uint32_t bits[] = { F16, 4, 3 };
     for (size_t d = 0; d < QN_LENGTH(depths); d++)
         for (size_t b = 0; b < QN_LENGTH(bits); b++) {

@@ -5,8 +5,6 @@
 #include "plan/page.h"
 #include "vulkan/executor/activations.h"
 
-#include <string.h>
-
 static qn_status dispatch(const qn_vk_recording *r, qn_vk_launch launch, const void *args)
 {
     return qn_vk_dispatch(r->common->vk, r->commands, &launch, args);
@@ -39,44 +37,34 @@ static fp16_rows fp16_rows_of(const qn_vk_recording *r, const qn_gpu_layer_cache
 
 /* ---- Rope and storing ---- */
 
-/* The arguments of queries. */
-static qn_vk_rope_args query_args(const qn_vk_recording *r, const qn_op *op)
-{
-    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
-    const qn_op_addresses *vectors = &r->weights->ops[op - r->common->plan->ops].vectors;
-    const qn_gpu_layer_cache cache = qn_gpu_layer_cache_of(&r->format->base, (size_t)op->layer);
-    const fp16_rows rows = fp16_rows_of(r, &cache);
-    const qn_vk_rotation *rotation = &r->format->key_rotation;
-    return (qn_vk_rope_args){ .x = buffer(r, op->qk_norm_rope_store.queries),
-                              .y = buffer(r, op->qk_norm_rope_store.out),
-                              .bias = vectors->qk_norm_rope_store.q_bias,
-                              .weight = vectors->qk_norm_rope_store.q_norm,
-                              .angles = input(r, r->workspace->angles_at),
-                              .signs = rotation->signs,
-                              .matrix = rotation->forward,
-                              .tables = rows.tables,
-                              .positions = input(r, r->inputs.positions),
-                              .sequences = input(r, r->inputs.sequences),
-                              .granules = r->caches->memory.table.address,
-                              .shift = r->caches->memory.shift,
-                              .at = rows.key_at,
-                              .stride = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
-                              .dim = (uint32_t)h->head_dim,
-                              .n_rot = (uint32_t)h->n_rot,
-                              .is_interleaved = h->rope == QN_ROPE_TYPE_NORM,
-                              .eps = op->qk_norm_rope_store.eps,
-                              .scale = h->scale,
-                              .factor = rotation->factor };
-}
-
 /* Records the kernels of queries, keys and values, none of which reads what another writes. */
 static qn_status record_heads(const qn_vk_recording *r, const qn_op *op)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const qn_op_addresses *vectors = &r->weights->ops[op - r->common->plan->ops].vectors;
     const qn_gpu_layer_cache cache = qn_gpu_layer_cache_of(&r->format->base, (size_t)op->layer);
-    const qn_vk_rotation *rotation = &r->format->value_rotation;
-    qn_vk_rope_args args = query_args(r, op);
+    const fp16_rows rows = fp16_rows_of(r, &cache);
+    const qn_vk_rotation *rotation = &r->format->key_rotation;
+    qn_vk_rope_args args = { .x = buffer(r, op->qk_norm_rope_store.queries),
+                             .y = buffer(r, op->qk_norm_rope_store.out),
+                             .bias = vectors->qk_norm_rope_store.q_bias,
+                             .weight = vectors->qk_norm_rope_store.q_norm,
+                             .angles = input(r, r->workspace->angles_at),
+                             .signs = rotation->signs,
+                             .matrix = rotation->forward,
+                             .tables = rows.tables,
+                             .positions = input(r, r->inputs.positions),
+                             .sequences = input(r, r->inputs.sequences),
+                             .granules = r->caches->memory.table.address,
+                             .shift = r->caches->memory.shift,
+                             .at = rows.key_at,
+                             .stride = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
+                             .dim = (uint32_t)h->head_dim,
+                             .n_rot = (uint32_t)h->n_rot,
+                             .is_interleaved = h->rope == QN_ROPE_TYPE_NORM,
+                             .eps = op->qk_norm_rope_store.eps,
+                             .scale = h->scale,
+                             .factor = rotation->factor };
     QN_TRY(dispatch(r, qn_vk_rope(r->n, h->n_heads), &args));
     args.x = buffer(r, op->qk_norm_rope_store.keys);
     args.y = 0;
@@ -85,12 +73,13 @@ static qn_status record_heads(const qn_vk_recording *r, const qn_op *op)
     args.stride = args.dim;
     args.scale = 1;
     QN_TRY(dispatch(r, qn_vk_rope(r->n, h->n_kv_heads), &args));
+    rotation = &r->format->value_rotation;
     args.x = buffer(r, op->qk_norm_rope_store.values);
     args.bias = vectors->qk_norm_rope_store.v_bias;
     args.weight = 0;
     args.signs = rotation->signs;
     args.matrix = rotation->forward;
-    args.at = fp16_rows_of(r, &cache).value_at;
+    args.at = rows.value_at;
     args.n_rot = 0;
     args.factor = rotation->factor;
     return dispatch(r, qn_vk_rope(r->n, h->n_kv_heads), &args);
@@ -201,17 +190,6 @@ static qn_status record_pieces(const qn_vk_recording *r, const qn_op *op)
     return QN_OK;
 }
 
-/* Whether the last split of a row combines them all: in decode steps whose partials are in the workspace at a time, if
- * results are rotated by signs or not at all, and of few positions. One workgroup for many splits would take longer
- * than the launch that it saves. */
-static bool combines(const qn_vk_recording *r, const qn_op *op)
-{
-    const size_t dim = op->attention.shape.head_dim;
-    return r->is_decode && !r->has_many_splits && r->combinations && r->n <= r->workspace->partial_rows &&
-           !r->format->value_rotation.inverse &&
-           qn_vk_combined_shared(dim) <= qn_vk_get_info(r->common->vk)->features.shared_bytes;
-}
-
 /* Records splits of n rows from `row` on. */
 static qn_status record_splits(const qn_vk_recording *r, const qn_op *op, size_t row, size_t n)
 {
@@ -241,79 +219,26 @@ bool qn_vk_is_combined(const qn_vk_recording *r, size_t at)
     return combined_acts(r, &r->common->plan->ops[at]) >= 0;
 }
 
-static qn_vk_combine_args combine_args(const qn_vk_recording *r, const qn_op *op, bool has_partials, size_t row)
+static qn_status record_combine(const qn_vk_recording *r, const qn_op *op, bool has_partials, size_t row, size_t n)
 {
     const qn_attention_shape *h = &op->attention.shape;
     const qn_vk_rotation *rotation = &r->format->value_rotation;
     const int acts = combined_acts(r, op);
     const bool is_gated = acts >= 0 && op[1].attention_combine.shape.gated;
-    return (qn_vk_combine_args){ .partials = has_partials ? r->workspace->partials.address : 0,
-                                 .y = buffer(r, op->attention.out),
-                                 .positions = input(r, r->inputs.positions),
-                                 .sequences = input(r, r->inputs.sequences),
-                                 .signs = rotation->signs,
-                                 .matrix = rotation->inverse,
-                                 .codes = acts >= 0 ? r->workspace->codes[acts] : 0,
-                                 .gates = is_gated ? buffer(r, op[1].attention_combine.queries) : 0,
-                                 .planes = acts >= 0 ? qn_vk_act_planes(&r->common->plan->acts[acts]) : 0,
-                                 .row = (uint32_t)row,
-                                 .dim = (uint32_t)h->head_dim,
-                                 .n_splits = (uint32_t)r->workspace->n_splits,
-                                 .factor = rotation->factor };
-}
-
-static qn_status record_combine(const qn_vk_recording *r, const qn_op *op, bool has_partials, size_t row, size_t n)
-{
-    const qn_vk_combine_args args = combine_args(r, op, has_partials, row);
-    return dispatch(r, qn_vk_combine(n, op->attention.shape.n_heads), &args);
-}
-
-bool qn_vk_is_roped(const qn_vk_recording *r, size_t at)
-{
-    const qn_op *op = &r->common->plan->ops[at];
-    return at && op->kind == QN_OP_ATTENTION && op[-1].kind == QN_OP_QK_NORM_ROPE_STORE && op[-1].layer == op->layer &&
-           combines(r, op) && !r->format->key_rotation.forward;
-}
-
-/* Sets what the operation before the attention reads. */
-static void set_rope(const qn_vk_recording *r, const qn_op *op, qn_vk_combination *c)
-{
-    const qn_op_addresses *vectors = &r->weights->ops[op - r->common->plan->ops].vectors;
-    const qn_vk_rope_args args = query_args(r, op);
-    c->x_queries = args.x;
-    c->x_keys = buffer(r, op->qk_norm_rope_store.keys);
-    c->x_values = buffer(r, op->qk_norm_rope_store.values);
-    c->query_bias = args.bias;
-    c->key_bias = vectors->qk_norm_rope_store.k_bias;
-    c->value_bias = vectors->qk_norm_rope_store.v_bias;
-    c->query_weight = args.weight;
-    c->key_weight = vectors->qk_norm_rope_store.k_norm;
-    c->angles = args.angles;
-    c->key_signs = args.signs;
-    c->value_signs = r->format->value_rotation.signs;
-    c->stride = args.stride;
-    c->n_rot = args.n_rot;
-    c->is_interleaved = args.is_interleaved;
-    c->eps = args.eps;
-    c->scale = args.scale;
-    c->key_factor = args.factor;
-}
-
-/* Records splits of all rows of a decode step, and their combination. */
-static qn_status record_combined(const qn_vk_recording *r, const qn_op *op)
-{
-    const qn_attention_shape *h = &op->attention.shape;
-    const size_t at = r->combinations_at + (size_t)(op - r->common->plan->ops) * sizeof(qn_vk_combination);
-    qn_vk_combination combination = { .args = combine_args(r, op, true, 0), .tickets = r->workspace->tickets.address };
-    qn_vk_attention_args args = attention_args(r, op);
-    if (qn_vk_is_roped(r, (size_t)(op - r->common->plan->ops)))
-        set_rope(r, op - 1, &combination);
-    memcpy(r->combinations->host + at, &combination, sizeof combination);
-    args.y = r->workspace->partials.address;
-    qn_vk_set_combination(&args, r->combinations->address + at);
-    return dispatch(
-        r, qn_vk_attention_combined(&r->format->codes, h->head_dim, r->n, h->n_heads, h->n_kv_heads, args.n_splits),
-        &args);
+    const qn_vk_combine_args args = { .partials = has_partials ? r->workspace->partials.address : 0,
+                                      .y = buffer(r, op->attention.out),
+                                      .positions = input(r, r->inputs.positions),
+                                      .sequences = input(r, r->inputs.sequences),
+                                      .signs = rotation->signs,
+                                      .matrix = rotation->inverse,
+                                      .codes = acts >= 0 ? r->workspace->codes[acts] : 0,
+                                      .gates = is_gated ? buffer(r, op[1].attention_combine.queries) : 0,
+                                      .planes = acts >= 0 ? qn_vk_act_planes(&r->common->plan->acts[acts]) : 0,
+                                      .row = (uint32_t)row,
+                                      .dim = (uint32_t)h->head_dim,
+                                      .n_splits = (uint32_t)r->workspace->n_splits,
+                                      .factor = rotation->factor };
+    return dispatch(r, qn_vk_combine(n, h->n_heads), &args);
 }
 
 /* Groups of rows use the same partials. */
@@ -321,8 +246,6 @@ qn_status qn_vk_record_attention(const qn_vk_recording *r, const qn_op *op)
 {
     const size_t n_many = r->n - r->n_few;
     bool rotates = n_many && qn_gpu_has_codes(&r->format->base);
-    if (combines(r, op))
-        return record_combined(r, op);
     QN_TRY(record_pieces(r, op));
     for (size_t row = 0, n; row < r->n_few; row += n) {
         n = r->n_few - row < r->workspace->partial_rows ? r->n_few - row : r->workspace->partial_rows;

@@ -17,8 +17,4 @@ bool qn_vk_is_combined(const qn_vk_recording *r, size_t at);
  * their rows: no row attends to codes of its own page. Other steps have quantised theirs. */
 qn_status qn_vk_record_quantize(const qn_vk_recording *r);
 
-/* qn_vk_is_roped - returns whether the dispatches of operation `at`, an attention, also compute the operation before
- * it. */
-bool qn_vk_is_roped(const qn_vk_recording *recording, size_t at);
-
 #endif

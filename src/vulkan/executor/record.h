@@ -17,13 +17,9 @@ typedef struct qn_vk_recording {
     qn_gpu_inputs inputs;
     const qn_vk_cache_format *format; /* of all sequences */
     const qn_gpu_piece *pieces;       /* [n_sequences] */
-    /* Of decode steps: [n_ops] qn_vk_combination, which are filled when the step is recorded; NULL: none. */
-    const qn_vk_buffer *combinations;
-    size_t combinations_at; /* bytes */
-    bool has_many_splits;   /* a row has many positions */
-    bool is_decode;         /* each piece is one row: what is recorded depends neither on positions nor on sequences */
-    size_t n, n_sequences;  /* rows; pieces, padding included */
-    size_t n_few;           /* rows [0, n_few) are of pieces of few rows, each computed by itself */
+    bool is_decode;        /* each piece is one row: what is recorded depends neither on positions nor on sequences */
+    size_t n, n_sequences; /* rows; pieces, padding included */
+    size_t n_few;          /* rows [0, n_few) are of pieces of few rows, each computed by itself */
 } qn_vk_recording;
 
 /* qn_vk_check_plan - QN_ERR_UNSUPPORTED, naming it, if a plan has something for which there is no kernel. */

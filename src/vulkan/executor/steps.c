@@ -149,34 +149,20 @@ static qn_status record(const struct batch *b, const qn_vk_commands *commands, b
     return qn_vk_end(r.common->vk, commands);
 }
 
-/* Whether a row has more positions than the last split should combine. */
-static bool has_many_splits(const struct batch *b)
-{
-    enum { FEW_POSITIONS = 2048 };
-    for (size_t i = 0; i < b->n_pieces; i++)
-        if (b->model->pieces[i].position >= FEW_POSITIONS)
-            return true;
-    return false;
-}
-
 /* The commands of a decode step whose logits are one pass, which are recorded for all rows of the bucket. */
-static qn_status decode_commands(struct batch *b, const qn_vk_commands **commands)
+static qn_status decode_commands(const struct batch *b, const qn_vk_commands **commands)
 {
     qn_vk_step_commands *c = &b->model->commands[b->block];
-    const size_t many = has_many_splits(b), bucket = qn_gpu_bucket_index(b->recording.n);
-    qn_vk_commands *decode = &c->decode[many][bucket];
+    const size_t bucket = qn_gpu_bucket_index(b->recording.n);
+    qn_vk_commands *decode = &c->decode[bucket];
     *commands = decode;
     if (!decode->pool)
         QN_TRY(qn_vk_commands_create(b->model->common.vk, decode));
-    if (c->recorded[many][bucket] == b->recording.format)
+    if (c->recorded[bucket] == b->recording.format)
         return QN_OK;
-    c->recorded[many][bucket] = NULL;
-    b->recording.has_many_splits = many;
-    b->recording.combinations = &c->combinations;
-    b->recording.combinations_at =
-        (many * QN_GPU_N_BUCKETS + bucket) * b->model->common.plan->n_ops * sizeof(qn_vk_combination);
+    c->recorded[bucket] = NULL;
     QN_TRY(record(b, decode, true, 0, b->recording.n));
-    c->recorded[many][bucket] = b->recording.format;
+    c->recorded[bucket] = b->recording.format;
     return QN_OK;
 }
 
@@ -415,8 +401,6 @@ qn_status qn_vk_steps_create(qn_vk_model *model)
         QN_TRY(qn_vk_submission_create(vk, &model->flights[i].submission));
         QN_TRY(qn_vk_commands_create(vk, &model->commands[i].step));
         QN_TRY(qn_vk_commands_create(vk, &model->commands[i].copies));
-        QN_TRY(qn_vk_alloc(vk, 2 * QN_GPU_N_BUCKETS * model->common.plan->n_ops * sizeof(qn_vk_combination),
-                           QN_VK_SHARED, "step", &model->commands[i].combinations));
     }
     return QN_OK;
 }
@@ -435,10 +419,7 @@ void qn_vk_steps_free(qn_vk_model *model)
         qn_vk_submission_free(vk, &model->flights[i].submission);
         qn_vk_commands_free(vk, &c->step);
         qn_vk_commands_free(vk, &c->copies);
-        qn_vk_free(vk, &c->combinations);
-        for (size_t bucket = 0; bucket < QN_GPU_N_BUCKETS; bucket++) {
-            qn_vk_commands_free(vk, &c->decode[0][bucket]);
-            qn_vk_commands_free(vk, &c->decode[1][bucket]);
-        }
+        for (size_t bucket = 0; bucket < QN_GPU_N_BUCKETS; bucket++)
+            qn_vk_commands_free(vk, &c->decode[bucket]);
     }
 }

@@ -21,11 +21,8 @@ typedef struct qn_vk_flight {
 /* Commands of a block's step, which are recorded for it, or once for each bucket of decode steps. */
 typedef struct qn_vk_step_commands {
     qn_vk_commands step, copies; /* copies: of logits to the host */
-    /* Of decode steps of rows of few positions, and of many; the format that they were recorded for, NULL: none; and
-     * their qn_vk_combination [2][QN_GPU_N_BUCKETS][n_ops]. */
-    qn_vk_commands decode[2][QN_GPU_N_BUCKETS];
-    const qn_vk_cache_format *recorded[2][QN_GPU_N_BUCKETS];
-    qn_vk_buffer combinations;
+    qn_vk_commands decode[QN_GPU_N_BUCKETS];
+    const qn_vk_cache_format *recorded[QN_GPU_N_BUCKETS]; /* the format that they were recorded for; NULL: none */
 } qn_vk_step_commands;
 
 /* A model on the device: the struct that owns all parts of the executor. */

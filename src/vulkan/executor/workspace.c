@@ -72,9 +72,6 @@ static qn_status allocate_partials(qn_vk_workspace *w, size_t max_rows, size_t m
         return QN_OK;
     const size_t fitting = row < MOST_PARTIAL_BYTES ? MOST_PARTIAL_BYTES / row : 1;
     w->partial_rows = max_rows < fitting ? max_rows : fitting;
-    QN_TRY(qn_vk_alloc(w->common->vk, w->partial_rows * h->n_heads * sizeof(uint32_t), QN_VK_ON_DEVICE,
-                       "partial results of attention", &w->tickets));
-    QN_TRY(qn_vk_zero(w->common->vk, &w->tickets));
     return qn_vk_alloc(w->common->vk, w->partial_rows * row, QN_VK_ON_DEVICE, "partial results of attention",
                        &w->partials);
 }
@@ -117,7 +114,6 @@ static void release(qn_vk_workspace *w)
     qn_vk_free(w->common->vk, &w->logits);
     qn_vk_free(w->common->vk, &w->host_logits);
     qn_vk_free(w->common->vk, &w->partials);
-    qn_vk_free(w->common->vk, &w->tickets);
     w->max_rows = w->max_positions = 0;
 }
 

@@ -26,7 +26,6 @@ typedef struct qn_vk_workspace {
     /* Of attention in splits: [partial_rows][n_heads][n_splits], for sessions of up to max_positions positions. */
     qn_vk_buffer partials;
     size_t max_positions, partial_rows, n_splits;
-    qn_vk_buffer tickets;             /* [partial_rows][n_heads] zeros, of splits that are combined by the last one */
     qn_vk_buffer logits, host_logits; /* [logit_rows][n_vocab]; host_logits: mapped, copies */
     size_t logit_rows;
 } qn_vk_workspace;

@@ -4,8 +4,7 @@
  * the values. The arithmetic of a query does not depend on the others of its tile.
  *
  * Splits: a workgroup has a tile of the query heads of a row, and one split of the pages; it writes a partial, which
- * combine.comp merges, or the last workgroup of the tile does, with the same operations. Else a workgroup has rows of a
- * piece and all splits, and writes results.
+ * combine.comp merges. Else a workgroup has rows of a piece and all splits, and writes results.
  *
  * In a cache of codes page 0 and the page of the query's position are fp16; all is in the rotated basis, and codes of
  * keys lack the mean of page 0's keys (docs/internals/caches.md). */
@@ -14,7 +13,6 @@
 #include "common.glsl"
 #include "pages.glsl"
 #include "splits.glsl"
-#include "gates.glsl"
 
 #define F16 16
 
@@ -23,7 +21,6 @@ layout(constant_id = 1) const uint QUERIES = 4; /* of a tile, at most 8 */
 layout(constant_id = 2) const uint KEY_BITS = F16;
 layout(constant_id = 3) const uint VALUE_BITS = F16;
 layout(constant_id = 4) const uint HAS_SPLITS = 1;
-layout(constant_id = 5) const uint COMBINES = 0; /* the last workgroup of a tile merges its splits */
 const uint PAIRS = (DIM / 2 + LANES - 1) / LANES; /* of dimensions, of a lane */
 
 layout(push_constant) uniform Args {
@@ -37,35 +34,11 @@ layout(push_constant) uniform Args {
     uint key_at, value_at, key_scales_at, value_scales_at; /* of the layer in a page of codes */
     uint f16_key_at, f16_value_at, means_at;               /* of the layer in an fp16 page */
     uint row;                                              /* the first */
-    uint n_rows, position, sequence; /* without splits: of the piece; n_rows and position: the address of Combination */
+    uint n_rows, position, sequence;                       /* without splits: of the piece */
     uint n_splits;                                         /* of the partials of a head */
 };
 
 const uint TEAM = 8; /* lanes that have a query's scores */
-
-/* qn_vk_combination: arguments of combine.comp, and the counts of workgroups of [rows][tiles]. */
-layout(buffer_reference, std430, buffer_reference_align = 8) buffer Combination {
-    uvec2 partials, y, positions, sequences, signs, matrix, codes, gates;
-    uint planes, row, dim, n_splits;
-    float factor;
-    uint unused;
-    uvec2 tickets;
-    /* Arguments of rope.comp, if queries, keys and values are not ready: x of each is not null then. */
-    uvec2 x_queries, x_keys, x_values, query_bias, key_bias, value_bias, query_weight, key_weight, angles;
-    uvec2 key_signs, value_signs;
-    uint stride, n_rot, is_interleaved;
-    float eps, scale, key_factor;
-};
-
-layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Shared { float at[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Tickets { uint at[]; };
-
-#define HEADS (QUERIES + 2) /* of a tile: of queries, then the key and the value of the row's position */
-#define MAX_VALUES (COMBINES * HEADS * DIM + 4)
-shared float values[MAX_VALUES]; /* heads of a tile, or its results */
-shared float norm_parts[COMBINES * (QUERIES + 1) * LANES + 1];
-shared uint ticket;
-#include "quantize.glsl"
 
 shared vec4 tile[QUERIES * DIM / 4];
 shared uint query_at[QUERIES]; /* row * n_heads + head */
@@ -310,150 +283,15 @@ void add_page(uint index)
     }
 }
 
-/* ---- Rope: what rope.comp computes, with the same operations, for all heads of a tile at once ---- */
-
-float head_at(Combination c, uint own_row, uint first, uint h, uint i)
-{
-    const uint n_kv_heads = n_heads / heads_per_kv, q = kv_head * heads_per_kv + min(first + h, heads_per_kv - 1);
-    uvec2 from = advance(advance(c.x_queries, own_row * n_heads + q, 4 * c.stride), i, 4), bias = c.query_bias;
-    uint bias_at = q * DIM + i;
-    if (h >= QUERIES) {
-        from = advance(h == QUERIES ? c.x_keys : c.x_values, (own_row * n_kv_heads + kv_head) * DIM + i, 4);
-        bias = h == QUERIES ? c.key_bias : c.value_bias;
-        bias_at = kv_head * DIM + i;
-    }
-    precise float value = Floats(from).at[0];
-    if (!is_null(bias))
-        value += Floats(bias).at[bias_at];
-    return value;
-}
-
-/* Divides heads by their root mean squares, where they have a norm. */
-void norm_heads(Combination c)
-{
-    const uint lane = gl_LocalInvocationIndex;
-    for (uint h = 0; h <= QUERIES; h++) {
-        precise float sum = 0;
-        for (uint i = lane; i < DIM; i += LANES)
-            sum += values[h * DIM + i] * values[h * DIM + i];
-        norm_parts[h * LANES + lane] = sum;
-    }
-    barrier();
-    for (uint half_ = LANES / 2; half_ > 0; half_ /= 2) {
-        for (uint item = lane; item < (QUERIES + 1) * half_; item += LANES) {
-            const uint at = item / half_ * LANES + item % half_;
-            precise const float sum = norm_parts[at] + norm_parts[at + half_];
-            norm_parts[at] = sum;
-        }
-        barrier();
-    }
-    for (uint item = lane; item < (QUERIES + 1) * DIM; item += LANES) {
-        const uint h = item / DIM;
-        const uvec2 weight = h == QUERIES ? c.key_weight : c.query_weight;
-        if (is_null(weight))
-            continue;
-        precise const float mean = norm_parts[h * LANES] / float(DIM) + c.eps;
-        precise const float factor = 1.0 / sqrt(mean);
-        precise const float value = values[item] * factor * Floats(weight).at[item % DIM];
-        values[item] = value;
-    }
-    barrier();
-}
-
-void rope_heads(Combination c, uint own_row)
-{
-    const uint lane = gl_LocalInvocationIndex, pairs = c.n_rot / 2, rest = DIM - c.n_rot;
-    Floats cosines = Floats(advance(c.angles, own_row, 4 * c.n_rot)), sines = Floats(advance(uvec2(cosines), pairs, 4));
-    for (uint item = lane; item < (QUERIES + 1) * pairs; item += LANES) {
-        const uint i = item % pairs, from = item / pairs * DIM, a = from + (c.is_interleaved != 0 ? 2 * i : i),
-                   b = from + (c.is_interleaved != 0 ? 2 * i + 1 : i + pairs);
-        const float scale = item / pairs == QUERIES ? 1.0 : c.scale;
-        precise const float first = values[a] * cosines.at[i] - values[b] * sines.at[i];
-        precise const float second = values[a] * sines.at[i] + values[b] * cosines.at[i];
-        precise const float first_scaled = first * scale, second_scaled = second * scale;
-        values[a] = first_scaled;
-        values[b] = second_scaled;
-    }
-    for (uint item = lane; item < QUERIES * rest; item += LANES) {
-        precise const float value = values[item / rest * DIM + c.n_rot + item % rest] * c.scale;
-        values[item / rest * DIM + c.n_rot + item % rest] = value;
-    }
-    barrier();
-}
-
-void rotate_heads(Combination c)
-{
-    const uint lane = gl_LocalInvocationIndex;
-    if (is_null(c.key_signs))
-        return;
-    for (uint i = lane; i < HEADS * DIM; i += LANES)
-        values[i] = Floats(i / DIM == QUERIES + 1 ? c.value_signs : c.key_signs).at[i % DIM] * values[i];
-    barrier();
-    for (uint stride = 1; stride < DIM; stride *= 2) {
-        for (uint i = lane; i < HEADS * DIM / 2; i += LANES) {
-            const uint at = i / stride * 2 * stride + i % stride;
-            precise const float a = values[at] + values[at + stride], b = values[at] - values[at + stride];
-            values[at] = a;
-            values[at + stride] = b;
-        }
-        barrier();
-    }
-    for (uint i = lane; i < HEADS * DIM; i += LANES) {
-        precise const float value = c.key_factor * values[i];
-        values[i] = value;
-    }
-    barrier();
-}
-
-/* Stores the row's own key and value in their page, where this workgroup reads them. Workgroups of other tiles store the
- * same. */
-void store_own(uint at)
-{
-    const uint bytes = DIM * 2;
-    const uvec2 page = page_entry(f16_tables, own_page);
-    for (uint kind = 0; kind < 2; kind++) {
-        const uint from = (QUERIES + kind) * DIM,
-                   offset = (kind == 0 ? f16_key_at : f16_value_at) + (kv_head * PAGE + at % PAGE) * bytes;
-        const Place to = place_of(granules, shift, add_bytes(page, offset), bytes);
-        for (uint i = gl_LocalInvocationIndex; i < DIM / 2; i += LANES)
-            Words(address_at(to, 4 * i)).at[0] = floats_to_halves(vec2(values[from + 2 * i], values[from + 2 * i + 1]));
-    }
-    memoryBarrierBuffer();
-    barrier();
-}
-
-/* Computes the heads of a tile of a row. has_own: the split has the row's own position `at`. */
-void compute_heads(Combination c, uint own_row, uint first, uint at, bool has_own)
-{
-    for (uint i = gl_LocalInvocationIndex; i < HEADS * DIM; i += LANES)
-        values[i] = head_at(c, own_row, first, i / DIM, i % DIM);
-    barrier();
-    norm_heads(c);
-    rope_heads(c, own_row);
-    rotate_heads(c);
-    if (has_own)
-        store_own(at);
-}
-
-bool computes_heads(Combination c)
-{
-    return COMBINES != 0 && !is_null(c.x_queries);
-}
-
-/* ---- The beginning of a tile ---- */
-
-/* Sets the tile, whose query q is query first + q of n: heads_per_kv of each row. has_values: its queries are in
- * `values`. */
-void begin_tile(uint first, uint n, uint first_row, uint first_visible, bool has_values)
+/* Sets the tile, whose query q is query first + q of n: heads_per_kv of each row. */
+void begin_tile(uint first, uint n, uint first_row, uint first_visible)
 {
     const uint lane = gl_LocalInvocationIndex;
     for (uint i = lane; i < QUERIES * DIM / 4; i += LANES) {
         const uint q = first + i / (DIM / 4), from_row = first_row + q / heads_per_kv,
                    h = kv_head * heads_per_kv + q % heads_per_kv;
         vec4 x = vec4(0);
-        if (q < n && has_values)
-            x = vec4(values[4 * i], values[4 * i + 1], values[4 * i + 2], values[4 * i + 3]);
-        else if (q < n)
+        if (q < n)
             x = Vec4s(advance(queries, from_row * n_heads + h, 4 * DIM)).at[i % (DIM / 4)];
         tile[i] = x;
     }
@@ -507,116 +345,14 @@ void write_partial(uint n, uint split)
             const uint pair = i * LANES + lane;
             if (!has_pair(i))
                 continue;
-            Shared(to).at[2 * pair] = sums[i * QUERIES + q].x;
-            Shared(to).at[2 * pair + 1] = sums[i * QUERIES + q].y;
+            Floats(to).at[2 * pair] = sums[i * QUERIES + q].x;
+            Floats(to).at[2 * pair + 1] = sums[i * QUERIES + q].y;
         }
         if (lane == 0) {
-            Shared(to).at[DIM] = maxima[q];
-            Shared(to).at[DIM + 1] = totals[q];
+            Floats(to).at[DIM] = maxima[q];
+            Floats(to).at[DIM + 1] = totals[q];
         }
     }
-}
-
-/* ---- The combination ---- */
-
-/* Returns whether all other workgroups of the row's tile have written their partials. */
-bool is_last(Combination c, uint n_partials)
-{
-    memoryBarrierBuffer();
-    barrier();
-    const uint at = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-    if (gl_LocalInvocationIndex == 0) {
-        ticket = atomicAdd(Tickets(c.tickets).at[at], 1);
-        if (ticket + 1 == n_partials)
-            Tickets(c.tickets).at[at] = 0;
-    }
-    barrier();
-    memoryBarrierBuffer();
-    return ticket + 1 == n_partials;
-}
-
-/* The results of n queries, as `merge` of combine.comp computes one. */
-void merge_partials(uint n, uint n_partials)
-{
-    const uint lane = gl_LocalInvocationIndex;
-    float most[QUERIES];
-    precise float all[QUERIES];
-    for (uint q = 0; q < QUERIES; q++) {
-        most[q] = LOWEST;
-        all[q] = 0;
-    }
-    [[dont_unroll]] for (uint split = 0; split < n_partials; split++)
-        for (uint q = 0; q < QUERIES; q++) {
-            if (q >= n)
-                break;
-            Shared partial =
-                Shared(advance(y, (query_at[q] - row * n_heads) * n_splits + split, 4 * (DIM + PARTIAL_EXTRA)));
-            const float m = partial.at[DIM];
-            const vec2 factors = merge_factors(most[q], m);
-            for (uint i = 0; i < PAIRS; i++) {
-                const uint pair = i * LANES + lane;
-                if (!has_pair(i))
-                    continue;
-                precise const vec2 sum = all_sums[i * QUERIES + q] * factors.x +
-                                         vec2(partial.at[2 * pair], partial.at[2 * pair + 1]) * factors.y;
-                all_sums[i * QUERIES + q] = sum;
-            }
-            all[q] = all[q] * factors.x + partial.at[DIM + 1] * factors.y;
-            most[q] = max(most[q], m);
-        }
-    for (uint q = 0; q < QUERIES; q++)
-        for (uint i = 0; i < PAIRS; i++) {
-            const uint pair = i * LANES + lane;
-            if (q >= n || !has_pair(i))
-                continue;
-            precise const vec2 value = all_sums[i * QUERIES + q] / all[q];
-            values[q * DIM + 2 * pair] = value.x;
-            values[q * DIM + 2 * pair + 1] = value.y;
-        }
-    barrier();
-}
-
-/* rotate_head_back of rotation.glsl, for n heads. */
-void rotate_values_back(Combination c, uint n)
-{
-    const uint lane = gl_LocalInvocationIndex;
-    if (is_null(c.signs))
-        return;
-    for (uint stride = 1; stride < DIM; stride *= 2) {
-        for (uint i = lane; i < n * DIM / 2; i += LANES) {
-            const uint at = i / stride * 2 * stride + i % stride;
-            precise const float a = values[at] + values[at + stride], b = values[at] - values[at + stride];
-            values[at] = a;
-            values[at + stride] = b;
-        }
-        barrier();
-    }
-    for (uint i = lane; i < n * DIM; i += LANES) {
-        precise const float value = c.factor * values[i];
-        values[i] = Floats(c.signs).at[i % DIM] * value;
-    }
-    barrier();
-}
-
-void combine(Combination c, uint n, uint n_partials)
-{
-    const uint lane = gl_LocalInvocationIndex, first = query_at[0]; /* the queries' heads are consecutive */
-    merge_partials(n, n_partials);
-    rotate_values_back(c, n);
-    Floats to = Floats(advance(c.y, first, 4 * DIM));
-    for (uint i = lane; i < n * DIM; i += LANES)
-        to.at[i] = values[i];
-    if (is_null(c.codes))
-        return;
-    for (uint i = lane; i < n * DIM && !is_null(c.gates); i += LANES) {
-        Floats gate = Floats(advance(c.gates, (first + i / DIM) * 2 + 1, 4 * DIM));
-        precise const float value = values[i] * sigmoid(gate.at[i % DIM]);
-        values[i] = value;
-    }
-    barrier();
-    const uint width = n_heads * DIM, of_row = first / n_heads;
-    quantize(advance(c.codes, of_row, act_row_bytes(width, c.planes)), 1, 0, width, c.planes, first % n_heads * DIM,
-             n * DIM);
 }
 
 /* Merges the split, and begins the next one. */
@@ -674,11 +410,7 @@ bool begin_split(uint first, out uint page, out uint end)
     end = min(page + per_split, own_page + 1);
     if (page >= end)
         return false;
-    Combination c = Combination(uvec2(n_rows, position));
-    const bool computes = computes_heads(c);
-    if (computes)
-        compute_heads(c, own_row, first, at, end == own_page + 1);
-    begin_tile(first, heads_per_kv, own_row, at % PAGE + 1, computes);
+    begin_tile(first, heads_per_kv, own_row, at % PAGE + 1);
     return true;
 }
 
@@ -692,7 +424,7 @@ bool begin_rows(out uint n)
     if (first >= all)
         return false;
     n = min(QUERIES, all - first);
-    begin_tile(first, all, row + begin - position, begin % PAGE + 1, false);
+    begin_tile(first, all, row + begin - position, begin % PAGE + 1);
     return true;
 }
 
@@ -706,15 +438,10 @@ void run(uint page, uint end, uint n)
         if (HAS_SPLITS == 0 && ((page + 1) % per_split == 0 || page == own_page))
             merge_split();
     }
-    if (HAS_SPLITS == 0) {
+    if (HAS_SPLITS != 0)
+        write_partial(n, gl_WorkGroupID.z);
+    else
         write_results(n);
-        return;
-    }
-    write_partial(n, gl_WorkGroupID.z);
-    const uint n_partials = (own_page + per_split) / per_split;
-    Combination c = Combination(uvec2(n_rows, position));
-    if (COMBINES != 0 && is_last(c, n_partials))
-        combine(c, n, n_partials);
 }
 
 void main()

@@ -161,23 +161,6 @@ qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t
     return l;
 }
 
-_Static_assert(offsetof(qn_vk_combination, tickets) == 88, "Combination of attention.comp");
-
-qn_vk_launch qn_vk_attention_combined(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
-                                      size_t n_kv_heads, size_t n_splits)
-{
-    enum { COMBINES = 5 };
-    qn_vk_launch l = qn_vk_attention_splits(codes, dim, n_rows, n_heads, n_kv_heads, n_splits);
-    l.constants[COMBINES] = 1;
-    return l;
-}
-
-void qn_vk_set_combination(qn_vk_attention_args *args, uint64_t address)
-{
-    args->n_rows = (uint32_t)address;
-    args->position = (uint32_t)(address >> WORD_BITS);
-}
-
 qn_vk_launch qn_vk_attention_rows(const qn_vk_codes *codes, size_t dim, size_t position, size_t n_rows, size_t n_heads,
                                   size_t n_kv_heads)
 {
@@ -193,12 +176,6 @@ size_t qn_vk_attention_shared(size_t dim)
 {
     enum { OF_QUERY = 2 * QN_PAGE + 8, CODEBOOKS = 512, SUMS = 2 * LANES };
     return sizeof(float) * (LARGE_TILE * (dim + OF_QUERY) + QN_PAGE + CODEBOOKS + SUMS);
-}
-
-size_t qn_vk_combined_shared(size_t dim)
-{
-    enum { HEADS = LARGE_TILE + 2, EXTRA = 64 };
-    return qn_vk_attention_shared(dim) + sizeof(float) * (HEADS * (dim * 5 / 4 + LANES) + EXTRA);
 }
 
 qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads)

@@ -93,7 +93,7 @@ typedef struct qn_vk_attention_args {
     uint32_t key_at, value_at, key_scales_at, value_scales_at; /* of the layer in a page of codes */
     uint32_t f16_key_at, f16_value_at, means_at;               /* of the layer in an fp16 page, or without codes */
     uint32_t row;                                              /* the first */
-    uint32_t n_rows, position, sequence; /* of the piece, without splits; with a combination: qn_vk_set_combination */
+    uint32_t n_rows, position, sequence;                       /* of the piece, without splits */
     uint32_t n_splits;
 } qn_vk_attention_args;
 
@@ -109,19 +109,6 @@ typedef struct qn_vk_combine_args {
     uint32_t dim, n_splits;
     float factor;
 } qn_vk_combine_args;
-
-/* What the last split of a row's queries combines: the arguments, and counts of workgroups, zeros before and after:
- * [rows][tiles of heads], at most one for each head. In memory that the device reads. */
-typedef struct qn_vk_combination {
-    qn_vk_combine_args args; /* partials: not read; matrix: 0 */
-    uint64_t tickets;
-    /* If x_queries is not 0, the launch also computes what qn_vk_rope does of queries, keys and values: it reads these,
-     * and not the queries of the launch. Each sequence has one row; there are no matrices of rotations. */
-    uint64_t x_queries, x_keys, x_values, query_bias, key_bias, value_bias, query_weight, key_weight, angles;
-    uint64_t key_signs, value_signs;
-    uint32_t stride, n_rot, is_interleaved;
-    float eps, scale, key_factor;
-} qn_vk_combination;
 
 /* What a matmul computes of its results: activations of the next one (matmul.comp). NORM: of an RMS norm of the only
  * matrix's results. SWIGLU: of the results of two matrices, which are not stored. */
@@ -244,11 +231,6 @@ qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_quantize(const qn_vk_codes *codes, size_t n_pages, size_t n_kv_heads, size_t n_layers);
 qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
                                     size_t n_kv_heads, size_t n_splits);
-/* qn_vk_attention_combined - the same, followed by qn_vk_combine in the same launch. qn_vk_set_combination - sets the
- * address of its qn_vk_combination. */
-qn_vk_launch qn_vk_attention_combined(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
-                                      size_t n_kv_heads, size_t n_splits);
-void qn_vk_set_combination(qn_vk_attention_args *args, uint64_t address);
 qn_vk_launch qn_vk_attention_rows(const qn_vk_codes *codes, size_t dim, size_t position, size_t n_rows, size_t n_heads,
                                   size_t n_kv_heads);
 qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads);
@@ -264,7 +246,6 @@ qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *feat
 size_t qn_vk_matmul_shared(const qn_vk_launch *launch);
 size_t qn_vk_prepare_shared(size_t piece);
 size_t qn_vk_attention_shared(size_t dim);
-size_t qn_vk_combined_shared(size_t dim); /* of qn_vk_attention_combined */
 
 qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece);
 qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads);

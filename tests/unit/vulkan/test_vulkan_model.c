@@ -208,10 +208,10 @@ TEST_EACH(sessions_move_between_devices, struct kept, kind, kinds)
 
 /* ---- Many sequences ---- */
 
-enum { N_REQUESTS = 5, N_ANSWER = 6, N_SHARED = 65 };
+enum { N_REQUESTS = 5, N_ANSWER = 6, N_SHARED = 65, N_LONG_ANSWER = 70 };
 
 struct answer {
-    qn_token tokens[N_ANSWER];
+    qn_token tokens[N_LONG_ANSWER];
     size_t n;
 };
 
@@ -252,7 +252,48 @@ TEST_EACH(requests_are_independent, struct kept, kind, kinds)
         answer(model, kind->kv, i, i + 1, alone);
         assert_int_equal(together[i].n, N_ANSWER);
         label("%s, request %zu", kind->name, i);
-        assert_memory_equal(together[i].tokens, alone[i].tokens, sizeof alone[i].tokens);
+        assert_memory_equal(together[i].tokens, alone[i].tokens, N_ANSWER * sizeof *alone[i].tokens);
+    }
+    qn_model_free(model);
+}
+
+/* Answers three requests, whose tokens need nothing of the host: a step is queued while another runs, if that is
+ * allowed. They go beyond the end of a page. */
+static uint64_t answer_ahead(qn_model *model, const char *kv, bool is_ahead, struct answer *answers)
+{
+    enum { N = 3 };
+    qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.kv = kv, .n_ctx = N_CTX, .no_thread = true,
+                                                                        .run_ahead = is_ahead, .draft = QN_DRAFT_OFF));
+    for (size_t i = 0; i < N; i++) {
+        qn_request_params params = QN_REQUEST_PARAMS_INIT;
+        answers[i].n = 0;
+        params.tokens = ids;
+        params.n_tokens = 50 + 20 * i;
+        params.max_tokens = N_LONG_ANSWER;
+        params.ignore_end = true;
+        params.sampling =
+            SAMPLING(.temperature = i ? 3 : 0, .top_p = 0.9f, .top_k = i == 2 ? 30 : 0, .repeat_penalty = 1, .seed = i);
+        params.on_token = add_answer;
+        params.user = &answers[i];
+        submit_request(scheduler, &params);
+    }
+    for (bool is_idle = false; !is_idle;)
+        assert_ok(qn_scheduler_step(scheduler, &is_idle));
+    const uint64_t n_ahead = counters_of(scheduler).ahead_steps;
+    qn_scheduler_free(scheduler);
+    return n_ahead;
+}
+
+TEST_EACH(steps_ahead_give_the_same_tokens, struct kept, kind, kinds)
+{
+    static struct answer ahead[3], waiting[3];
+    qn_model *model = load(kind->name, "vulkan");
+    assert_true(answer_ahead(model, kind->kv, true, ahead) > N_LONG_ANSWER / 2);
+    assert_int_equal(answer_ahead(model, kind->kv, false, waiting), 0);
+    for (size_t i = 0; i < COUNT(ahead); i++) {
+        label("%s, %s, request %zu", kind->name, kind->kv, i);
+        assert_int_equal(ahead[i].n, N_LONG_ANSWER);
+        assert_memory_equal(ahead[i].tokens, waiting[i].tokens, sizeof waiting[i].tokens);
     }
     qn_model_free(model);
 }
