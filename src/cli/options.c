@@ -530,7 +530,7 @@ const qn_option qn_options[] = {
     FLAG(GENERATE | SERVE | BATCH, "-v", "--verbose", NULL, verbose, "say how many tokens of context fit in memory",
          NULL),
     FLAG(BENCH, "-v", "--verbose", NULL, verbose,
-         "say how many tokens of context fit in memory, how long a GPU waits between steps, and what drafts cost",
+         "say how many tokens of context fit, how long a GPU waits between steps, what drafts cost",
          NULL),
     FLAG(GENERATE, "-q", "--quiet", NULL, quiet, "no notes, no greeting and no speed line", NULL),
     FLAG(SERVE, "-q", "--quiet", NULL, quiet, "no notes, and no log on standard error", NULL),

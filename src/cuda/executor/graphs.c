@@ -31,6 +31,8 @@ void qn_cuda_graphs_free(qn_cuda *cuda, qn_cuda_graphs *first)
         for (size_t block = 0; block < QN_CUDA_BLOCKS; block++) {
             for (size_t i = 0; i < QN_CUDA_ONE_ROW_GRAPHS; i++)
                 qn_cuda_graph_free(cuda, graphs->one_row[block][i].graph);
+            for (size_t i = 0; i < QN_SAMPLE_MODES; i++)
+                qn_cuda_graph_free(cuda, graphs->sampled_drafts[block][i].graph);
             for (size_t i = 0; i <= QN_CUDA_VERIFIED_ROWS; i++) {
                 qn_cuda_graph_free(cuda, graphs->verified[block][i].graph);
                 qn_cuda_graph_free(cuda, graphs->drafted_blocks[block][i].graph);

@@ -26,6 +26,7 @@ typedef struct qn_cuda_graphs {
     qn_cuda_captured buckets[QN_CUDA_BLOCKS][QN_GPU_N_BUCKETS];           /* without a sampler; the first is not used */
     qn_cuda_captured verified[QN_CUDA_BLOCKS][QN_CUDA_VERIFIED_ROWS + 1]; /* by rows; the first two are not used */
     qn_cuda_captured drafts[QN_CUDA_BLOCKS][QN_GPU_N_BUCKETS];            /* draft steps, without a sampler */
+    qn_cuda_captured sampled_drafts[QN_CUDA_BLOCKS][QN_SAMPLE_MODES];     /* those of one row, by sampler */
     qn_cuda_captured drafted_blocks[QN_CUDA_BLOCKS][QN_CUDA_VERIFIED_ROWS + 1]; /* of a block drafter, by rows */
 } qn_cuda_graphs;
 

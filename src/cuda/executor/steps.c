@@ -27,7 +27,7 @@ static qn_status queue_decode(const qn_cuda_batch *b)
 {
     qn_cuda_model *model = b->model;
     const bool one = b->step.n == 1 && !b->step.is_draft, samples_now = b->part.requests && !b->samples_later,
-               samples_in_graph = one && samples_now && !b->part.logits;
+               samples_in_graph = b->step.n == 1 && samples_now && !b->part.logits;
     QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &b->sampling : NULL, one && b->part.logits));
     if (b->part.logits && !one)
         QN_TRY(qn_cuda_download(model->common.cuda, model->common.stream, b->part.logits,

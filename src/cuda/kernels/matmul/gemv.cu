@@ -184,15 +184,20 @@ QN_DEVICE void load_acts_f16(uint32_t b[4], const uint8_t *acts, uint64_t step_b
         b[i] = *(const uint32_t *)(row + ((group % 2 * 4 + i) ^ g) * 16);
 }
 
-QN_DEVICE void step_f16(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t count, const uint8_t *acts, uint64_t step_bytes,
-                        uint32_t lane)
+// The fragments of all groups of a k-tile.
+struct acts_f16 {
+    uint32_t b[QN_TILE_GROUPS][4];
+};
+
+// x: of this step. As soon as a group was used, its fragments of the next step are loaded, from `next`: they come from L2,
+// and are there when the weights of that step are.
+QN_DEVICE void step_f16(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t count, acts_f16 &x, const uint8_t *next,
+                        uint64_t step_bytes, uint32_t lane)
 {
     const uint32_t g = lane / 4, codes = step + 16 * lane, scales = step + STEP_TILES * CODE_BYTES + 4 * g;
     uint4 fragments[STEP_TILES];
 #pragma unroll
     for (int group = 0; group < QN_TILE_GROUPS; group++) {
-        uint32_t b[4];
-        load_acts_f16(b, acts, step_bytes, group, lane);
 #pragma unroll
         for (int m = 0; m < STEP_TILES; m++) {
             if (m >= count)
@@ -210,9 +215,10 @@ QN_DEVICE void step_f16(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t coun
                                        (fragment_of_group<QN_BITS>(group) + (QN_BITS == 16 ? k16 : 0)) * QN_FRAGMENT_BYTES);
                 uint32_t a[4];
                 dequantize_fragment<QN_BITS, QN_OFFSET>(a, fragments[m], group, k16, scale);
-                qn_mma_m16n8k16_f16(acc[m], a, b + 2 * k16);
+                qn_mma_m16n8k16_f16(acc[m], a, x.b[group] + 2 * k16);
             }
         }
+        load_acts_f16(x.b[group], next, step_bytes, group, lane);
     }
 }
 
@@ -296,6 +302,10 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
 #else
     const uint64_t step_bytes = (uint64_t)a.capacity * 128;
     const uint8_t *acts = a.acts + k_warp * 4 * step_bytes;
+    acts_f16 x;
+#pragma unroll
+    for (int group = 0; group < QN_TILE_GROUPS; group++)
+        load_acts_f16(x.b[group], acts, step_bytes, group, lane);
 #endif
     uint32_t stage = 0, phase = 0;
     float *batch_partials = partials;
@@ -315,7 +325,8 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
 #if HILO_N1
                 step_n1(acc, step, count, x, lane);
 #else
-                step_f16(acc, step, count, acts + c * a.n_k_warps * 4 * step_bytes, step_bytes, lane);
+                const uint32_t next = c + 1 < n_k_tiles ? c + 1 : 0;
+                step_f16(acc, step, count, x, acts + next * a.n_k_warps * 4 * step_bytes, step_bytes, lane);
 #endif
                 __syncwarp();
                 issue_step(stream, stage);

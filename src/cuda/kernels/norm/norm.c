@@ -30,7 +30,7 @@ qn_status qn_norm_gpu_pair(size_t n, size_t n_rows, qn_launch *out)
     *out = (qn_launch){ .variant.source = &norm_pair_source,
                         .function = "qn_norm_pair",
                         .grid = { (uint32_t)n_rows, 1, 1 },
-                        .block = { QN_NORM_GPU_THREADS, 1, 1 },
+                        .block = { QN_NORM_PAIR_THREADS, 1, 1 },
                         .args_bytes = sizeof(qn_norm_pair_args) };
     return QN_OK;
 }
@@ -41,7 +41,7 @@ qn_status qn_norm_gpu_keep(size_t n, size_t n_rows, qn_launch *out)
     *out = (qn_launch){ .variant.source = &norm_pair_source,
                         .function = "qn_norm_keep",
                         .grid = { (uint32_t)n_rows, 1, 1 },
-                        .block = { QN_NORM_GPU_THREADS, 1, 1 },
+                        .block = { QN_NORM_PAIR_THREADS, 1, 1 },
                         .args_bytes = sizeof(qn_norm_keep_args) };
     return QN_OK;
 }

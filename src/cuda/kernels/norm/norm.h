@@ -24,6 +24,7 @@ typedef struct qn_norm_rows_args {
  * is QN_NORM_ROW_BEFORE; zeros if it is 0. With `x`, norm (x[r], weight) is stored at to[r], unless that is 0: no row's
  * `from` may point to what another row stores. A row's h is normed as it is stored. One block per row. Grid: n_rows. */
 enum { QN_NORM_ROW_BEFORE = 1 };
+enum { QN_NORM_PAIR_THREADS = 1024 }; /* of qn_norm_pair and qn_norm_keep, which have few rows */
 
 typedef struct qn_norm_pair_args {
     QN_GPU_PTR(const float) embedding;        /* [n_rows][n] */

@@ -2,7 +2,7 @@
 // times, all but the first time from L1.
 #include "cuda/kernels/norm/norm.h"
 
-enum { WARPS = QN_NORM_GPU_THREADS / QN_WARP_SIZE };
+enum { WARPS = QN_NORM_PAIR_THREADS / QN_WARP_SIZE };
 
 // The factor of a row's norm, from each thread's sum of squares. By all threads.
 QN_DEVICE float norm_factor(float square, float (&sums)[WARPS], uint32_t n, float eps)
@@ -22,7 +22,7 @@ QN_DEVICE float norm_factor(float square, float (&sums)[WARPS], uint32_t n, floa
 QN_DEVICE float row_factor(const float *x, float (&sums)[WARPS], uint32_t n, float eps)
 {
     float square = 0;
-    for (uint32_t i = threadIdx.x; i < n; i += QN_NORM_GPU_THREADS)
+    for (uint32_t i = threadIdx.x; i < n; i += QN_NORM_PAIR_THREADS)
         square = fmaf(x[i], x[i], square);
     return norm_factor(square, sums, n, eps);
 }
@@ -30,7 +30,7 @@ QN_DEVICE float row_factor(const float *x, float (&sums)[WARPS], uint32_t n, flo
 QN_DEVICE void norm_row(float *y, const float *x, const float *weight, float (&sums)[WARPS], uint32_t n, float eps)
 {
     const float factor = row_factor(x, sums, n, eps);
-    for (uint32_t i = threadIdx.x; i < n; i += QN_NORM_GPU_THREADS)
+    for (uint32_t i = threadIdx.x; i < n; i += QN_NORM_PAIR_THREADS)
         y[i] = x[i] * factor * weight[i];
 }
 
@@ -38,16 +38,16 @@ QN_DEVICE void norm_row(float *y, const float *x, const float *weight, float (&s
 QN_DEVICE void norm_hidden(float *y, const float *x, float factor, const qn_norm_pair_args &a, float (&sums)[WARPS])
 {
     float square = 0;
-    for (uint32_t i = threadIdx.x; i < a.n; i += QN_NORM_GPU_THREADS) {
+    for (uint32_t i = threadIdx.x; i < a.n; i += QN_NORM_PAIR_THREADS) {
         const float h = x[i] * factor * a.weight[i];
         square = fmaf(h, h, square);
     }
     const float second = norm_factor(square, sums, a.n, a.eps);
-    for (uint32_t i = threadIdx.x; i < a.n; i += QN_NORM_GPU_THREADS)
+    for (uint32_t i = threadIdx.x; i < a.n; i += QN_NORM_PAIR_THREADS)
         y[i] = x[i] * factor * a.weight[i] * second * a.hidden_weight[i];
 }
 
-extern "C" __global__ void __launch_bounds__(QN_NORM_GPU_THREADS) qn_norm_pair(const __grid_constant__ qn_norm_pair_args a)
+extern "C" __global__ void __launch_bounds__(QN_NORM_PAIR_THREADS) qn_norm_pair(const __grid_constant__ qn_norm_pair_args a)
 {
     __shared__ float sums[WARPS];
     const uint64_t row = blockIdx.x;
@@ -62,14 +62,14 @@ extern "C" __global__ void __launch_bounds__(QN_NORM_GPU_THREADS) qn_norm_pair(c
     } else if (from) {
         norm_row(y + a.n, (const float *)from, a.hidden_weight, sums, a.n, a.eps);
     } else {
-        for (uint32_t i = threadIdx.x; i < a.n; i += QN_NORM_GPU_THREADS)
+        for (uint32_t i = threadIdx.x; i < a.n; i += QN_NORM_PAIR_THREADS)
             y[a.n + i] = 0;
     }
     if (to)
         norm_row((float *)to, a.x + row * a.n, a.weight, sums, a.n, a.eps);
 }
 
-extern "C" __global__ void __launch_bounds__(QN_NORM_GPU_THREADS) qn_norm_keep(const __grid_constant__ qn_norm_keep_args a)
+extern "C" __global__ void __launch_bounds__(QN_NORM_PAIR_THREADS) qn_norm_keep(const __grid_constant__ qn_norm_keep_args a)
 {
     __shared__ float sums[WARPS];
     qn_pdl_trigger();
