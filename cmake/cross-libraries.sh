@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds the libraries that quern links, static, for another system: from Debian's source packages, with its patches, for which neither
-# root nor a line in sources.list is needed.
+# root nor a deb-src line is needed: they are where the system's own packages come from.
 #   cross-libraries.sh TOOLCHAIN_FILE FOLDER
 # FOLDER/lib/pkgconfig is what PKG_CONFIG_LIBDIR has to name for quern's own build with that toolchain file. Sources are kept
-# beside FOLDER, in sources/, for the next target. A folder that is complete is left as it is.
+# beside FOLDER, in sources/, for the next target. A folder that is complete is left as it is. Exits with 3 if the sources cannot be had.
 set -eu
 
 [ $# = 2 ] || { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2; }
@@ -11,7 +11,6 @@ toolchain=$(realpath "$1")
 mkdir -p "$2"
 prefix=$(realpath "$2")
 sources=$(dirname "$prefix")/sources
-suite=bookworm
 # Source package, folder of its CMakeLists.txt, options.
 libraries="
 pcre2 . -DPCRE2_BUILD_PCRE2GREP=OFF -DPCRE2_BUILD_TESTS=OFF -DPCRE2_SUPPORT_UNICODE=ON
@@ -25,7 +24,7 @@ jansson . -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES
 fetch() {
     local apt=$sources/apt
     mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
-    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main" >"$apt/list"
+    apt-get indextargets --format 'deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | sort -u >"$apt/list"
     printf '%s\n' "Dir::Etc::SourceList \"$apt/list\";" 'Dir::Etc::SourceParts "-";' "Dir::State::Lists \"$apt/lists\";" \
         "Dir::Cache \"$apt/cache\";" 'APT::Sandbox::User "";' >"$apt/conf"
     APT_CONFIG=$apt/conf apt-get update -qq
@@ -36,7 +35,7 @@ missing=
 for package in $(awk 'NF { print $1 }' <<<"$libraries"); do
     compgen -G "$sources/$package-[0-9]*/" >/dev/null || missing+=" $package"
 done
-[ -z "$missing" ] || { mkdir -p "$sources" && fetch $missing >"$sources/fetch.log" 2>&1; } || { tail -n 20 "$sources/fetch.log" >&2; exit 1; }
+[ -z "$missing" ] || { mkdir -p "$sources" && fetch $missing >"$sources/fetch.log" 2>&1; } || { tail -n 20 "$sources/fetch.log" >&2; exit 3; }
 
 while read -r package folder options; do
     [ -n "$package" ] || continue
