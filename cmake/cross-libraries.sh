@@ -24,7 +24,8 @@ jansson . -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES
 fetch() {
     local apt=$sources/apt
     mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
-    apt-get indextargets --format 'deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | sort -u >"$apt/list"
+    apt-get indextargets --format 'deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | sort -u |
+        grep -v -- '-security ' >"$apt/list" # mirrors may lack its sources
     printf '%s\n' "Dir::Etc::SourceList \"$apt/list\";" 'Dir::Etc::SourceParts "-";' "Dir::State::Lists \"$apt/lists\";" \
         "Dir::Cache \"$apt/cache\";" 'APT::Sandbox::User "";' >"$apt/conf"
     APT_CONFIG=$apt/conf apt-get update -qq
