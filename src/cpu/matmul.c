@@ -8,8 +8,9 @@
 /* An item is a panel of rows, or half of one; the items of an operation's matrices are numbered consecutively. */
 enum { ITEM_ROWS = QN_PANEL_ROWS };
 
-/* With fewer tokens an item is a panel; also with that many panels for each thread. */
-enum { HALVED_TOKENS = 64, HALVED_PANELS = 16 };
+/* With fewer tokens an item is a panel; also with that many panels for each thread, or with activations that do not fit
+ * L2: these are read from beyond it for each piece. */
+enum { HALVED_TOKENS = 64, HALVED_PANELS = 16, HALVED_BYTES = 3 << 19 };
 
 /* What is prefetched of the next range while a range, or the operation before it, is computed: the beginnings of the
  * panels that a kernel computes at once, as far as it prefetches itself later. */
@@ -40,7 +41,8 @@ static size_t parts_of(const qn_executor *ex, const qn_op *op)
         n_panels += items_of(op, m);
     bool tiles = n_tokens >= HALVED_TOKENS && n_panels < HALVED_PANELS * (size_t)qn_team_size(ex->team);
     for (size_t m = 0; tiles && m < op->matmul.matrices.n; m++)
-        tiles = qn_matmul_uses_tiles(&ex->kernels->matmul, matrix_of(ex, op, m),
+        tiles = op->matmul.matrices.at[m].weights.n_cols * n_tokens <= HALVED_BYTES &&
+                qn_matmul_uses_tiles(&ex->kernels->matmul, matrix_of(ex, op, m),
                                      &ex->workspace.acts[op->matmul.matrices.at[m].acts], n_tokens);
     return tiles ? 2 : 1;
 }

@@ -56,7 +56,8 @@ struct block_chunk {
 struct block_step {
     const qn_act_block_tile *acts[AT_ONCE];
     const qn_act_block_tile_hi *acts_hi[AT_ONCE];
-    qn_block_rows rows[AT_ONCE];
+    const int8_t *codes[AT_ONCE], *base[AT_ONCE];
+    const float *scale[AT_ONCE];
     float *elements[AT_ONCE]; /* of each tile of tokens: AT_ONCE tiles of rows */
 };
 
@@ -105,38 +106,40 @@ QN_INLINE void expand_chunk(const struct block_gemm *g, const qn_block_panel *pa
     }
 }
 
-QN_INLINE struct block_step step_at(const struct block_gemm *g, const struct block_chunk *chunk, float *elements,
-                                    size_t token, size_t row_tile, size_t i)
+/* Fills in a step. By pointer, and steps are never copied: a vector load of fields that were just stored waits until
+ * all instructions before it are done. */
+QN_INLINE void set_step(struct block_step *s, const struct block_gemm *g, const struct block_chunk *chunk,
+                        float *elements, size_t token, size_t row_tile, size_t i)
 {
-    struct block_step s;
     const size_t acts = qn_act_block_at(g->acts, g->first, chunk->first + i) + token;
     for (size_t t = 0; t < AT_ONCE; t++) {
         const bool exists = token + t < g->token_tiles; /* else the last one, computed twice */
-        const size_t at = exists ? t : 0;
-        s.acts[t] = g->acts->block_tiles + acts + at;
-        s.acts_hi[t] = g->acts->block_tiles_hi + acts + at;
-        s.rows[t] = rows_at(&g->memory, chunk, row_tile + t, i);
-        s.elements[t] = exists ? elements + ((token + t) * QN_TILE_PANEL_TILES + row_tile) * TILE_FLOATS
-                               : g->memory.no_element;
+        const size_t tile = acts + (exists ? t : 0), rows = (row_tile + t) * chunk->most + i;
+        s->acts[t] = g->acts->block_tiles + tile;
+        s->acts_hi[t] = g->acts->block_tiles_hi + tile;
+        s->codes[t] = g->memory.codes + rows * CODES;
+        s->base[t] = g->memory.base + rows * CODES;
+        s->scale[t] = g->memory.scales + rows * QN_TILE;
+        s->elements[t] =
+            exists ? elements + ((token + t) * QN_TILE_PANEL_TILES + row_tile) * TILE_FLOATS : g->memory.no_element;
     }
-    return s;
 }
 
-/* Scales 8 tokens' sums of a tile and adds them to the elements. sums_lo: of the lo codes, with the hi/lo split; a
- * constant at the calls. */
-QN_INLINE void scale_half(const struct block_step *s, const int32_t *sums, const int32_t *sums_lo, int token_tile,
-                          int row_tile, int half)
+/* Scales part `part` of 8 of a step's sums, which is half a tile, and adds it to the elements. sums_lo: of the lo
+ * codes, with the hi/lo split; a constant at the calls, as the part. */
+QN_INLINE void scale_part(const struct block_step *s, const int32_t *sums, const int32_t *sums_lo, int part)
 {
-    const v16 scale = v16_load(s->rows[row_tile].scale);
+    enum { HALF = QN_TILE / 2 };
+    const int tile = part / 2, token_tile = tile / AT_ONCE, row_tile = tile % AT_ONCE, first = part % 2 * HALF;
+    const v16 scale = v16_load(s->scale[row_tile]);
     const float *act_scale = s->acts[token_tile]->scale;
     float *elements = s->elements[token_tile] + row_tile * TILE_FLOATS;
-    const size_t from = (size_t)(token_tile * AT_ONCE + row_tile) * TILE_FLOATS;
-    enum { HALF = QN_TILE / 2 };
     QN_UNROLLED
-    for (int t = half * HALF; t < half * HALF + HALF; t++) {
-        v16 x = v16_of_int32(sums + from + t * QN_TILE);
+    for (int t = first; t < first + HALF; t++) {
+        const size_t from = (size_t)tile * TILE_FLOATS + (size_t)t * QN_TILE;
+        v16 x = v16_of_int32(sums + from);
         if (sums_lo)
-            x = v16_fma(x, v16_set1(QN_HILO_BASE), v16_of_int32(sums_lo + from + t * QN_TILE));
+            x = v16_fma(x, v16_set1(QN_HILO_BASE), v16_of_int32(sums_lo + from));
         float *element = elements + t * QN_TILE;
         v16_store(element, v16_fma(x, v16_mul(scale, v16_set1(act_scale[t])), v16_load(element)));
     }
@@ -163,9 +166,6 @@ QN_INLINE void scale_half(const struct block_step *s, const int32_t *sums, const
         AFTER(3);                                                                                                      \
     } while (0)
 
-/* The second 64 values of a block of codes begin there. */
-enum { SECOND = QN_BLOCK_K / 4 };
-
 #define NOTHING(i) (void)0
 
 /* Stores the sums of the step before and begins new ones. */
@@ -175,51 +175,55 @@ enum { SECOND = QN_BLOCK_K / 4 };
         TILE_ZERO(state, i);                                                                                           \
     } while (0)
 
-/* Scale the sums of the step before: halves of their four tiles. */
+/* The scaling of the sums of the step before, after products 2 and 3 of the first 64 values, when sums are stored; then
+ * as it is spread over the next four products, or over the next twelve where there are hi digits. */
 #define SCALE_FIRST(i)                                                                                                 \
     do {                                                                                                               \
         if ((i) >= 2)                                                                                                  \
-            scale_half(before, sums, NULL, 0, 0, (i)-2);                                                               \
+            scale_part(before, sums, NULL, (i)-2);                                                                     \
     } while (0)
-#define SCALE_NEXT(i)                                                                                                  \
+#define SCALE_REST(i)                                                                                                  \
     do {                                                                                                               \
-        if ((i) == 0)                                                                                                  \
-            scale_half(before, sums, NULL, 0, 1, 0);                                                                   \
-        if ((i) == 1) {                                                                                                \
-            scale_half(before, sums, NULL, 0, 1, 1);                                                                   \
-            scale_half(before, sums, NULL, 1, 0, 0);                                                                   \
-        }                                                                                                              \
-        if ((i) == 2) {                                                                                                \
-            scale_half(before, sums, NULL, 1, 0, 1);                                                                   \
-            scale_half(before, sums, NULL, 1, 1, 0);                                                                   \
-        }                                                                                                              \
-        if ((i) == 3)                                                                                                  \
-            scale_half(before, sums, NULL, 1, 1, 1);                                                                   \
+        scale_part(before, sums, NULL, (i) ? 2 * (i) + 1 : 2);                                                         \
+        if ((i) == 1 || (i) == 2)                                                                                      \
+            scale_part(before, sums, NULL, 2 * (i) + 2);                                                               \
     } while (0)
+#define SCALE_TWO(i, first)                                                                                            \
+    do {                                                                                                               \
+        if ((i) % 2 == 0)                                                                                              \
+            scale_part(before, sums, NULL, (first) + (i) / 2);                                                         \
+    } while (0)
+#define SCALE_2_3(i) SCALE_TWO(i, 2)
+#define SCALE_4_5(i) SCALE_TWO(i, 4)
+#define SCALE_6_7(i) SCALE_TWO(i, 6)
 
-/* The products of a step, and between them the storing and scaling of the sums of the step before. */
+/* The products of a step, and between them the storing and scaling of the sums of the step before: vector instructions
+ * execute next to products, but few of them fit between two of these in the processor's queues. */
 QN_INLINE void multiply_step(tile_state *state, int32_t *sums, const struct block_step *s,
                              const struct block_step *before)
 {
     const bool has_hi = has_hi_digits(s->acts[0]) || has_hi_digits(s->acts[1]);
+    enum { SECOND = CODES / 2 };
     (void)state;
-    MULTIPLY_64(state, s->acts[0]->codes[0], s->acts[1]->codes[0], s->rows[0].codes, s->rows[1].codes, STORE_AND_ZERO,
+    MULTIPLY_64(state, s->acts[0]->codes[0], s->acts[1]->codes[0], s->codes[0], s->codes[1], STORE_AND_ZERO,
                 SCALE_FIRST);
-    MULTIPLY_64(state, s->acts[0]->codes[1], s->acts[1]->codes[1], s->rows[0].codes + SECOND, s->rows[1].codes + SECOND,
-                NOTHING, SCALE_NEXT);
-    if (!has_hi)
+    if (!has_hi) {
+        MULTIPLY_64(state, s->acts[0]->codes[1], s->acts[1]->codes[1], s->codes[0] + SECOND, s->codes[1] + SECOND,
+                    NOTHING, SCALE_REST);
         return;
-    QN_UNROLLED
-    for (int half = 0; half < 2; half++)
-        MULTIPLY_64(state, s->acts_hi[0]->codes[half], s->acts_hi[1]->codes[half], s->rows[0].times_base + half * SECOND,
-                    s->rows[1].times_base + half * SECOND, NOTHING, NOTHING);
+    }
+    MULTIPLY_64(state, s->acts[0]->codes[1], s->acts[1]->codes[1], s->codes[0] + SECOND, s->codes[1] + SECOND, NOTHING,
+                SCALE_2_3);
+    MULTIPLY_64(state, s->acts_hi[0]->codes[0], s->acts_hi[1]->codes[0], s->base[0], s->base[1], NOTHING, SCALE_4_5);
+    MULTIPLY_64(state, s->acts_hi[0]->codes[1], s->acts_hi[1]->codes[1], s->base[0] + SECOND, s->base[1] + SECOND,
+                NOTHING, SCALE_6_7);
 }
 
 QN_INLINE void scale_step(const struct block_step *s, const int32_t *sums, const int32_t *sums_lo)
 {
     QN_UNROLLED
-    for (int i = 0; i < 8; i++)
-        scale_half(s, sums, sums_lo, i / 4, i / 2 % 2, i % 2);
+    for (int part = 0; part < 8; part++)
+        scale_part(s, sums, sums_lo, part);
 }
 
 #define STORE(i) TILE_STORE(state, i, sums + (i)*TILE_FLOATS)
@@ -230,20 +234,21 @@ QN_INLINE void add_chunk(const struct block_gemm *g, const struct block_chunk *c
 {
     int32_t *sums = g->memory.sums;
     (void)state;
-    struct block_step before = step_at(g, chunk, elements, 0, 0, 0);
-    before.elements[0] = before.elements[1] = g->memory.no_element;
+    struct block_step steps[2];
+    size_t now = 0;
+    set_step(&steps[1], g, chunk, elements, 0, 0, 0); /* before the first one: nothing */
+    steps[1].elements[0] = steps[1].elements[1] = g->memory.no_element;
     for (size_t token = 0; token < g->token_tiles; token += AT_ONCE)
         for (size_t row = 0; row < chunk->row_tiles; row += AT_ONCE)
-            for (size_t i = 0; i < chunk->n; i++) {
-                const struct block_step step = step_at(g, chunk, elements, token, row, i);
-                multiply_step(state, sums, &step, &before);
-                before = step;
+            for (size_t i = 0; i < chunk->n; i++, now ^= 1) {
+                set_step(&steps[now], g, chunk, elements, token, row, i);
+                multiply_step(state, sums, &steps[now], &steps[now ^ 1]);
             }
     STORE(0);
     STORE(1);
     STORE(2);
     STORE(3);
-    scale_step(&before, sums, NULL);
+    scale_step(&steps[now ^ 1], sums, NULL);
 }
 
 /* The same with the hi/lo split. */
@@ -254,13 +259,14 @@ QN_INLINE void add_chunk_hilo(const struct block_gemm *g, const struct block_chu
     for (size_t token = 0; token < g->token_tiles; token += AT_ONCE)
         for (size_t row = 0; row < chunk->row_tiles; row += AT_ONCE)
             for (size_t i = 0; i < chunk->n; i++) {
-                const struct block_step s = step_at(g, chunk, elements, token, row, i);
+                struct block_step s;
+                set_step(&s, g, chunk, elements, token, row, i);
                 for (int lo = 0; lo < 2; lo++) {
                     int32_t *sums = g->memory.sums + lo * SUMS;
                     const int8_t(*tokens_0)[QN_TILE][QN_BLOCK_K] = lo ? s.acts_hi[0]->codes : s.acts[0]->codes,
-                               (*tokens_1)[QN_TILE][QN_BLOCK_K] = lo ? s.acts_hi[1]->codes : s.acts[1]->codes;
-                    MULTIPLY_64(state, tokens_0[0], tokens_1[0], s.rows[0].codes, s.rows[1].codes, ZERO, NOTHING);
-                    MULTIPLY_64(state, tokens_0[1], tokens_1[1], s.rows[0].codes + SECOND, s.rows[1].codes + SECOND,
+                          (*tokens_1)[QN_TILE][QN_BLOCK_K] = lo ? s.acts_hi[1]->codes : s.acts[1]->codes;
+                    MULTIPLY_64(state, tokens_0[0], tokens_1[0], s.codes[0], s.codes[1], ZERO, NOTHING);
+                    MULTIPLY_64(state, tokens_0[1], tokens_1[1], s.codes[0] + CODES / 2, s.codes[1] + CODES / 2,
                                 NOTHING, STORE);
                 }
                 scale_step(&s, g->memory.sums, g->memory.sums + SUMS);
@@ -271,8 +277,7 @@ QN_INLINE void add_chunk_hilo(const struct block_gemm *g, const struct block_chu
 #define BLOCK_VARIANT(name, add)                                                                                       \
     static void name(const struct block_gemm *g, size_t panel, size_t begin, size_t end, tile_state *state)            \
     {                                                                                                                  \
-        const size_t row_tiles =                                                                                       \
-            (g->panels[panel].n_rows + AT_ONCE * QN_TILE - 1) / (AT_ONCE * QN_TILE) * AT_ONCE;                         \
+        const size_t row_tiles = (g->panels[panel].n_rows + AT_ONCE * QN_TILE - 1) / (AT_ONCE * QN_TILE) * AT_ONCE;    \
         struct block_chunk chunk = { .row_tiles = row_tiles, .most = QN_BLOCK_CHUNK / row_tiles };                     \
         float *elements = g->memory.elements + panel * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;                        \
         for (chunk.first = begin; chunk.first < end; chunk.first += chunk.n) {                                         \

@@ -362,6 +362,14 @@ static size_t rows_of_panel(size_t row, size_t row_end)
     return (row_end < end ? row_end : end) - row;
 }
 
+/* Returns the number of panels of the first of the fewest calls, nearly equal, for rows [row, row_end). */
+static size_t panels_of_call(size_t row, size_t row_end)
+{
+    const size_t n = (row_end - 1) / QN_TILE_PANEL_ROWS - row / QN_TILE_PANEL_ROWS + 1,
+                 n_calls = (n + QN_BLOCK_MAX_PANELS - 1) / QN_BLOCK_MAX_PANELS;
+    return (n + n_calls - 1) / n_calls;
+}
+
 /* multiply_tiles of types with blocks: some panels at a time. */
 static void multiply_blocks(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
                             size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
@@ -371,18 +379,19 @@ static void multiply_blocks(const qn_matmul_kernels *kernels, const qn_packed_ma
     const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
     for (size_t row = row_begin, next = row; row < row_end; row = next) {
         qn_block_panel panels[QN_BLOCK_MAX_PANELS];
+        const size_t most = panels_of_call(row, row_end);
         size_t n_panels = 0;
-        for (; n_panels < QN_BLOCK_MAX_PANELS && next < row_end; next += panels[n_panels++].n_rows) {
+        for (; n_panels < most && next < row_end; next += panels[n_panels++].n_rows) {
             const size_t in_panel = next % QN_PANEL_ROWS;
-            panels[n_panels] = (qn_block_panel){
-                .type = stored->type,
-                .n_rows = rows_of_panel(next, row_end),
-                .n_blocks = stored->n_cols / QN_BLOCK,
-                .packed = next < n_packed ? weights->packed + (next - in_panel) * stored->row_bytes : NULL,
-                .packed_row = in_panel,
-                .stored = stored->data + next * stored->row_bytes,
-                .row_bytes = stored->row_bytes
-            };
+            panels[n_panels] =
+                (qn_block_panel){ .type = stored->type,
+                                  .n_rows = rows_of_panel(next, row_end),
+                                  .n_blocks = stored->n_cols / QN_BLOCK,
+                                  .packed =
+                                      next < n_packed ? weights->packed + (next - in_panel) * stored->row_bytes : NULL,
+                                  .packed_row = in_panel,
+                                  .stored = stored->data + next * stored->row_bytes,
+                                  .row_bytes = stored->row_bytes };
         }
         for (size_t first = 0, n; first < n_tokens; first += n) {
             n = n_tokens - first < QN_TILE_MAX_TOKENS ? n_tokens - first : QN_TILE_MAX_TOKENS;
