@@ -41,9 +41,12 @@ enum {
     QN_BLOCK = 128,
     QN_BLOCK_GROUPS = QN_BLOCK / QN_QUANT_GROUP,
     QN_MAX_FACTOR = 63,
-    QN_BLOCK_BASE = 63,      /* of the digits of factor * code: hi is at most 127 and lo at most 31 in magnitude */
-    QN_BLOCK_CHUNK = 8,      /* blocks of 16 rows that are unpacked at a time: 16 KB, and as many times the base */
-    QN_BLOCK_MAX_PANELS = 4, /* panels of a GEMM, which share parts of the activations in L2 */
+    QN_BLOCK_BASE = 63, /* of the digits of factor * code: hi is at most 127 and lo at most 31 in magnitude */
+    /* Blocks of 16 rows that are unpacked at a time, 16 KB, a third of L1; with hi digits as many bytes, times the
+     * base, too. */
+    QN_BLOCK_CHUNK = 8,
+    QN_BLOCK_CHUNK_HI = 4,
+    QN_BLOCK_MAX_PANELS = 4,         /* panels of a GEMM, which share parts of the activations in L2 */
     QN_BLOCK_PART_BYTES = 512 << 10, /* such a part */
     QN_BLOCK_K = 64                  /* values of a product */
 };

@@ -13,24 +13,27 @@
 /* Tiles of tokens, and of rows, that are computed at once. */
 enum { AT_ONCE = 2, SUMS = AT_ONCE * AT_ONCE * TILE_FLOATS, CODES = QN_BLOCK * QN_TILE };
 
+/* The elements of the second of two tiles of tokens lie there after the first's. */
+enum { NEXT_TOKENS = QN_TILE_PANEL_TILES * TILE_FLOATS };
+
 /* The scratch of a GEMM. The first ones lie next to each other, so that they share few sets of L1. */
 struct block_memory {
     int32_t *sums;     /* [2: lo codes][tiles of tokens][tiles of rows][TILE_FLOATS], each tile [token][row] */
-    int8_t *codes;     /* [tiles of rows][blocks][CODES] */
-    float *scales;     /* [tiles of rows][blocks][QN_TILE] */
-    int8_t *base;      /* as codes: times QN_BLOCK_BASE */
-    float *no_element; /* [tiles of rows][TILE_FLOATS]: where sums go that belong to no element */
+    int8_t *codes;     /* [blocks][tiles of rows][CODES], then the same times QN_BLOCK_BASE: BASE_AT after */
+    float *scales;     /* [blocks][tiles of rows][QN_TILE] */
+    float *no_element; /* as elements of two tiles by two: where sums go that belong to no element */
     float *elements;   /* [panels][tiles of tokens][tiles of rows][TILE_FLOATS]: their sums over the blocks before */
 };
+
+enum { BASE_AT = QN_BLOCK_CHUNK * CODES };
 
 static struct block_memory block_memory_of(void *scratch)
 {
     struct block_memory m = { .sums = scratch };
     m.codes = (int8_t *)(m.sums + 2 * SUMS);
-    m.scales = (float *)(void *)(m.codes + QN_BLOCK_CHUNK * CODES);
-    m.base = (int8_t *)(m.scales + QN_BLOCK_CHUNK * QN_TILE);
-    m.no_element = (float *)(void *)(m.base + QN_BLOCK_CHUNK * CODES);
-    m.elements = m.no_element + AT_ONCE * TILE_FLOATS;
+    m.scales = (float *)(void *)(m.codes + 2 * BASE_AT);
+    m.no_element = m.scales + QN_BLOCK_CHUNK * QN_TILE;
+    m.elements = m.no_element + 2 * NEXT_TOKENS;
     return m;
 }
 
@@ -49,16 +52,6 @@ struct block_gemm {
 /* Blocks [first, first + n) of a panel, unpacked. */
 struct block_chunk {
     size_t row_tiles, first, n; /* row_tiles: an even number */
-    size_t most;                /* blocks that are unpacked at a time */
-};
-
-/* One block of two tiles of tokens by two of rows. */
-struct block_step {
-    const qn_act_block_tile *acts[AT_ONCE];
-    const qn_act_block_tile_hi *acts_hi[AT_ONCE];
-    const int8_t *codes[AT_ONCE], *base[AT_ONCE];
-    const float *scale[AT_ONCE];
-    float *elements[AT_ONCE]; /* of each tile of tokens: AT_ONCE tiles of rows */
 };
 
 /* Returns whether a token of the tile has hi digits. */
@@ -79,16 +72,6 @@ QN_INLINE bool any_hi_digits(const struct block_gemm *g, size_t block)
     return false;
 }
 
-/* Returns where block `i` of a chunk is unpacked. */
-QN_INLINE qn_block_rows rows_at(const struct block_memory *m, const struct block_chunk *chunk, size_t row_tile,
-                                size_t i)
-{
-    const size_t at = row_tile * chunk->most + i;
-    return (qn_block_rows){ .codes = (int8_t(*)[QN_TILE][4])(void *)(m->codes + at * CODES),
-                            .times_base = (int8_t(*)[QN_TILE][4])(void *)(m->base + at * CODES),
-                            .scale = m->scales + at * QN_TILE };
-}
-
 QN_INLINE void expand_chunk(const struct block_gemm *g, const qn_block_panel *panel, const struct block_chunk *chunk,
                             tile_state *state)
 {
@@ -96,7 +79,11 @@ QN_INLINE void expand_chunk(const struct block_gemm *g, const qn_block_panel *pa
     for (size_t i = 0; i < chunk->n; i++) {
         const bool has_hi = any_hi_digits(g, chunk->first + i);
         for (size_t tile = 0; tile < chunk->row_tiles; tile++) {
-            const qn_block_rows out = rows_at(&g->memory, chunk, tile, i);
+            const size_t at = i * chunk->row_tiles + tile;
+            int8_t *codes = g->memory.codes + at * CODES;
+            const qn_block_rows out = { .codes = (int8_t(*)[QN_TILE][4])(void *)codes,
+                                        .times_base = (int8_t(*)[QN_TILE][4])(void *)(codes + BASE_AT),
+                                        .scale = g->memory.scales + at * QN_TILE };
             BLOCK_KEEP_AWAKE(state, g->memory.sums);
             if (panel->packed)
                 expand_packed_block(panel, tile, chunk->first + i, has_hi, &out);
@@ -106,34 +93,22 @@ QN_INLINE void expand_chunk(const struct block_gemm *g, const qn_block_panel *pa
     }
 }
 
-/* Fills in a step. By pointer, and steps are never copied: a vector load of fields that were just stored waits until
- * all instructions before it are done. */
-QN_INLINE void set_step(struct block_step *s, const struct block_gemm *g, const struct block_chunk *chunk,
-                        float *elements, size_t token, size_t row_tile, size_t i)
-{
-    const size_t acts = qn_act_block_at(g->acts, g->first, chunk->first + i) + token;
-    for (size_t t = 0; t < AT_ONCE; t++) {
-        const bool exists = token + t < g->token_tiles; /* else the last one, computed twice */
-        const size_t tile = acts + (exists ? t : 0), rows = (row_tile + t) * chunk->most + i;
-        s->acts[t] = g->acts->block_tiles + tile;
-        s->acts_hi[t] = g->acts->block_tiles_hi + tile;
-        s->codes[t] = g->memory.codes + rows * CODES;
-        s->base[t] = g->memory.base + rows * CODES;
-        s->scale[t] = g->memory.scales + rows * QN_TILE;
-        s->elements[t] =
-            exists ? elements + ((token + t) * QN_TILE_PANEL_TILES + row_tile) * TILE_FLOATS : g->memory.no_element;
-    }
-}
+/* What the scaling of a step's sums reads and adds to: of the first of two tiles of tokens and of rows. */
+struct block_scaling {
+    const qn_act_block_tile *acts;
+    const float *scale;
+    float *elements;
+};
 
 /* Scales part `part` of 8 of a step's sums, which is half a tile, and adds it to the elements. sums_lo: of the lo
  * codes, with the hi/lo split; a constant at the calls, as the part. */
-QN_INLINE void scale_part(const struct block_step *s, const int32_t *sums, const int32_t *sums_lo, int part)
+QN_INLINE void scale_part(struct block_scaling s, const int32_t *sums, const int32_t *sums_lo, int part)
 {
     enum { HALF = QN_TILE / 2 };
     const int tile = part / 2, token_tile = tile / AT_ONCE, row_tile = tile % AT_ONCE, first = part % 2 * HALF;
-    const v16 scale = v16_load(s->scale[row_tile]);
-    const float *act_scale = s->acts[token_tile]->scale;
-    float *elements = s->elements[token_tile] + row_tile * TILE_FLOATS;
+    const v16 scale = v16_load(s.scale + row_tile * QN_TILE);
+    const float *act_scale = s.acts[token_tile].scale;
+    float *elements = s.elements + token_tile * NEXT_TOKENS + row_tile * TILE_FLOATS;
     QN_UNROLLED
     for (int t = first; t < first + HALF; t++) {
         const size_t from = (size_t)tile * TILE_FLOATS + (size_t)t * QN_TILE;
@@ -197,29 +172,29 @@ QN_INLINE void scale_part(const struct block_step *s, const int32_t *sums, const
 #define SCALE_4_5(i) SCALE_TWO(i, 4)
 #define SCALE_6_7(i) SCALE_TWO(i, 6)
 
-/* The products of a step, and between them the storing and scaling of the sums of the step before: vector instructions
- * execute next to products, but few of them fit between two of these in the processor's queues. */
-QN_INLINE void multiply_step(tile_state *state, int32_t *sums, const struct block_step *s,
-                             const struct block_step *before)
+/* The products of a step, a block of two tiles of tokens by two of rows, and between them the storing and scaling of
+ * the sums of the step before: vector instructions execute next to products, but few of them fit between two of these
+ * in the processor's queues. All pointers are in registers: a load from memory whose address has the same last 12 bits
+ * as a row of sums waits until these are stored, and the next products would wait for it. */
+QN_INLINE void multiply_step(tile_state *state, int32_t *sums, const qn_act_block_tile *acts,
+                             const qn_act_block_tile_hi *hi, const int8_t *codes, struct block_scaling before)
 {
-    const bool has_hi = has_hi_digits(s->acts[0]) || has_hi_digits(s->acts[1]);
-    enum { SECOND = CODES / 2 };
+    const bool has_hi = has_hi_digits(acts) || has_hi_digits(acts + 1);
+    enum { NEXT = CODES, SECOND = CODES / 2 };
     (void)state;
-    MULTIPLY_64(state, s->acts[0]->codes[0], s->acts[1]->codes[0], s->codes[0], s->codes[1], STORE_AND_ZERO,
-                SCALE_FIRST);
+    MULTIPLY_64(state, acts[0].codes[0], acts[1].codes[0], codes, codes + NEXT, STORE_AND_ZERO, SCALE_FIRST);
     if (!has_hi) {
-        MULTIPLY_64(state, s->acts[0]->codes[1], s->acts[1]->codes[1], s->codes[0] + SECOND, s->codes[1] + SECOND,
-                    NOTHING, SCALE_REST);
+        MULTIPLY_64(state, acts[0].codes[1], acts[1].codes[1], codes + SECOND, codes + NEXT + SECOND, NOTHING,
+                    SCALE_REST);
         return;
     }
-    MULTIPLY_64(state, s->acts[0]->codes[1], s->acts[1]->codes[1], s->codes[0] + SECOND, s->codes[1] + SECOND, NOTHING,
-                SCALE_2_3);
-    MULTIPLY_64(state, s->acts_hi[0]->codes[0], s->acts_hi[1]->codes[0], s->base[0], s->base[1], NOTHING, SCALE_4_5);
-    MULTIPLY_64(state, s->acts_hi[0]->codes[1], s->acts_hi[1]->codes[1], s->base[0] + SECOND, s->base[1] + SECOND,
-                NOTHING, SCALE_6_7);
+    MULTIPLY_64(state, acts[0].codes[1], acts[1].codes[1], codes + SECOND, codes + NEXT + SECOND, NOTHING, SCALE_2_3);
+    codes += BASE_AT;
+    MULTIPLY_64(state, hi[0].codes[0], hi[1].codes[0], codes, codes + NEXT, NOTHING, SCALE_4_5);
+    MULTIPLY_64(state, hi[0].codes[1], hi[1].codes[1], codes + SECOND, codes + NEXT + SECOND, NOTHING, SCALE_6_7);
 }
 
-QN_INLINE void scale_step(const struct block_step *s, const int32_t *sums, const int32_t *sums_lo)
+QN_INLINE void scale_step(struct block_scaling s, const int32_t *sums, const int32_t *sums_lo)
 {
     QN_UNROLLED
     for (int part = 0; part < 8; part++)
@@ -229,47 +204,65 @@ QN_INLINE void scale_step(const struct block_step *s, const int32_t *sums, const
 #define STORE(i) TILE_STORE(state, i, sums + (i)*TILE_FLOATS)
 #define ZERO(i) TILE_ZERO(state, i)
 
+/* Adds a chunk to the elements of all tokens. With an odd number of tiles of tokens the last one is computed with one
+ * after it that means nothing. */
 QN_INLINE void add_chunk(const struct block_gemm *g, const struct block_chunk *chunk, float *elements,
                          tile_state *state)
 {
     int32_t *sums = g->memory.sums;
+    const size_t row_tiles = chunk->row_tiles, act_tiles = qn_act_token_tiles(g->acts), n = chunk->n;
+    const size_t first = qn_act_block_at(g->acts, g->first, chunk->first);
+    struct block_scaling before = { g->acts->block_tiles + first, g->memory.scales, g->memory.no_element };
     (void)state;
-    struct block_step steps[2];
-    size_t now = 0;
-    set_step(&steps[1], g, chunk, elements, 0, 0, 0); /* before the first one: nothing */
-    steps[1].elements[0] = steps[1].elements[1] = g->memory.no_element;
     for (size_t token = 0; token < g->token_tiles; token += AT_ONCE)
-        for (size_t row = 0; row < chunk->row_tiles; row += AT_ONCE)
-            for (size_t i = 0; i < chunk->n; i++, now ^= 1) {
-                set_step(&steps[now], g, chunk, elements, token, row, i);
-                multiply_step(state, sums, &steps[now], &steps[now ^ 1]);
+        for (size_t row = 0; row < row_tiles; row += AT_ONCE) {
+            const qn_act_block_tile *acts = g->acts->block_tiles + first + token;
+            const qn_act_block_tile_hi *hi = g->acts->block_tiles_hi + first + token;
+            const int8_t *codes = g->memory.codes + row * CODES;
+            const float *scale = g->memory.scales + row * QN_TILE;
+            for (size_t i = 0; i < n; i++) {
+                multiply_step(state, sums, acts, hi, codes, before);
+                before.acts = acts;
+                before.scale = scale;
+                before.elements = elements + token * NEXT_TOKENS + row * TILE_FLOATS;
+                acts += act_tiles;
+                hi += act_tiles;
+                codes += row_tiles * CODES;
+                scale += row_tiles * QN_TILE;
             }
+        }
     STORE(0);
     STORE(1);
     STORE(2);
     STORE(3);
-    scale_step(&steps[now ^ 1], sums, NULL);
+    scale_step(before, sums, NULL);
 }
 
 /* The same with the hi/lo split. */
 QN_INLINE void add_chunk_hilo(const struct block_gemm *g, const struct block_chunk *chunk, float *elements,
                               tile_state *state)
 {
+    enum { NEXT = CODES, SECOND = CODES / 2 };
     (void)state;
     for (size_t token = 0; token < g->token_tiles; token += AT_ONCE)
         for (size_t row = 0; row < chunk->row_tiles; row += AT_ONCE)
             for (size_t i = 0; i < chunk->n; i++) {
-                struct block_step s;
-                set_step(&s, g, chunk, elements, token, row, i);
-                for (int lo = 0; lo < 2; lo++) {
-                    int32_t *sums = g->memory.sums + lo * SUMS;
-                    const int8_t(*tokens_0)[QN_TILE][QN_BLOCK_K] = lo ? s.acts_hi[0]->codes : s.acts[0]->codes,
-                          (*tokens_1)[QN_TILE][QN_BLOCK_K] = lo ? s.acts_hi[1]->codes : s.acts[1]->codes;
-                    MULTIPLY_64(state, tokens_0[0], tokens_1[0], s.codes[0], s.codes[1], ZERO, NOTHING);
-                    MULTIPLY_64(state, tokens_0[1], tokens_1[1], s.codes[0] + CODES / 2, s.codes[1] + CODES / 2,
-                                NOTHING, STORE);
-                }
-                scale_step(&s, g->memory.sums, g->memory.sums + SUMS);
+                const size_t tile = qn_act_block_at(g->acts, g->first, chunk->first + i) + token,
+                             at = i * chunk->row_tiles + row;
+                const qn_act_block_tile *acts = g->acts->block_tiles + tile;
+                const qn_act_block_tile_hi *acts_lo = g->acts->block_tiles_hi + tile;
+                const int8_t *codes = g->memory.codes + at * CODES;
+                int32_t *sums = g->memory.sums;
+                MULTIPLY_64(state, acts[0].codes[0], acts[1].codes[0], codes, codes + NEXT, ZERO, NOTHING);
+                MULTIPLY_64(state, acts[0].codes[1], acts[1].codes[1], codes + SECOND, codes + NEXT + SECOND, NOTHING,
+                            STORE);
+                sums += SUMS;
+                MULTIPLY_64(state, acts_lo[0].codes[0], acts_lo[1].codes[0], codes, codes + NEXT, ZERO, NOTHING);
+                MULTIPLY_64(state, acts_lo[0].codes[1], acts_lo[1].codes[1], codes + SECOND, codes + NEXT + SECOND,
+                            NOTHING, STORE);
+                const struct block_scaling scaling = { acts, g->memory.scales + at * QN_TILE,
+                                                       elements + token * NEXT_TOKENS + row * TILE_FLOATS };
+                scale_step(scaling, g->memory.sums, sums);
             }
 }
 
@@ -278,10 +271,12 @@ QN_INLINE void add_chunk_hilo(const struct block_gemm *g, const struct block_chu
     static void name(const struct block_gemm *g, size_t panel, size_t begin, size_t end, tile_state *state)            \
     {                                                                                                                  \
         const size_t row_tiles = (g->panels[panel].n_rows + AT_ONCE * QN_TILE - 1) / (AT_ONCE * QN_TILE) * AT_ONCE;    \
-        struct block_chunk chunk = { .row_tiles = row_tiles, .most = QN_BLOCK_CHUNK / row_tiles };                     \
+        struct block_chunk chunk = { .row_tiles = row_tiles };                                                         \
         float *elements = g->memory.elements + panel * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;                        \
         for (chunk.first = begin; chunk.first < end; chunk.first += chunk.n) {                                         \
-            chunk.n = end - chunk.first < chunk.most ? end - chunk.first : chunk.most;                                 \
+            const size_t most = any_hi_digits(g, chunk.first) ? QN_BLOCK_CHUNK_HI : QN_BLOCK_CHUNK,                    \
+                         left = end - chunk.first;                                                                     \
+            chunk.n = left < most / row_tiles ? left : most / row_tiles;                                               \
             expand_chunk(g, &g->panels[panel], &chunk, state);                                                         \
             add(g, &chunk, elements, state);                                                                           \
         }                                                                                                              \
@@ -334,7 +329,8 @@ static void gemm_blocks(const qn_block_panel *panels, size_t n_panels, const qn_
                  panel_floats = QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
     tile_state state;
     for (size_t p = 0; p < n_panels; p++)
-        memset(g.memory.elements + p * panel_floats, 0, g.token_tiles * QN_TILE * QN_TILE_PANEL_ROWS * sizeof(float));
+        memset(g.memory.elements + p * panel_floats, 0,
+               (g.token_tiles + g.token_tiles % AT_ONCE) * NEXT_TOKENS * sizeof(float));
     block_tiles_begin(&state);
     for (size_t begin = 0, end; begin < n_blocks; begin = end) {
         end = n_blocks - begin < part ? n_blocks : begin + part;

@@ -47,7 +47,7 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
             status = qn_alloc(&acts->block_sum, groups / QN_BLOCK_GROUPS, sizeof(int32_t), "activation sums");
     }
     if (layouts & 1u << QN_ACT_BLOCK_TILES) {
-        const size_t tiles = token_tiles * qn_act_blocks(acts);
+        const size_t tiles = token_tiles * qn_act_blocks(acts) + 1; /* GEMMs read two at a time */
         if (status == QN_OK)
             status = qn_alloc(&acts->block_tiles, tiles, sizeof *acts->block_tiles, "activation tiles");
         if (status == QN_OK)

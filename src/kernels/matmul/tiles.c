@@ -51,7 +51,7 @@ size_t qn_block_gemm_scratch(void)
 {
     const size_t sums = 8 * QN_TILE * QN_TILE * sizeof(int32_t),
                  rows = QN_BLOCK_CHUNK * QN_TILE * (2 * QN_BLOCK + sizeof(float)),
-                 no_element = 2 * QN_TILE * QN_TILE * sizeof(float),
+                 no_element = 2 * QN_TILE_PANEL_ROWS * QN_TILE * sizeof(float),
                  elements = QN_BLOCK_MAX_PANELS * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS * sizeof(float);
     return sums + rows + no_element + elements;
 }
