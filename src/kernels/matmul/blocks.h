@@ -24,11 +24,11 @@
  * digits are multiplied by 63 (weights are -1 to 2), so that one accumulator adds both. Where factors are 1 the lo
  * digit is the code, and the products of the hi digits are left out if no token of the tiles has any.
  *
- * Loading, storing and multiplying tiles do not overlap. Measured, in ticks (docs/lab/2026-11-cpu.md): a product takes
- * 30, loading a tile 20, storing one 19. Two tiles of tokens by two of rows are computed at once, so that each load
- * serves two products. For 16 by 16 elements and a block of 128 values: two products 60, two loads 40, storing 19, in
- * all 119; with hi digits 219. By groups of 32 (tiles.h) it is 4 * (16 + 18 + 19) = 212. Meanwhile the sums before are
- * scaled: 16 conversions, multiplications and fused multiply-adds. The matmul of a prompt reaches 24% of the int8 rate.
+ * A step is two tiles of tokens by two of rows, so that each load serves two products: for a block 8 products, 8 loads,
+ * 4 stores of sums, 192 vector instructions that scale (conversions, multiplications, fused multiply-adds). Measured,
+ * in ticks of one thread that has a core (docs/lab/2026-11-cpu.md): the products take 119, and loads and stores nothing
+ * if they are between them, but 49 if the stores come after; the vector instructions, on one port while products
+ * execute, 175. So stores and scaling of a step are spread between the products of the next one.
  */
 #ifndef QN_KERNELS_MATMUL_BLOCKS_H
 #define QN_KERNELS_MATMUL_BLOCKS_H

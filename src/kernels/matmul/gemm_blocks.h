@@ -19,8 +19,8 @@ enum { NEXT_TOKENS = QN_TILE_PANEL_TILES * TILE_FLOATS };
 /* The scratch of a GEMM. The first ones lie next to each other, so that they share few sets of L1. */
 struct block_memory {
     int32_t *sums;     /* [2: lo codes][tiles of tokens][tiles of rows][TILE_FLOATS], each tile [token][row] */
-    int8_t *codes;     /* [blocks][tiles of rows][CODES], then the same times QN_BLOCK_BASE: BASE_AT after */
-    float *scales;     /* [blocks][tiles of rows][QN_TILE] */
+    int8_t *codes;     /* [pairs of tiles of rows][blocks][2][CODES], then times QN_BLOCK_BASE: BASE_AT after */
+    float *scales;     /* [pairs of tiles of rows][blocks][2][QN_TILE] */
     float *no_element; /* as elements of two tiles by two: where sums go that belong to no element */
     float *elements;   /* [panels][tiles of tokens][tiles of rows][TILE_FLOATS]: their sums over the blocks before */
 };
@@ -79,7 +79,7 @@ QN_INLINE void expand_chunk(const struct block_gemm *g, const qn_block_panel *pa
     for (size_t i = 0; i < chunk->n; i++) {
         const bool has_hi = any_hi_digits(g, chunk->first + i);
         for (size_t tile = 0; tile < chunk->row_tiles; tile++) {
-            const size_t at = i * chunk->row_tiles + tile;
+            const size_t at = (tile / AT_ONCE * chunk->n + i) * AT_ONCE + tile % AT_ONCE;
             int8_t *codes = g->memory.codes + at * CODES;
             const qn_block_rows out = { .codes = (int8_t(*)[QN_TILE][4])(void *)codes,
                                         .times_base = (int8_t(*)[QN_TILE][4])(void *)(codes + BASE_AT),
@@ -174,8 +174,8 @@ QN_INLINE void scale_part(struct block_scaling s, const int32_t *sums, const int
 
 /* The products of a step, a block of two tiles of tokens by two of rows, and between them the storing and scaling of
  * the sums of the step before: vector instructions execute next to products, but few of them fit between two of these
- * in the processor's queues. All pointers are in registers: a load from memory whose address has the same last 12 bits
- * as a row of sums waits until these are stored, and the next products would wait for it. */
+ * in the processor's queues. All pointers are in registers: with those of tiles in memory one thread took twice as
+ * long, probably because loads whose last 12 address bits are those of a row of sums wait until that is stored. */
 QN_INLINE void multiply_step(tile_state *state, int32_t *sums, const qn_act_block_tile *acts,
                              const qn_act_block_tile_hi *hi, const int8_t *codes, struct block_scaling before)
 {
@@ -214,23 +214,24 @@ QN_INLINE void add_chunk(const struct block_gemm *g, const struct block_chunk *c
     const size_t first = qn_act_block_at(g->acts, g->first, chunk->first);
     struct block_scaling before = { g->acts->block_tiles + first, g->memory.scales, g->memory.no_element };
     (void)state;
-    for (size_t token = 0; token < g->token_tiles; token += AT_ONCE)
-        for (size_t row = 0; row < row_tiles; row += AT_ONCE) {
-            const qn_act_block_tile *acts = g->acts->block_tiles + first + token;
-            const qn_act_block_tile_hi *hi = g->acts->block_tiles_hi + first + token;
-            const int8_t *codes = g->memory.codes + row * CODES;
-            const float *scale = g->memory.scales + row * QN_TILE;
-            for (size_t i = 0; i < n; i++) {
+    for (size_t token = 0; token < g->token_tiles; token += AT_ONCE) {
+        const qn_act_block_tile *acts = g->acts->block_tiles + first + token;
+        const qn_act_block_tile_hi *hi = g->acts->block_tiles_hi + first + token;
+        const int8_t *codes = g->memory.codes;
+        const float *scale = g->memory.scales;
+        float *to = elements + token * NEXT_TOKENS, *end = to + row_tiles * TILE_FLOATS;
+        for (; to < end; to += AT_ONCE * TILE_FLOATS, acts -= n * act_tiles, hi -= n * act_tiles)
+            for (const int8_t *last = codes + n * AT_ONCE * CODES; codes < last;) {
                 multiply_step(state, sums, acts, hi, codes, before);
                 before.acts = acts;
                 before.scale = scale;
-                before.elements = elements + token * NEXT_TOKENS + row * TILE_FLOATS;
+                before.elements = to;
                 acts += act_tiles;
                 hi += act_tiles;
-                codes += row_tiles * CODES;
-                scale += row_tiles * QN_TILE;
+                codes += AT_ONCE * CODES;
+                scale += AT_ONCE * QN_TILE;
             }
-        }
+    }
     STORE(0);
     STORE(1);
     STORE(2);
@@ -248,7 +249,7 @@ QN_INLINE void add_chunk_hilo(const struct block_gemm *g, const struct block_chu
         for (size_t row = 0; row < chunk->row_tiles; row += AT_ONCE)
             for (size_t i = 0; i < chunk->n; i++) {
                 const size_t tile = qn_act_block_at(g->acts, g->first, chunk->first + i) + token,
-                             at = i * chunk->row_tiles + row;
+                             at = row * chunk->n + i * AT_ONCE;
                 const qn_act_block_tile *acts = g->acts->block_tiles + tile;
                 const qn_act_block_tile_hi *acts_lo = g->acts->block_tiles_hi + tile;
                 const int8_t *codes = g->memory.codes + at * CODES;
