@@ -227,7 +227,8 @@ QN_INLINE void expand_block_ternary(const uint8_t *words, bool has_hi, const qn_
 }
 
 /* Unpacks a block of rows [16 * tile, 16 * tile + 16) of a panel that is packed. */
-QN_INLINE void expand_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi, const qn_block_rows *out)
+QN_INLINE void expand_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi,
+                            const qn_block_rows *out)
 {
     const size_t row = panel->packed_row + tile * QN_TILE,
                  n_words = (panel->type->block_bytes - panel->type->codes_at) / 4;
