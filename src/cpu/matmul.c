@@ -13,6 +13,9 @@ enum { ITEM_ROWS = QN_PANEL_ROWS, FEW_ROWS = 4 };
 /* With fewer tokens an item is a panel; also with that many panels for each thread. */
 enum { HALVED_TOKENS = 64, HALVED_PANELS = 16 };
 
+/* Activations of more bytes do not fit L2 with what else is there. */
+enum { LARGE_ACTS = 3 << 19 };
+
 /* What is prefetched of the next range while a range, or the operation before it, is computed: the beginnings of the
  * panels that a kernel computes at once, as far as it prefetches itself later. */
 enum { PREFETCH_BYTES = 2304, PREFETCH_PANELS = 2 };
@@ -114,17 +117,20 @@ static void run_items(const qn_executor *ex, const qn_op *op, const qn_cpu_range
     }
 }
 
-/* Panels of one matrix that are computed best at once. */
-static size_t panels_together(const qn_executor *ex, const qn_op *op)
+/* Items of one matrix that are computed best at once: with halves of panels and large activations two panels, which
+ * share parts of these in L2. */
+static size_t items_together(const qn_executor *ex, const qn_op *op, size_t parts)
 {
+    const size_t n_tokens = tokens_of(ex, op);
     size_t together = SIZE_MAX;
+    bool large = parts > 1;
     for (size_t m = 0; m < op->matmul.matrices.n; m++) {
-        const size_t n =
-            qn_matmul_panels_together(&ex->kernels->matmul, matrix_of(ex, op, m),
-                                      &ex->workspace.acts[op->matmul.matrices.at[m].acts], tokens_of(ex, op));
+        const size_t n = qn_matmul_panels_together(&ex->kernels->matmul, matrix_of(ex, op, m),
+                                                   &ex->workspace.acts[op->matmul.matrices.at[m].acts], n_tokens);
         together = n < together ? n : together;
+        large = large && op->matmul.matrices.at[m].weights.n_cols * n_tokens > LARGE_ACTS;
     }
-    return together;
+    return large ? 2 * parts : together;
 }
 
 size_t qn_executor_matmul(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
@@ -139,7 +145,7 @@ size_t qn_executor_matmul(const qn_executor *ex, const qn_op *op, qn_cpu_work *w
     works[0] = (qn_cpu_work){ .run = run_items,
                               .count = n_tokens ? count : 0,
                               .item_bytes = bytes / count * n_tokens,
-                              .together = panels_together(ex, op) };
+                              .together = items_together(ex, op, parts) };
     return 1;
 }
 

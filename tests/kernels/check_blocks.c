@@ -237,7 +237,7 @@ void qn_check_blocks(void)
         check_extremes(&types[t], true);
         check_not_finite(&types[t]);
     }
-    qn_problem many; /* more tokens than a call of the GEMM takes */
-    qn_problem_new(&many, qn_type_find(QN_TYPE_PTQ1_0), 64, 2 * QN_BLOCK, QN_TILE_MAX_TOKENS + 20, false);
+    qn_problem many; /* more tokens than a call of the GEMM takes, several panels, more blocks than fit a part */
+    qn_problem_new(&many, qn_type_find(QN_TYPE_PTQ1_0), 130, 20 * QN_BLOCK, QN_TILE_MAX_TOKENS + 20, false);
     check_problem(&many, false);
 }

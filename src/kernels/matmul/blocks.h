@@ -24,11 +24,11 @@
  * digits are multiplied by 63 (weights are -1 to 2), so that one accumulator adds both. Where factors are 1 the lo
  * digit is the code, and the products of the hi digits are left out if no token of the tiles has any.
  *
- * Loading, storing and multiplying tiles do not overlap. Measured, in ticks (docs/lab/2026-11-cpu.md): a product takes
- * 30, loading a tile 20, storing one 19. Two tiles of tokens by two of rows are computed at once, so that each load
- * serves two products. For 16 by 16 elements and a block of 128 values: two products 60, two loads 40, storing 19, in
- * all 119; with hi digits 219. By groups of 32 (tiles.h) it is 4 * (16 + 18 + 19) = 212. Meanwhile the sums before are
- * scaled: 16 conversions, multiplications and fused multiply-adds. The matmul of a prompt reaches 24% of the int8 rate.
+ * A step is two tiles of tokens by two of rows, so that each load serves two products: for a block 8 products, 8 loads,
+ * 4 stores of sums, 192 vector instructions that scale (conversions, multiplications, fused multiply-adds). Measured,
+ * in ticks of one thread that has a core (docs/lab/2026-11-cpu.md): the products take 119, and loads and stores nothing
+ * if they are between them, but 49 if the stores come after; the vector instructions, on one port while products
+ * execute, 175. So stores and scaling of a step are spread between the products of the next one.
  */
 #ifndef QN_KERNELS_MATMUL_BLOCKS_H
 #define QN_KERNELS_MATMUL_BLOCKS_H
@@ -42,8 +42,13 @@ enum {
     QN_BLOCK_GROUPS = QN_BLOCK / QN_QUANT_GROUP,
     QN_MAX_FACTOR = 63,
     QN_BLOCK_BASE = 63, /* of the digits of factor * code: hi is at most 127 and lo at most 31 in magnitude */
-    QN_BLOCK_CHUNK = 8, /* blocks of 16 rows that are unpacked at a time: 32 KB */
-    QN_BLOCK_K = 64     /* values of a product */
+    /* Blocks of 16 rows that are unpacked at a time, 16 KB, a third of L1; with hi digits as many bytes, times the
+     * base, too. */
+    QN_BLOCK_CHUNK = 8,
+    QN_BLOCK_CHUNK_HI = 4,
+    QN_BLOCK_MAX_PANELS = 4,         /* panels of a GEMM, which share parts of the activations in L2 */
+    QN_BLOCK_PART_BYTES = 512 << 10, /* such a part */
+    QN_BLOCK_K = 64                  /* values of a product */
 };
 
 /* Groups have factors if the largest of their magnitudes differ by more than this. */
@@ -134,33 +139,34 @@ typedef struct qn_block_panel {
     size_t row_bytes;
 } qn_block_panel;
 
-/* A block of 16 rows, unpacked: weights without the zero point, and the same times QN_BLOCK_BASE where a token of the
- * GEMM has hi digits. */
-typedef struct qn_block_weights {
-    _Alignas(64) int8_t codes[QN_BLOCK / 4][QN_TILE][4];
-    int8_t times_base[QN_BLOCK / 4][QN_TILE][4];
-    float scale[QN_TILE];
-} qn_block_weights;
+/* Where a block of 16 rows is unpacked: weights without the zero point, and the same times QN_BLOCK_BASE, which are
+ * read where a token of the GEMM has hi digits. 64-aligned. */
+typedef struct qn_block_rows {
+    int8_t (*codes)[QN_TILE][4], (*times_base)[QN_TILE][4]; /* [QN_BLOCK / 4] */
+    float *scale;                                           /* [QN_TILE] */
+} qn_block_rows;
 
 /* qn_block_expand_stored - unpacks block `block` of rows [row, row + 16), as far as the panel has them; zeros for rows
  * that it does not have. Any type; slower than the GEMMs' own unpacking of packed rows. */
-void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t block, qn_block_weights *out);
+void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t block, const qn_block_rows *out);
 
 /* qn_block_expand_row - unpacks one stored block as row `row` of 16. */
-void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t row, qn_block_weights *out);
+void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t row, const qn_block_rows *out);
 
 /* qn_block_gemm_scratch - returns the bytes of scratch of a GEMM. */
 size_t qn_block_gemm_scratch(void);
 
-/* qn_block_gemm_amx, qn_block_gemm_ref - multiply a panel by tokens [first, first + n_tokens) of acts, which have block
+/* qn_block_gemm_amx, qn_block_gemm_ref - multiply panels by tokens [first, first + n_tokens) of acts, which have block
  * tiles.
  *
+ *   panels            [n_panels], 1 to QN_BLOCK_MAX_PANELS: consecutive rows of a matrix
  *   first, n_tokens   a multiple of 16; at most QN_TILE_MAX_TOKENS
- *   out               out[token*out_stride + row] is overwritten, or added to with `accumulate`; row 0 is the panel's
+ *   out               out[token*out_stride + row] is overwritten, or added to with `accumulate`; row 0 is the first
+ *                     panel's
  *   scratch           qn_block_gemm_scratch bytes, 64-aligned */
-void qn_block_gemm_amx(const qn_block_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
-                       float *out, size_t out_stride, void *scratch);
-void qn_block_gemm_ref(const qn_block_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
-                       float *out, size_t out_stride, void *scratch);
+void qn_block_gemm_amx(const qn_block_panel *panels, size_t n_panels, const qn_acts *acts, size_t first,
+                       size_t n_tokens, bool accumulate, float *out, size_t out_stride, void *scratch);
+void qn_block_gemm_ref(const qn_block_panel *panels, size_t n_panels, const qn_acts *acts, size_t first,
+                       size_t n_tokens, bool accumulate, float *out, size_t out_stride, void *scratch);
 
 #endif

@@ -3,7 +3,7 @@
  *   block_tiles_begin, _end       before and after tiles are used: all tiles are 16 rows of 64 bytes
  *   BLOCK_LOAD(state, tile, from) tiles 4 to 7, 1 KiB of memory
  *   BLOCK_MULTIPLY(state, c, a, b)  c += a * b: [16][64] by [16 quads][16][4] int8, [16][16] int32
- *   expand_packed_block           a block of 16 packed rows to qn_block_weights, times_base only if has_hi
+ *   expand_packed_block           a block of 16 packed rows, times_base only if has_hi
  *   v16_of_int32, v16_...         as in gemm_tiles.h */
 #ifndef QN_KERNELS_MATMUL_GEMM_BLOCKS_H
 #define QN_KERNELS_MATMUL_GEMM_BLOCKS_H
@@ -11,43 +11,47 @@
 #include "kernels/matmul/blocks.h"
 
 /* Tiles of tokens, and of rows, that are computed at once. */
-enum { AT_ONCE = 2, SUMS = AT_ONCE * AT_ONCE * TILE_FLOATS };
+enum { AT_ONCE = 2, SUMS = AT_ONCE * AT_ONCE * TILE_FLOATS, CODES = QN_BLOCK * QN_TILE };
 
-/* The scratch of a GEMM. The first two lie next to each other, so that they share no sets of L1. */
+/* The elements of the second of two tiles of tokens lie there after the first's. */
+enum { NEXT_TOKENS = QN_TILE_PANEL_TILES * TILE_FLOATS };
+
+/* The scratch of a GEMM. The first ones lie next to each other, so that they share few sets of L1. */
 struct block_memory {
-    int32_t *sums; /* [even and odd blocks][tiles of tokens][tiles of rows][TILE_FLOATS], each tile [token][row] */
-    qn_block_weights *weights; /* [tiles of rows][blocks] */
-    float *elements;           /* [tiles of tokens][tiles of rows][TILE_FLOATS]: their sums over the blocks before */
+    int32_t *sums;     /* [2: lo codes][tiles of tokens][tiles of rows][TILE_FLOATS], each tile [token][row] */
+    int8_t *codes;     /* [pairs of tiles of rows][blocks][2][CODES], then times QN_BLOCK_BASE: BASE_AT after */
+    float *scales;     /* [pairs of tiles of rows][blocks][2][QN_TILE] */
+    float *no_element; /* as elements of two tiles by two: where sums go that belong to no element */
+    float *elements;   /* [panels][tiles of tokens][tiles of rows][TILE_FLOATS]: their sums over the blocks before */
 };
+
+enum { BASE_AT = QN_BLOCK_CHUNK * CODES };
 
 static struct block_memory block_memory_of(void *scratch)
 {
     struct block_memory m = { .sums = scratch };
-    m.weights = (qn_block_weights *)(void *)(m.sums + 2 * SUMS);
-    m.elements = (float *)(void *)(m.weights + QN_BLOCK_CHUNK);
+    m.codes = (int8_t *)(m.sums + 2 * SUMS);
+    m.scales = (float *)(void *)(m.codes + 2 * BASE_AT);
+    m.no_element = m.scales + QN_BLOCK_CHUNK * QN_TILE;
+    m.elements = m.no_element + 2 * NEXT_TOKENS;
     return m;
 }
 
 /* The operands of a GEMM. */
 struct block_gemm {
-    const qn_block_panel *panel;
+    const qn_block_panel *panels;
+    size_t n_panels;
     const qn_acts *acts;
-    size_t first, n_tokens;
+    size_t first, n_tokens, token_tiles;
     bool accumulate;
     float *out;
     size_t out_stride;
-    size_t row_tiles, chunk; /* tiles of rows, an even number; blocks that are unpacked at a time */
+    struct block_memory memory;
 };
 
-/* Two tiles of tokens by two of rows: the activations and weights of the chunk's first block. With one tile of tokens
- * left, both are that one. */
-struct block_place {
-    const qn_act_block_tile *acts[AT_ONCE]; /* of the next block: `stride` later */
-    const qn_act_block_tile_hi *acts_hi[AT_ONCE];
-    size_t stride;
-    const qn_block_weights *weights[AT_ONCE];
-    float *elements[AT_ONCE]; /* of each tile of tokens: AT_ONCE tiles of rows */
-    size_t token_tiles;       /* 1 or 2 */
+/* Blocks [first, first + n) of a panel, unpacked. */
+struct block_chunk {
+    size_t row_tiles, first, n; /* row_tiles: an even number */
 };
 
 /* Returns whether a token of the tile has hi digits. */
@@ -58,151 +62,237 @@ QN_INLINE bool has_hi_digits(const qn_act_block_tile *tile)
     return (flags[0] | flags[1]) != 0;
 }
 
-/* Returns whether a token of the GEMM has hi digits in blocks [first, first + n). */
-QN_INLINE bool any_hi_digits(const struct block_gemm *g, size_t first, size_t n)
+/* Returns whether a token of the GEMM has hi digits in the block. */
+QN_INLINE bool any_hi_digits(const struct block_gemm *g, size_t block)
 {
-    for (size_t token = 0; token * QN_TILE < g->n_tokens; token++)
-        for (size_t i = 0; i < n; i++)
-            if (has_hi_digits(&g->acts->block_tiles[qn_act_block_at(g->acts, g->first + token * QN_TILE, first + i)]))
-                return true;
+    const qn_act_block_tile *tiles = g->acts->block_tiles + qn_act_block_at(g->acts, g->first, block);
+    for (size_t token = 0; token < g->token_tiles; token++)
+        if (has_hi_digits(&tiles[token]))
+            return true;
     return false;
 }
 
-/* Unpacks blocks [first, first + n) of a panel. */
-QN_INLINE void expand_blocks(const struct block_gemm *g, size_t first, size_t n, tile_state *state,
-                             const struct block_memory *m)
+QN_INLINE void expand_chunk(const struct block_gemm *g, const qn_block_panel *panel, const struct block_chunk *chunk,
+                            tile_state *state)
 {
-    const bool has_hi = any_hi_digits(g, first, n);
     (void)state;
-    for (size_t tile = 0; tile < g->row_tiles; tile++)
-        for (size_t i = 0; i < n; i++) {
-            qn_block_weights *out = &m->weights[tile * g->chunk + i];
-            BLOCK_KEEP_AWAKE(state, m->sums);
-            if (g->panel->packed)
-                expand_packed_block(g->panel, tile, first + i, has_hi, out);
+    for (size_t i = 0; i < chunk->n; i++) {
+        const bool has_hi = any_hi_digits(g, chunk->first + i);
+        for (size_t tile = 0; tile < chunk->row_tiles; tile++) {
+            const size_t at = (tile / AT_ONCE * chunk->n + i) * AT_ONCE + tile % AT_ONCE;
+            int8_t *codes = g->memory.codes + at * CODES;
+            const qn_block_rows out = { .codes = (int8_t(*)[QN_TILE][4])(void *)codes,
+                                        .times_base = (int8_t(*)[QN_TILE][4])(void *)(codes + BASE_AT),
+                                        .scale = g->memory.scales + at * QN_TILE };
+            BLOCK_KEEP_AWAKE(state, g->memory.sums);
+            if (panel->packed)
+                expand_packed_block(panel, tile, chunk->first + i, has_hi, &out);
             else
-                qn_block_expand_stored(g->panel, tile * QN_TILE, first + i, out);
+                qn_block_expand_stored(panel, tile * QN_TILE, chunk->first + i, &out);
         }
+    }
 }
 
-/* Multiplies 64 values of two tiles of tokens by two of rows. */
-#define MULTIPLY_64(state, tokens_0, tokens_1, rows_0, rows_1)                                                         \
+/* What the scaling of a step's sums reads and adds to: of the first of two tiles of tokens and of rows. */
+struct block_scaling {
+    const qn_act_block_tile *acts;
+    const float *scale;
+    float *elements;
+};
+
+/* Scales part `part` of 8 of a step's sums, which is half a tile, and adds it to the elements. sums_lo: of the lo
+ * codes, with the hi/lo split; a constant at the calls, as the part. */
+QN_INLINE void scale_part(struct block_scaling s, const int32_t *sums, const int32_t *sums_lo, int part)
+{
+    enum { HALF = QN_TILE / 2 };
+    const int tile = part / 2, token_tile = tile / AT_ONCE, row_tile = tile % AT_ONCE, first = part % 2 * HALF;
+    const v16 scale = v16_load(s.scale + row_tile * QN_TILE);
+    const float *act_scale = s.acts[token_tile].scale;
+    float *elements = s.elements + token_tile * NEXT_TOKENS + row_tile * TILE_FLOATS;
+    QN_UNROLLED
+    for (int t = first; t < first + HALF; t++) {
+        const size_t from = (size_t)tile * TILE_FLOATS + (size_t)t * QN_TILE;
+        v16 x = v16_of_int32(sums + from);
+        if (sums_lo)
+            x = v16_fma(x, v16_set1(QN_HILO_BASE), v16_of_int32(sums_lo + from));
+        float *element = elements + t * QN_TILE;
+        v16_store(element, v16_fma(x, v16_mul(scale, v16_set1(act_scale[t])), v16_load(element)));
+    }
+}
+
+/* Multiplies 64 values of two tiles of tokens by two of rows; AFTER(i) is done after the products of sums i. */
+#define MULTIPLY_64(state, tokens_0, tokens_1, rows_0, rows_1, BEFORE, AFTER)                                          \
     do {                                                                                                               \
+        BEFORE(0);                                                                                                     \
         BLOCK_LOAD(state, 4, tokens_0);                                                                                \
         BLOCK_LOAD(state, 6, rows_0);                                                                                  \
         BLOCK_MULTIPLY(state, 0, 4, 6);                                                                                \
+        AFTER(0);                                                                                                      \
+        BEFORE(1);                                                                                                     \
         BLOCK_LOAD(state, 7, rows_1);                                                                                  \
         BLOCK_MULTIPLY(state, 1, 4, 7);                                                                                \
+        AFTER(1);                                                                                                      \
+        BEFORE(2);                                                                                                     \
         BLOCK_LOAD(state, 5, tokens_1);                                                                                \
         BLOCK_MULTIPLY(state, 2, 5, 6);                                                                                \
+        AFTER(2);                                                                                                      \
+        BEFORE(3);                                                                                                     \
         BLOCK_MULTIPLY(state, 3, 5, 7);                                                                                \
+        AFTER(3);                                                                                                      \
     } while (0)
 
-/* Adds the products of the first (digit = 0) or second (1) tiles of activations of a block, with the weights or with
- * the weights times QN_BLOCK_BASE. digit and times_base are constants at the calls. */
-QN_INLINE void multiply_digit(tile_state *state, const struct block_place *at, size_t block, int digit, bool times_base)
-{
-    const size_t acts = block * at->stride;
-    const int8_t(*a0)[QN_TILE][QN_BLOCK_K] = digit ? at->acts_hi[0][acts].codes : at->acts[0][acts].codes,
-          (*a1)[QN_TILE][QN_BLOCK_K] = digit ? at->acts_hi[1][acts].codes : at->acts[1][acts].codes;
-    const qn_block_weights *w0 = at->weights[0] + block, *w1 = at->weights[1] + block;
-    enum { QUADS = QN_BLOCK_K / 4 };
-    (void)state;
-    QN_UNROLLED
-    for (int half = 0; half < 2; half++)
-        MULTIPLY_64(state, a0[half], a1[half], times_base ? w0->times_base[half * QUADS] : w0->codes[half * QUADS],
-                    times_base ? w1->times_base[half * QUADS] : w1->codes[half * QUADS]);
-}
+#define NOTHING(i) (void)0
 
-QN_INLINE void zero_sums(tile_state *state)
-{
-    (void)state;
-    TILE_ZERO(state, 0);
-    TILE_ZERO(state, 1);
-    TILE_ZERO(state, 2);
-    TILE_ZERO(state, 3);
-}
+/* Stores the sums of the step before and begins new ones. */
+#define STORE_AND_ZERO(i)                                                                                              \
+    do {                                                                                                               \
+        TILE_STORE(state, i, sums + (i)*TILE_FLOATS);                                                                  \
+        TILE_ZERO(state, i);                                                                                           \
+    } while (0)
 
-QN_INLINE void store_tile_sums(tile_state *state, int32_t *sums)
-{
-    (void)state;
-    TILE_STORE(state, 0, sums);
-    TILE_STORE(state, 1, sums + TILE_FLOATS);
-    TILE_STORE(state, 2, sums + 2 * TILE_FLOATS);
-    TILE_STORE(state, 3, sums + 3 * TILE_FLOATS);
-}
+/* The scaling of the sums of the step before, after products 2 and 3 of the first 64 values, when sums are stored; then
+ * as it is spread over the next four products, or over the next twelve where there are hi digits. */
+#define SCALE_FIRST(i)                                                                                                 \
+    do {                                                                                                               \
+        if ((i) >= 2)                                                                                                  \
+            scale_part(before, sums, NULL, (i)-2);                                                                     \
+    } while (0)
+#define SCALE_REST(i)                                                                                                  \
+    do {                                                                                                               \
+        scale_part(before, sums, NULL, (i) ? 2 * (i) + 1 : 2);                                                         \
+        if ((i) == 1 || (i) == 2)                                                                                      \
+            scale_part(before, sums, NULL, 2 * (i) + 2);                                                               \
+    } while (0)
+#define SCALE_TWO(i, first)                                                                                            \
+    do {                                                                                                               \
+        if ((i) % 2 == 0)                                                                                              \
+            scale_part(before, sums, NULL, (first) + (i) / 2);                                                         \
+    } while (0)
+#define SCALE_2_3(i) SCALE_TWO(i, 2)
+#define SCALE_4_5(i) SCALE_TWO(i, 4)
+#define SCALE_6_7(i) SCALE_TWO(i, 6)
 
-/* Scales the sums of a block and adds them to the elements; `begins`: the elements are 0. sums_lo: of the lo codes,
- * with the hi/lo split; a constant at the calls, as begins. */
-QN_INLINE void scale_tile(float *elements, const int32_t *sums, const int32_t *sums_lo, const qn_block_weights *w,
-                          const qn_act_block_tile *acts, bool begins)
+/* The products of a step, a block of two tiles of tokens by two of rows, and between them the storing and scaling of
+ * the sums of the step before: vector instructions execute next to products, but few of them fit between two of these
+ * in the processor's queues. All pointers are in registers: with those of tiles in memory one thread took twice as
+ * long, probably because loads whose last 12 address bits are those of a row of sums wait until that is stored. */
+QN_INLINE void multiply_step(tile_state *state, int32_t *sums, const qn_act_block_tile *acts,
+                             const qn_act_block_tile_hi *hi, const int8_t *codes, struct block_scaling before)
 {
-    const v16 scale = v16_load(w->scale);
-    QN_UNROLLED
-    for (int t = 0; t < QN_TILE; t++) {
-        v16 x = v16_of_int32(sums + t * QN_TILE);
-        if (sums_lo)
-            x = v16_fma(x, v16_set1(QN_HILO_BASE), v16_of_int32(sums_lo + t * QN_TILE));
-        const v16 before = begins ? v16_set1(0) : v16_load(elements + t * QN_TILE);
-        v16_store(elements + t * QN_TILE, v16_fma(x, v16_mul(scale, v16_set1(acts->scale[t])), before));
+    const bool has_hi = has_hi_digits(acts) || has_hi_digits(acts + 1);
+    enum { NEXT = CODES, SECOND = CODES / 2 };
+    (void)state;
+    MULTIPLY_64(state, acts[0].codes[0], acts[1].codes[0], codes, codes + NEXT, STORE_AND_ZERO, SCALE_FIRST);
+    if (!has_hi) {
+        MULTIPLY_64(state, acts[0].codes[1], acts[1].codes[1], codes + SECOND, codes + NEXT + SECOND, NOTHING,
+                    SCALE_REST);
+        return;
     }
+    MULTIPLY_64(state, acts[0].codes[1], acts[1].codes[1], codes + SECOND, codes + NEXT + SECOND, NOTHING, SCALE_2_3);
+    codes += BASE_AT;
+    MULTIPLY_64(state, hi[0].codes[0], hi[1].codes[0], codes, codes + NEXT, NOTHING, SCALE_4_5);
+    MULTIPLY_64(state, hi[0].codes[1], hi[1].codes[1], codes + SECOND, codes + NEXT + SECOND, NOTHING, SCALE_6_7);
 }
 
-QN_INLINE void scale_tiles(const struct block_place *at, const int32_t *sums, const int32_t *sums_lo, size_t block,
-                           bool begins)
+QN_INLINE void scale_step(struct block_scaling s, const int32_t *sums, const int32_t *sums_lo)
 {
-    for (size_t t = 0; t < at->token_tiles; t++)
-        for (size_t r = 0; r < AT_ONCE; r++) {
-            const size_t from = (t * AT_ONCE + r) * TILE_FLOATS;
-            float *elements = at->elements[t] + r * TILE_FLOATS;
-            if (begins)
-                scale_tile(elements, sums + from, sums_lo ? sums_lo + from : NULL, at->weights[r] + block,
-                           at->acts[t] + block * at->stride, true);
-            else
-                scale_tile(elements, sums + from, sums_lo ? sums_lo + from : NULL, at->weights[r] + block,
-                           at->acts[t] + block * at->stride, false);
-        }
+    QN_UNROLLED
+    for (int part = 0; part < 8; part++)
+        scale_part(s, sums, sums_lo, part);
 }
 
-/* Adds the n unpacked blocks from `first` on: the products of a block, then, while they are computed, the scaling of
- * the sums of the block before. */
-QN_INLINE void add_blocks(tile_state *state, const struct block_memory *m, const struct block_place *at, size_t first,
-                          size_t n)
+#define STORE(i) TILE_STORE(state, i, sums + (i)*TILE_FLOATS)
+#define ZERO(i) TILE_ZERO(state, i)
+
+/* Adds a chunk to the elements of all tokens. With an odd number of tiles of tokens the last one is computed with one
+ * after it that means nothing. */
+QN_INLINE void add_chunk(const struct block_gemm *g, const struct block_chunk *chunk, float *elements,
+                         tile_state *state)
 {
-    for (size_t block = 0; block < n; block++) {
-        zero_sums(state);
-        multiply_digit(state, at, block, 0, false);
-        if (has_hi_digits(at->acts[0] + block * at->stride) || has_hi_digits(at->acts[1] + block * at->stride))
-            multiply_digit(state, at, block, 1, true);
-        if (block)
-            scale_tiles(at, m->sums + (block - 1) % 2 * SUMS, NULL, block - 1, first + block == 1);
-        store_tile_sums(state, m->sums + block % 2 * SUMS);
+    int32_t *sums = g->memory.sums;
+    const size_t row_tiles = chunk->row_tiles, act_tiles = qn_act_token_tiles(g->acts), n = chunk->n;
+    const size_t first = qn_act_block_at(g->acts, g->first, chunk->first);
+    struct block_scaling before = { g->acts->block_tiles + first, g->memory.scales, g->memory.no_element };
+    (void)state;
+    for (size_t token = 0; token < g->token_tiles; token += AT_ONCE) {
+        const qn_act_block_tile *acts = g->acts->block_tiles + first + token;
+        const qn_act_block_tile_hi *hi = g->acts->block_tiles_hi + first + token;
+        const int8_t *codes = g->memory.codes;
+        const float *scale = g->memory.scales;
+        float *to = elements + token * NEXT_TOKENS, *end = to + row_tiles * TILE_FLOATS;
+        for (; to < end; to += AT_ONCE * TILE_FLOATS, acts -= n * act_tiles, hi -= n * act_tiles)
+            for (const int8_t *last = codes + n * AT_ONCE * CODES; codes < last;) {
+                multiply_step(state, sums, acts, hi, codes, before);
+                before.acts = acts;
+                before.scale = scale;
+                before.elements = to;
+                acts += act_tiles;
+                hi += act_tiles;
+                codes += AT_ONCE * CODES;
+                scale += AT_ONCE * QN_TILE;
+            }
     }
-    scale_tiles(at, m->sums + (n - 1) % 2 * SUMS, NULL, n - 1, first + n == 1);
+    STORE(0);
+    STORE(1);
+    STORE(2);
+    STORE(3);
+    scale_step(before, sums, NULL);
 }
 
 /* The same with the hi/lo split. */
-QN_INLINE void add_blocks_hilo(tile_state *state, const struct block_memory *m, const struct block_place *at,
-                               size_t first, size_t n)
+QN_INLINE void add_chunk_hilo(const struct block_gemm *g, const struct block_chunk *chunk, float *elements,
+                              tile_state *state)
 {
-    for (size_t block = 0; block < n; block++) {
-        zero_sums(state);
-        multiply_digit(state, at, block, 0, false);
-        store_tile_sums(state, m->sums);
-        zero_sums(state);
-        multiply_digit(state, at, block, 1, false);
-        store_tile_sums(state, m->sums + SUMS);
-        scale_tiles(at, m->sums, m->sums + SUMS, block, first + block == 0);
-    }
+    enum { NEXT = CODES, SECOND = CODES / 2 };
+    (void)state;
+    for (size_t token = 0; token < g->token_tiles; token += AT_ONCE)
+        for (size_t row = 0; row < chunk->row_tiles; row += AT_ONCE)
+            for (size_t i = 0; i < chunk->n; i++) {
+                const size_t tile = qn_act_block_at(g->acts, g->first, chunk->first + i) + token,
+                             at = row * chunk->n + i * AT_ONCE;
+                const qn_act_block_tile *acts = g->acts->block_tiles + tile;
+                const qn_act_block_tile_hi *acts_lo = g->acts->block_tiles_hi + tile;
+                const int8_t *codes = g->memory.codes + at * CODES;
+                int32_t *sums = g->memory.sums;
+                MULTIPLY_64(state, acts[0].codes[0], acts[1].codes[0], codes, codes + NEXT, ZERO, NOTHING);
+                MULTIPLY_64(state, acts[0].codes[1], acts[1].codes[1], codes + SECOND, codes + NEXT + SECOND, NOTHING,
+                            STORE);
+                sums += SUMS;
+                MULTIPLY_64(state, acts_lo[0].codes[0], acts_lo[1].codes[0], codes, codes + NEXT, ZERO, NOTHING);
+                MULTIPLY_64(state, acts_lo[0].codes[1], acts_lo[1].codes[1], codes + SECOND, codes + NEXT + SECOND,
+                            NOTHING, STORE);
+                const struct block_scaling scaling = { acts, g->memory.scales + at * QN_TILE,
+                                                       elements + token * NEXT_TOKENS + row * TILE_FLOATS };
+                scale_step(scaling, g->memory.sums, sums);
+            }
 }
 
-/* Stores the elements of a tile of tokens and all rows as results. */
-static void store_block_results(const struct block_gemm *g, const float *elements, size_t token)
+/* Adds blocks [begin, end) of a panel to its elements. */
+#define BLOCK_VARIANT(name, add)                                                                                       \
+    static void name(const struct block_gemm *g, size_t panel, size_t begin, size_t end, tile_state *state)            \
+    {                                                                                                                  \
+        const size_t row_tiles = (g->panels[panel].n_rows + AT_ONCE * QN_TILE - 1) / (AT_ONCE * QN_TILE) * AT_ONCE;    \
+        struct block_chunk chunk = { .row_tiles = row_tiles };                                                         \
+        float *elements = g->memory.elements + panel * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;                        \
+        for (chunk.first = begin; chunk.first < end; chunk.first += chunk.n) {                                         \
+            const size_t most = any_hi_digits(g, chunk.first) ? QN_BLOCK_CHUNK_HI : QN_BLOCK_CHUNK,                    \
+                         left = end - chunk.first;                                                                     \
+            chunk.n = left < most / row_tiles ? left : most / row_tiles;                                               \
+            expand_chunk(g, &g->panels[panel], &chunk, state);                                                         \
+            add(g, &chunk, elements, state);                                                                           \
+        }                                                                                                              \
+    }
+BLOCK_VARIANT(add_blocks, add_chunk)
+BLOCK_VARIANT(add_blocks_hilo, add_chunk_hilo)
+
+/* Stores the elements of a tile of tokens and all rows of a panel as results. */
+static void store_block_results(const struct block_gemm *g, size_t n_rows, const float *elements, size_t token,
+                                float *out)
 {
-    for (size_t tile = 0; tile * QN_TILE < g->panel->n_rows; tile++) {
-        const size_t row = tile * QN_TILE, left = g->panel->n_rows - row;
+    for (size_t tile = 0; tile * QN_TILE < n_rows; tile++) {
+        const size_t row = tile * QN_TILE, left = n_rows - row;
         for (size_t t = 0; t < QN_TILE && token + t < g->n_tokens; t++) {
-            float *to = g->out + (g->first + token + t) * g->out_stride + row;
+            float *to = out + (g->first + token + t) * g->out_stride + row;
             const float *from = elements + tile * TILE_FLOATS + t * QN_TILE;
             if (left >= QN_TILE) {
                 v16_store(to, g->accumulate ? v16_add(v16_load(to), v16_load(from)) : v16_load(from));
@@ -214,59 +304,46 @@ static void store_block_results(const struct block_gemm *g, const float *element
     }
 }
 
-/* The place of tiles `token` and token + 1 of tokens, and row_tile and row_tile + 1 of rows. */
-QN_INLINE struct block_place place_of(const struct block_gemm *g, const struct block_memory *m, size_t token,
-                                      size_t row_tile, size_t first)
+/* Returns the number of blocks whose activations fit QN_BLOCK_PART_BYTES, which all panels are multiplied with before
+ * the blocks after them. */
+static size_t blocks_of_part(const struct block_gemm *g)
 {
-    const size_t left = (g->n_tokens + QN_TILE - 1) / QN_TILE - token, n = left < AT_ONCE ? left : AT_ONCE;
-    struct block_place at = { .stride = qn_act_token_tiles(g->acts), .token_tiles = n };
-    for (size_t i = 0; i < AT_ONCE; i++) {
-        const size_t tile = token + (i < n ? i : 0);
-        const size_t acts = qn_act_block_at(g->acts, g->first + tile * QN_TILE, first);
-        at.acts[i] = g->acts->block_tiles + acts;
-        at.acts_hi[i] = g->acts->block_tiles_hi + acts;
-        at.weights[i] = m->weights + (row_tile + i) * g->chunk;
-        at.elements[i] = m->elements + (tile * QN_TILE_PANEL_TILES + row_tile) * TILE_FLOATS;
-    }
-    return at;
+    const size_t bytes = g->token_tiles * (sizeof(qn_act_block_tile) + sizeof(qn_act_block_tile_hi)),
+                 n = QN_BLOCK_PART_BYTES / bytes / QN_BLOCK_CHUNK * QN_BLOCK_CHUNK;
+    return g->n_panels == 1 ? SIZE_MAX : n ? n : QN_BLOCK_CHUNK;
 }
 
-#define BLOCK_VARIANT(name, add)                                                                                       \
-    static void name(const struct block_gemm *g, tile_state *state, const struct block_memory *m)                      \
-    {                                                                                                                  \
-        for (size_t first = 0, n; first < g->panel->n_blocks; first += n) {                                            \
-            n = g->panel->n_blocks - first < g->chunk ? g->panel->n_blocks - first : g->chunk;                         \
-            expand_blocks(g, first, n, state, m);                                                                      \
-            for (size_t token = 0; token * QN_TILE < g->n_tokens; token += AT_ONCE)                                    \
-                for (size_t row = 0; row < g->row_tiles; row += AT_ONCE) {                                             \
-                    const struct block_place at = place_of(g, m, token, row, first);                                   \
-                    add(state, m, &at, first, n);                                                                      \
-                }                                                                                                      \
-        }                                                                                                              \
-        for (size_t token = 0; token * QN_TILE < g->n_tokens; token++)                                                 \
-            store_block_results(g, m->elements + token * QN_TILE_PANEL_TILES * TILE_FLOATS, token * QN_TILE);          \
-    }
-BLOCK_VARIANT(gemm_blocks_plain, add_blocks)
-BLOCK_VARIANT(gemm_blocks_hilo, add_blocks_hilo)
-
-static void gemm_blocks(const qn_block_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens,
-                        bool accumulate, float *out, size_t out_stride, void *scratch)
+static void gemm_blocks(const qn_block_panel *panels, size_t n_panels, const qn_acts *acts, size_t first,
+                        size_t n_tokens, bool accumulate, float *out, size_t out_stride, void *scratch)
 {
-    const size_t row_tiles = (panel->n_rows + AT_ONCE * QN_TILE - 1) / (AT_ONCE * QN_TILE) * AT_ONCE;
-    const struct block_gemm g = { .panel = panel,
+    const struct block_gemm g = { .panels = panels,
+                                  .n_panels = n_panels,
                                   .acts = acts,
                                   .first = first,
                                   .n_tokens = n_tokens,
+                                  .token_tiles = (n_tokens + QN_TILE - 1) / QN_TILE,
                                   .accumulate = accumulate,
                                   .out = out,
                                   .out_stride = out_stride,
-                                  .row_tiles = row_tiles,
-                                  .chunk = QN_BLOCK_CHUNK / row_tiles };
-    const struct block_memory m = block_memory_of(scratch);
+                                  .memory = block_memory_of(scratch) };
+    const size_t n_blocks = panels->n_blocks, part = blocks_of_part(&g),
+                 panel_floats = QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
     tile_state state;
+    for (size_t p = 0; p < n_panels; p++)
+        memset(g.memory.elements + p * panel_floats, 0,
+               (g.token_tiles + g.token_tiles % AT_ONCE) * NEXT_TOKENS * sizeof(float));
     block_tiles_begin(&state);
-    (acts->hilo ? gemm_blocks_hilo : gemm_blocks_plain)(&g, &state, &m);
+    for (size_t begin = 0, end; begin < n_blocks; begin = end) {
+        end = n_blocks - begin < part ? n_blocks : begin + part;
+        for (size_t p = 0; p < n_panels; p++)
+            (acts->hilo ? add_blocks_hilo : add_blocks)(&g, p, begin, end, &state);
+    }
     tile_end(&state);
+    for (size_t p = 0; p < n_panels; out += panels[p++].n_rows)
+        for (size_t token = 0; token < g.token_tiles; token++)
+            store_block_results(&g, panels[p].n_rows,
+                                g.memory.elements + p * panel_floats + token * QN_TILE_PANEL_TILES * TILE_FLOATS,
+                                token * QN_TILE, out);
 }
 
 #endif

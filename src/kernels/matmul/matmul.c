@@ -47,7 +47,7 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
             status = qn_alloc(&acts->block_sum, groups / QN_BLOCK_GROUPS, sizeof(int32_t), "activation sums");
     }
     if (layouts & 1u << QN_ACT_BLOCK_TILES) {
-        const size_t tiles = token_tiles * qn_act_blocks(acts);
+        const size_t tiles = token_tiles * qn_act_blocks(acts) + 1; /* GEMMs read two at a time */
         if (status == QN_OK)
             status = qn_alloc(&acts->block_tiles, tiles, sizeof *acts->block_tiles, "activation tiles");
         if (status == QN_OK)
@@ -362,27 +362,40 @@ static size_t rows_of_panel(size_t row, size_t row_end)
     return (row_end < end ? row_end : end) - row;
 }
 
-/* multiply_tiles of types with blocks. */
+/* Returns the number of panels of the first of the fewest calls, nearly equal, for rows [row, row_end). */
+static size_t panels_of_call(size_t row, size_t row_end)
+{
+    const size_t n = (row_end - 1) / QN_TILE_PANEL_ROWS - row / QN_TILE_PANEL_ROWS + 1,
+                 n_calls = (n + QN_BLOCK_MAX_PANELS - 1) / QN_BLOCK_MAX_PANELS;
+    return (n + n_calls - 1) / n_calls;
+}
+
+/* multiply_tiles of types with blocks: some panels at a time. */
 static void multiply_blocks(const qn_matmul_kernels *kernels, const qn_packed_matrix *weights, const qn_acts *acts,
                             size_t n_tokens, size_t row_begin, size_t row_end, bool accumulate, float *out,
                             size_t out_stride, void *scratch)
 {
     const qn_matrix *stored = &weights->stored;
     const size_t n_packed = weights->packed ? stored->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
-    for (size_t row = row_begin, n_rows; row < row_end; row += n_rows) {
-        const size_t in_panel = row % QN_PANEL_ROWS;
-        n_rows = rows_of_panel(row, row_end);
-        const qn_block_panel panel = { .type = stored->type,
-                                       .n_rows = n_rows,
-                                       .n_blocks = stored->n_cols / QN_BLOCK,
-                                       .packed = row < n_packed ? weights->packed + (row - in_panel) * stored->row_bytes
-                                                                : NULL,
-                                       .packed_row = in_panel,
-                                       .stored = stored->data + row * stored->row_bytes,
-                                       .row_bytes = stored->row_bytes };
+    for (size_t row = row_begin, next = row; row < row_end; row = next) {
+        qn_block_panel panels[QN_BLOCK_MAX_PANELS];
+        const size_t most = panels_of_call(row, row_end);
+        size_t n_panels = 0;
+        for (; n_panels < most && next < row_end; next += panels[n_panels++].n_rows) {
+            const size_t in_panel = next % QN_PANEL_ROWS;
+            panels[n_panels] =
+                (qn_block_panel){ .type = stored->type,
+                                  .n_rows = rows_of_panel(next, row_end),
+                                  .n_blocks = stored->n_cols / QN_BLOCK,
+                                  .packed =
+                                      next < n_packed ? weights->packed + (next - in_panel) * stored->row_bytes : NULL,
+                                  .packed_row = in_panel,
+                                  .stored = stored->data + next * stored->row_bytes,
+                                  .row_bytes = stored->row_bytes };
+        }
         for (size_t first = 0, n; first < n_tokens; first += n) {
             n = n_tokens - first < QN_TILE_MAX_TOKENS ? n_tokens - first : QN_TILE_MAX_TOKENS;
-            kernels->gemm_blocks(&panel, acts, first, n, accumulate, out + row, out_stride, scratch);
+            kernels->gemm_blocks(panels, n_panels, acts, first, n, accumulate, out + row, out_stride, scratch);
         }
     }
 }

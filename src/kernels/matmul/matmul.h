@@ -249,8 +249,8 @@ typedef struct qn_matmul_kernels {
     /* Whether types that have blocks are multiplied by the arithmetic of blocks.h, and their GEMM on
      * matrix units, for min_tile_tokens and more; NULL for none. */
     bool block_scales;
-    void (*gemm_blocks)(const struct qn_block_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens,
-                        bool accumulate, float *out, size_t out_stride, void *scratch);
+    void (*gemm_blocks)(const struct qn_block_panel *panels, size_t n_panels, const qn_acts *acts, size_t first,
+                        size_t n_tokens, bool accumulate, float *out, size_t out_stride, void *scratch);
 } qn_matmul_kernels;
 
 void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu);

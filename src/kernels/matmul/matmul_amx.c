@@ -155,14 +155,14 @@ QN_INLINE __m512i offsets_of(int from, int step)
 }
 
 /* has_hi: times_base is stored, too. A constant at the calls, as in what follows. */
-QN_INLINE void store_quad(qn_block_weights *out, size_t quad, bool has_hi, __m512i weights, __m512i times_base)
+QN_INLINE void store_quad(const qn_block_rows *out, size_t quad, bool has_hi, __m512i weights, __m512i times_base)
 {
     _mm512_store_si512(out->codes[quad], weights);
     if (has_hi)
         _mm512_store_si512(out->times_base[quad], times_base);
 }
 
-QN_INLINE void expand_block_1bit(const uint8_t *words, bool has_hi, qn_block_weights *out)
+QN_INLINE void expand_block_1bit(const uint8_t *words, bool has_hi, const qn_block_rows *out)
 {
     const __m512i one = _mm512_set1_epi8(1), base = _mm512_set1_epi8(QN_BLOCK_BASE), minus_one = _mm512_set1_epi8(-1),
                   minus_base = _mm512_set1_epi8(-QN_BLOCK_BASE);
@@ -177,7 +177,7 @@ QN_INLINE void expand_block_1bit(const uint8_t *words, bool has_hi, qn_block_wei
     }
 }
 
-QN_INLINE void expand_block_2bit(const uint8_t *words, bool has_hi, qn_block_weights *out)
+QN_INLINE void expand_block_2bit(const uint8_t *words, bool has_hi, const qn_block_rows *out)
 {
     enum { B = QN_BLOCK_BASE };
     const __m512i three = _mm512_set1_epi8(3), weights = _mm512_set1_epi32(0x020100ff),
@@ -194,7 +194,7 @@ QN_INLINE void expand_block_2bit(const uint8_t *words, bool has_hi, qn_block_wei
 }
 
 /* Stores digit - 1 of each byte; digit = (x >= 86) + (x >= 171). */
-QN_INLINE void store_digits(qn_block_weights *out, size_t quad, bool has_hi, __m512i x)
+QN_INLINE void store_digits(const qn_block_rows *out, size_t quad, bool has_hi, __m512i x)
 {
     const __mmask64 middle = _mm512_cmpge_epu8_mask(x, _mm512_set1_epi8(86)),
                     upper = _mm512_cmpge_epu8_mask(x, _mm512_set1_epi8((char)171));
@@ -211,7 +211,7 @@ QN_INLINE __m512i next_digit(__m512i x)
     return _mm512_add_epi8(x, _mm512_add_epi8(x, x));
 }
 
-QN_INLINE void expand_block_ternary(const uint8_t *words, bool has_hi, qn_block_weights *out)
+QN_INLINE void expand_block_ternary(const uint8_t *words, bool has_hi, const qn_block_rows *out)
 {
     for (size_t word = 0; word < 6; word++) {
         __m512i x = _mm512_loadu_si512(words + 4 * word * QN_PANEL_ROWS);
@@ -227,7 +227,8 @@ QN_INLINE void expand_block_ternary(const uint8_t *words, bool has_hi, qn_block_
 }
 
 /* Unpacks a block of rows [16 * tile, 16 * tile + 16) of a panel that is packed. */
-QN_INLINE void expand_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi, qn_block_weights *out)
+QN_INLINE void expand_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi,
+                            const qn_block_rows *out)
 {
     const size_t row = panel->packed_row + tile * QN_TILE,
                  n_words = (panel->type->block_bytes - panel->type->codes_at) / 4;
@@ -246,7 +247,7 @@ QN_INLINE void expand_block(const qn_block_panel *panel, size_t tile, size_t blo
 }
 
 static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi,
-                                qn_block_weights *out)
+                                const qn_block_rows *out)
 {
     if (has_hi)
         expand_block(panel, tile, block, true, out);
@@ -256,10 +257,10 @@ static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t
 
 #include "kernels/matmul/gemm_blocks.h"
 
-void qn_block_gemm_amx(const qn_block_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
-                       float *out, size_t out_stride, void *scratch)
+void qn_block_gemm_amx(const qn_block_panel *panels, size_t n_panels, const qn_acts *acts, size_t first,
+                       size_t n_tokens, bool accumulate, float *out, size_t out_stride, void *scratch)
 {
-    gemm_blocks(panel, acts, first, n_tokens, accumulate, out, out_stride, scratch);
+    gemm_blocks(panels, n_panels, acts, first, n_tokens, accumulate, out, out_stride, scratch);
 }
 
 /* With fewer tokens, unpacking the rows costs more than is won. */

@@ -22,7 +22,7 @@ size_t qn_tile_gemm_scratch(void)
     return sums + 5 * partial + sizeof(qn_tile_weights);
 }
 
-void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t row, qn_block_weights *out)
+void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t row, const qn_block_rows *out)
 {
     uint8_t codes[QN_BLOCK];
     int8_t factor[2 * QN_BLOCK_GROUPS];
@@ -36,10 +36,12 @@ void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t
     out->scale[row] = scale[0];
 }
 
-void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t block, qn_block_weights *out)
+void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t block, const qn_block_rows *out)
 {
     const size_t left = row < panel->n_rows ? panel->n_rows - row : 0, n_rows = left < QN_TILE ? left : QN_TILE;
-    memset(out, 0, sizeof *out);
+    memset(out->codes, 0, QN_BLOCK * QN_TILE);
+    memset(out->times_base, 0, QN_BLOCK * QN_TILE);
+    memset(out->scale, 0, QN_TILE * sizeof *out->scale);
     for (size_t r = 0; r < n_rows; r++)
         qn_block_expand_row(panel->type,
                             panel->stored + (row + r) * panel->row_bytes + block * panel->type->block_bytes, r, out);
@@ -48,8 +50,10 @@ void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t bloc
 size_t qn_block_gemm_scratch(void)
 {
     const size_t sums = 8 * QN_TILE * QN_TILE * sizeof(int32_t),
-                 elements = QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS * sizeof(float);
-    return sums + elements + QN_BLOCK_CHUNK * sizeof(qn_block_weights);
+                 rows = QN_BLOCK_CHUNK * QN_TILE * (2 * QN_BLOCK + sizeof(float)),
+                 no_element = 2 * QN_TILE_PANEL_ROWS * QN_TILE * sizeof(float),
+                 elements = QN_BLOCK_MAX_PANELS * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS * sizeof(float);
+    return sums + rows + no_element + elements;
 }
 
 size_t qn_tile_panel_bytes(size_t n_super)

@@ -137,7 +137,7 @@ static void block_multiply(void *c, const void *a, const void *b)
 }
 
 static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi,
-                                qn_block_weights *out)
+                                const qn_block_rows *out)
 {
     const qn_type_info *type = panel->type;
     const size_t n_words = (type->block_bytes - type->codes_at) / 4;
@@ -151,15 +151,15 @@ static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t
         qn_block_expand_row(type, stored, r, out);
     }
     if (!has_hi)
-        memset(out->times_base, 0x55, sizeof out->times_base); /* must not matter */
+        memset(out->times_base, 0x55, QN_BLOCK * QN_TILE); /* must not matter */
 }
 
 #include "kernels/matmul/gemm_blocks.h"
 
-void qn_block_gemm_ref(const qn_block_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
-                       float *out, size_t out_stride, void *scratch)
+void qn_block_gemm_ref(const qn_block_panel *panels, size_t n_panels, const qn_acts *acts, size_t first,
+                       size_t n_tokens, bool accumulate, float *out, size_t out_stride, void *scratch)
 {
-    gemm_blocks(panel, acts, first, n_tokens, accumulate, out, out_stride, scratch);
+    gemm_blocks(panels, n_panels, acts, first, n_tokens, accumulate, out, out_stride, scratch);
 }
 
 void qn_tile_gemm_ref(const qn_tile_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,
