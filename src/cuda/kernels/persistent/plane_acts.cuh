@@ -27,10 +27,34 @@ QN_DEVICE void load_acts(gemv_acts &x, uint32_t shared, uint32_t lane)
     }
 }
 
+// As bit_plane_mma. Integer sums become floats by an instruction here: the other way takes registers and moves.
 template <int count>
 QN_DEVICE void acts_mma(float (*acc)[2], uint32_t codes, uint32_t scales, const gemv_acts &x, uint32_t lane)
 {
-    bit_plane_mma<count>(acc, codes, scales, x, lane);
+    const int zeros[4] = {};
+    const uint32_t t = lane % 4;
+    const int sign_weight = 2 * t % PLANES_PER_MMA == PLANES_PER_MMA - 2 ? -2 : 2;
+#pragma unroll
+    for (int m = 0; m < count; m++)
+#pragma unroll
+        for (int q = 0; q < PLANE_FRAGMENTS; q++) {
+            const uint4 fragment = load_shared_16(codes + m * QN_TILE_CODE_BYTES + q * QN_FRAGMENT_BYTES);
+            const uint32_t scale_index = q * PLANE_SCALES + (PLANE_SCALES == 2 ? t / 2 : 0);
+            const uint32_t scale = load_shared_4(scales + m * QN_TILE_SCALE_BYTES + scale_index * 2 * QN_TILE_ROWS);
+            int c[PLANE_MMAS][4];
+#pragma unroll
+            for (int s = PLANE_MMAS - 1; s >= 0; s--)
+                mma_m16n8k256_b1(c[s], fragment, x.words[q][s], zeros);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int sum = c[PLANE_MMAS - 1][2 * h] + sign_weight * c[PLANE_MMAS - 1][2 * h + 1];
+#pragma unroll
+                for (int s = PLANE_MMAS - 2; s >= 0; s--)
+                    sum = (sum << PLANES_PER_MMA) + (c[s][2 * h] + 2 * c[s][2 * h + 1]);
+                const float fragment_dot = fmaf((float)sum, x.scale[q], x.minus_sum[q]);
+                acc[m][h] = fmaf(h ? qn_f16_high(scale) : qn_f16_low(scale), fragment_dot, acc[m][h]);
+            }
+        }
 }
 
 // ---- Quantisation of 128 columns to bit planes ----
