@@ -391,17 +391,22 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
 }
 
 /* Returns the most rows of a decode step that runs in phases of the persistent decode kernel. Measured on an H200,
- * tok/s in phases and in launches. The 27B Q1_0 model, with recurrent layers: 874 and 862 with 4 sequences, 1505 and
- * 1688 with 8. The dense 8B model: 4002 and 3826 with 8. */
-static size_t most_rows_in_phases(const qn_plan *plan)
+ * tok/s in phases and in launches. The 27B Q1_0 model, with recurrent layers: 468 and 582 with 2 sequences, 877 and
+ * 1159 with 4, where launches multiply bit planes. The same with int8, and with 2 bits, of which launches by bit planes
+ * have not been measured: 874 and 862 with 4, 1505 and 1688 with 8. The dense 8B model by int8: 4002 and 3826 with 8.
+ */
+static size_t most_rows_in_phases(const qn_cuda_workspace *workspace)
 {
     enum { MOST_RECURRENT = 4 };
-    return plan->recurrent.n_v_heads ? MOST_RECURRENT : QN_PERSISTENT_MAX_ROWS;
+    const qn_cuda_common *common = workspace->common;
+    if (!common->plan->recurrent.n_v_heads)
+        return QN_PERSISTENT_MAX_ROWS;
+    return workspace->persistent.tiles.bits == 1 && common->matmul.wgmma ? 1 : MOST_RECURRENT;
 }
 
 bool qn_cuda_has_phases(const qn_cuda_workspace *workspace, size_t n)
 {
-    return n > 1 && n <= most_rows_in_phases(workspace->common->plan) && !workspace->common->deterministic &&
+    return n > 1 && n <= most_rows_in_phases(workspace) && !workspace->common->deterministic &&
            qn_persistent_gpu_supports(&workspace->common->persistent_gpu, &workspace->persistent.tiles, (uint32_t)n);
 }
 
