@@ -148,7 +148,7 @@ static void check_token(const struct rows *r, int op, const float *expected, con
                   "token %zu: the scale of columns %zu on is %g, expected %g", token, first, scale,
                   (double)amax / QN_HILO_MAX);
         for (size_t k = first; k < first + QN_ACTS_HILO_COLS; k++) {
-            const double value = qn_check_hilo_code(codes, capacity, token, k) * scale,
+            const double value = qn_check_hilo_code(&r->acts, codes, token, k) * scale,
                          wanted = k < r->n ? (double)expected[k] : 0;
             qn_expect(fabs(value - wanted) <= 0.51 * scale + 1e-5 * (double)amax,
                       "token %zu, column %zu is %g, expected %g within half of %g", token, k, value, wanted, scale);

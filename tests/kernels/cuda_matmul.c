@@ -49,8 +49,10 @@ static double *acts_read(const struct gpu_acts *a, size_t n_tokens)
                        2);
                 *to = (double)qn_f16_to_f32(f16) * (double)scales[token];
             } else if (a->acts.layout == QN_ACTS_HILO) {
-                *to = qn_check_hilo_code(bytes, a->acts.capacity, token, k) * 64.0 * factor *
-                      (double)scales[k / QN_ACTS_HILO_COLS * a->acts.capacity + token];
+                *to = qn_check_hilo_code(a, bytes, token, k) * 64.0 * factor *
+                      (double)qn_check_hilo_scale(a, bytes, scales, token, k);
+                if (k % QN_ACTS_HILO_COLS == 0)
+                    qn_check_plane_sums(a, bytes, token, k);
             } else {
                 const uint8_t *from = bytes + k / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES, *code = from + k % QN_TILE_COLS;
                 const size_t scale = k % QN_TILE_COLS / QN_ACTS_HILO_COLS;
@@ -94,14 +96,18 @@ static void quantize_dequantize(int layout, const float *x, size_t n_cols, doubl
     }
 }
 
-static const char *layout_name(int layout)
+static const char *layout_name(int layout, uint32_t planes)
 {
-    return layout == QN_ACTS_HILO_N1 ? "hi/lo of one token" : layout == QN_ACTS_HILO ? "hi/lo" : "fp16";
+    return layout == QN_ACTS_HILO_N1 ? "hi/lo of one token"
+           : layout == QN_ACTS_F16   ? "fp16"
+           : planes == 0             ? "hi/lo"
+           : planes == 1             ? "bit planes for 1 bit"
+                                     : "bit planes for 2 bits";
 }
 
 /* Without an operation the values equal the CPU's exactly; after a norm or SwiGLU, whose last bits differ, they are
  * within half a step. */
-static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
+static void check_acts(int layout, uint32_t planes, int op, size_t n_cols, size_t n_tokens)
 {
     const size_t stride = n_cols + 3, width = qn_round_up(n_cols, QN_TILE_COLS);
     float *x = qn_floats_of(n_tokens * stride, 3), *x2 = qn_floats_of(n_tokens * stride, 3),
@@ -114,10 +120,11 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
     for (size_t i = 0; i < n_tokens * stride; i++) /* from tiny to large, and groups of zeros */
         x[i] *= i / 32 % 5 == 1 ? 1e-38f : i / 32 % 5 == 2 ? 1e4f : i / 32 % 5 == 3 ? 0 : 1;
     struct gpu_acts a = qn_check_acts_new(layout, n_cols, n_tokens);
+    a.acts.planes = planes;
     a.acts.rms_norm = op == QN_ACTS_OP_RMS_NORM;
     a.acts.eps = 1e-6f;
     qn_matmul_launch l;
-    qn_case_begin("matmul", "cuda", "%s of %zu tokens, width %zu%s", layout_name(layout), n_tokens, n_cols,
+    qn_case_begin("matmul", "cuda", "%s of %zu tokens, width %zu%s", layout_name(layout, planes), n_tokens, n_cols,
                   op == QN_ACTS_OP_RMS_NORM ? ", normalised"
                   : op == QN_ACTS_OP_SWIGLU ? ", SwiGLU"
                                             : "");
@@ -195,17 +202,18 @@ static void check_matrix(const struct gpu_weights *w, size_t matrix, int layout,
 }
 
 /* Two executions give the same bits; padding between the rows of tokens is not modified. */
-static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
+static void check_matmul_of(struct gpu_weights *w, int layout, uint32_t planes, size_t n_tokens)
 {
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
     const size_t mark = qn_mark();
-    const struct gpu_acts a = qn_check_acts_new(layout, w->n_cols, n_tokens);
+    struct gpu_acts a = qn_check_acts_new(layout, w->n_cols, n_tokens);
+    a.acts.planes = planes;
     const float *x = qn_floats_of(n_tokens * w->n_cols, 1);
     uint64_t out[3];
     float *before[3], *found[2][3];
     qn_matmul_launch quantize, matmul;
     qn_case_begin("matmul", "cuda", "%s rows %zu+%zu+%zu cols %zu tokens %zu %s", w->type->name, w->n_rows[0],
-                  w->n_rows[1], w->n_rows[2], w->n_cols, n_tokens, layout_name(layout));
+                  w->n_rows[1], w->n_rows[2], w->n_cols, n_tokens, layout_name(layout, planes));
     for (size_t i = 0; i < w->n_matrices; i++) {
         const size_t stride = w->n_rows[i] + 5, count = n_tokens * stride;
         before[i] = qn_floats(count);
@@ -237,6 +245,16 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
     qn_release_to(mark);
 }
 
+/* In this layout, and where it can have bit planes, also with them. */
+static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
+{
+    const qn_matmul_gpu gpu = qn_check_matmul_gpu();
+    const uint32_t planes = layout == QN_ACTS_HILO ? qn_matmul_gpu_planes(&gpu, &w->matrix.tiles, n_tokens) : 0;
+    check_matmul_of(w, layout, 0, n_tokens);
+    if (planes)
+        check_matmul_of(w, layout, planes, n_tokens);
+}
+
 /* One NaN or infinity among the activations of token 1 of 3 or 40: its elements are NaN or infinite, those of other
  * tokens finite. */
 static void check_not_finite(const qn_type_info *type)
@@ -247,14 +265,16 @@ static void check_not_finite(const qn_type_info *type)
     for (int kind = 0; kind < 6; kind++) {
         const size_t n_tokens = kind < 3 ? 3 : 40;
         const float bad = kind % 3 == 0 ? NAN : kind % 3 == 1 ? INFINITY : -INFINITY;
-        const struct gpu_acts a =
-            qn_check_acts_new(qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), COLS, n_tokens);
+        struct gpu_acts a = qn_check_acts_new(qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), COLS, n_tokens);
+        if (a.acts.layout == QN_ACTS_HILO)
+            a.acts.planes = qn_matmul_gpu_planes(&gpu, &w.matrix.tiles, n_tokens);
         float *x = qn_floats_of(n_tokens * COLS, 1);
         qn_matmul_launch l;
         x[COLS + qn_random_below(COLS)] = bad;
         const uint64_t out = qn_gpu_floats(n_tokens * ROWS);
         w.matrix.outs[0] = (qn_matmul_out){ out, 0, ROWS, ROWS, 0 };
-        qn_case_begin("matmul", "cuda", "%s with %g, %s", type->name, (double)bad, layout_name(a.acts.layout));
+        qn_case_begin("matmul", "cuda", "%s with %g, %s", type->name, (double)bad,
+                      layout_name(a.acts.layout, a.acts.planes));
         qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_OP_NONE, qn_gpu_copy(x), 0, 0, 0, COLS, n_tokens, &l));
         qn_check_launch(&l);
         qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &w.matrix, &a.acts, n_tokens, &l));
@@ -363,6 +383,8 @@ static void bench_choice(const qn_type_info *type, const char *name, const struc
     qn_matmul_launch *launches = qn_new(n_copies * each, sizeof *launches);
     for (size_t i = 0; i < n_shapes; i++)
         acts[i] = qn_check_acts_new(layout, shapes[i].n_cols, n_tokens);
+    for (size_t i = 0; i < n_shapes && layout == QN_ACTS_HILO; i++)
+        acts[i].acts.planes = qn_matmul_gpu_planes(&gpu, &tiles, n_tokens);
     for (size_t copy = 0, n = 0; copy < n_copies; copy++)
         for (size_t i = 0; i < n_shapes; i++) {
             const uint32_t rows = (uint32_t)shapes[i].n_rows;
@@ -378,6 +400,7 @@ static void bench_choice(const qn_type_info *type, const char *name, const struc
                 n++;
             else if (copy == 0)
                 qn_check_launch(&launches[n]);
+            acts[i].acts.prepares_slots = 0; /* they are prepared */
             qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &a, &acts[i].acts, n_tokens, &launches[n++]));
             if (choice)
                 set_blocks(&launches[n - 1], choice);
@@ -528,9 +551,9 @@ static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
         size_t bytes;
         qn_assert_ok(qn_matmul_gpu_acts_bytes(layouts[i], n_cols, found[i].acts.capacity, &bytes));
         qn_expect(!memcmp(qn_check_acts_read(&found[i]), qn_check_acts_read(&expected[i]), bytes), "%s: values differ",
-                  layout_name(layouts[i]));
+                  layout_name(layouts[i], 0));
         qn_expect(!memcmp(qn_gpu_read(found[i].scale), qn_gpu_read(expected[i].scale), qn_gpu_bytes(found[i].scale)),
-                  "%s: scales differ", layout_name(layouts[i]));
+                  "%s: scales differ", layout_name(layouts[i], 0));
     }
     qn_release();
 }
@@ -543,10 +566,17 @@ void qn_check_cuda_matmul(bool with_bench)
             for (size_t i = 0; i < QN_LENGTH(widths); i++) {
                 qn_random_seed(100 * i + 10 * layout + op);
                 if (qn_case_selected())
-                    check_acts(layout, op, widths[i],
+                    check_acts(layout, 0, op, widths[i],
                                layout == QN_ACTS_HILO_N1
                                    ? 1
                                    : 1 + qn_random_below(layout == QN_ACTS_HILO ? QN_FEW_MAX_TOKENS : 140));
+            }
+    for (uint32_t planes = 1; planes <= 2; planes++)
+        for (int op = 0; op < 3; op++)
+            for (size_t i = 0; i < QN_LENGTH(widths); i++) {
+                qn_random_seed(1000 + 100 * i + 10 * planes + op);
+                if (qn_case_selected())
+                    check_acts(QN_ACTS_HILO, planes, op, widths[i], 1 + qn_random_below(QN_PLANES_TOKENS));
             }
     for (int op = 0; op < 3; op++)
         for (size_t i = 0; i < QN_LENGTH(widths); i++)

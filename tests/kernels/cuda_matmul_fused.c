@@ -56,9 +56,12 @@ static struct results run(struct layer *layer, size_t n_tokens, bool fused)
     struct gpu_acts x = qn_check_acts_new(QN_ACTS_HILO, layer->out.n_cols, n_tokens);
     r.normed = qn_check_acts_new(QN_ACTS_HILO, layer->width, n_tokens);
     r.swiglu = qn_check_acts_new(QN_ACTS_HILO, layer->ff, n_tokens);
+    const qn_matmul_gpu gpu = qn_check_matmul_gpu();
+    r.normed.acts.planes = r.swiglu.acts.planes = x.acts.planes =
+        qn_matmul_gpu_planes(&gpu, &layer->out.matrix.tiles, n_tokens);
     r.normed.acts.rms_norm = true;
     r.normed.acts.eps = 1e-6f;
-    r.normed.acts.workspace = r.swiglu.acts.workspace = x.acts.workspace; /* whose counters the first launch clears */
+    r.normed.acts.workspace = r.swiglu.acts.workspace = x.acts.workspace; /* whose slots the first launch prepares */
     const qn_matmul_next input = { QN_ACTS_OP_NONE, &x.acts, 0, { 0, 0 } };
     const qn_matmul_next norm = {
         QN_ACTS_OP_RMS_NORM, &r.normed.acts, layer->gnorm, { layer->gsigns[0], layer->block }
@@ -81,42 +84,47 @@ static struct results run(struct layer *layer, size_t n_tokens, bool fused)
 
 /* ---- Comparisons ---- */
 
-/* Activations on the host. */
+/* Activations on the host: the integers of a token's column k, [n_blocks * QN_ACTS_HILO_COLS] of each token; scales for
+ * codes times 64, [n_blocks] of each token; sums of squares [n_blocks][capacity]. */
 struct host_acts {
-    const uint8_t *codes;
-    const float *scale, *sumsq;
+    int *codes;
+    float *scale;
+    const float *sumsq;
     size_t n_blocks, capacity;
 };
 
-static struct host_acts host_acts_of(const struct gpu_acts *a)
+static struct host_acts host_acts_of(const struct gpu_acts *a, size_t n_tokens)
 {
-    struct host_acts h = { .codes = qn_check_acts_read(a),
-                           .scale = qn_gpu_read(a->scale),
-                           .n_blocks = qn_round_up(a->acts.n_cols, QN_TILE_COLS) / QN_ACTS_HILO_COLS,
+    const uint8_t *bytes = qn_check_acts_read(a);
+    const float *scales = qn_gpu_read(a->scale);
+    struct host_acts h = { .n_blocks = qn_round_up(a->acts.n_cols, QN_TILE_COLS) / QN_ACTS_HILO_COLS,
                            .capacity = a->acts.capacity };
-    h.sumsq = h.scale + h.n_blocks * h.capacity;
+    h.sumsq = scales + h.n_blocks * h.capacity;
+    h.codes = qn_new(n_tokens * h.n_blocks * QN_ACTS_HILO_COLS, sizeof *h.codes);
+    h.scale = qn_floats(n_tokens * h.n_blocks);
+    for (size_t i = 0; i < n_tokens * h.n_blocks; i++) {
+        const size_t token = i / h.n_blocks, first = i % h.n_blocks * QN_ACTS_HILO_COLS;
+        for (size_t k = 0; k < QN_ACTS_HILO_COLS; k++)
+            h.codes[i * QN_ACTS_HILO_COLS + k] = qn_check_hilo_code(a, bytes, token, first + k);
+        h.scale[i] = qn_check_hilo_scale(a, bytes, scales, token, first);
+        qn_check_plane_sums(a, bytes, token, first);
+    }
     return h;
-}
-
-static const uint8_t *token_codes(const struct host_acts *h, size_t block, size_t token)
-{
-    return h->codes + (block * (h->capacity / QN_MMA_N) + token / 8) * QN_ACTS_HILO_BYTES +
-           token % 8 * QN_ACTS_HILO_COLS;
 }
 
 /* The tokens of both have the same bits. Of a smaller number of tokens the capacity is the same. */
 static void expect_same_acts(const char *what, const struct gpu_acts *a, const struct gpu_acts *b, size_t n_tokens)
 {
-    const struct host_acts x = host_acts_of(a), y = host_acts_of(b);
+    const struct host_acts x = host_acts_of(a, n_tokens), y = host_acts_of(b, n_tokens);
     for (size_t block = 0; block < x.n_blocks; block++)
         for (size_t token = 0; token < n_tokens; token++) {
-            const size_t at = block * x.capacity + token;
-            const uint8_t *p = token_codes(&x, block, token), *q = token_codes(&y, block, token);
-            qn_expect(!memcmp(p, q, QN_ACTS_HILO_COLS) && !memcmp(p + 1024, q + 1024, QN_ACTS_HILO_COLS),
+            const size_t at = block * x.capacity + token, of_token = token * x.n_blocks + block;
+            qn_expect(!memcmp(x.codes + of_token * QN_ACTS_HILO_COLS, y.codes + of_token * QN_ACTS_HILO_COLS,
+                              QN_ACTS_HILO_COLS * sizeof *x.codes),
                       "%s: codes of token %zu, block %zu differ", what, token, block);
-            qn_expect(!memcmp(&x.scale[at], &y.scale[at], sizeof(float)),
-                      "%s: scale of token %zu, block %zu is %g, expected %g", what, token, block, (double)x.scale[at],
-                      (double)y.scale[at]);
+            qn_expect(!memcmp(&x.scale[of_token], &y.scale[of_token], sizeof(float)),
+                      "%s: scale of token %zu, block %zu is %g, expected %g", what, token, block,
+                      (double)x.scale[of_token], (double)y.scale[of_token]);
             qn_expect(!a->acts.rms_norm || !memcmp(&x.sumsq[at], &y.sumsq[at], sizeof(float)),
                       "%s: sum of squares of token %zu, block %zu is %g, expected %g", what, token, block,
                       (double)x.sumsq[at], (double)y.sumsq[at]);
@@ -129,7 +137,7 @@ static void expect_same_acts(const char *what, const struct gpu_acts *a, const s
 static void expect_swiglu(const struct layer *layer, const struct results *fused, const struct results *separate)
 {
     const size_t ff = layer->ff;
-    const struct host_acts h = host_acts_of(&fused->swiglu);
+    const struct host_acts h = host_acts_of(&fused->swiglu, fused->n_tokens);
     for (size_t token = 0; token < fused->n_tokens; token++)
         for (size_t block = 0; block < h.n_blocks; block++) {
             const size_t first = block * QN_ACTS_HILO_COLS;
@@ -143,11 +151,9 @@ static void expect_swiglu(const struct layer *layer, const struct results *fused
                                       ff - first < QN_ACTS_HILO_COLS ? ff - first : QN_ACTS_HILO_COLS, layer->block);
             for (size_t i = 0; i < QN_ACTS_HILO_COLS; i++)
                 amax = fmax(amax, fabs(expected[i]));
-            const uint8_t *codes = token_codes(&h, block, token);
-            const double scale = 64 * (double)h.scale[block * h.capacity + token];
+            const size_t at = token * h.n_blocks + block;
             for (size_t i = 0; i < QN_ACTS_HILO_COLS; i++) {
-                const size_t at = ((i / 16) ^ (token % 8)) * 16 + i % 16;
-                const double found = (256 * (int8_t)codes[at] + (int8_t)codes[1024 + at]) * scale;
+                const double found = 64.0 * h.codes[at * QN_ACTS_HILO_COLS + i] * (double)h.scale[at];
                 qn_expect(fabs(found - expected[i]) <= amax * (0.51 / QN_HILO_MAX + 1e-5) + 1e-30,
                           "token %zu, column %zu: %g, expected %g", token, first + i, found, expected[i]);
             }
@@ -216,7 +222,7 @@ static struct layer layer_new(const qn_type_info *type, size_t cols, size_t widt
 /* The tokens of every number of tokens have the bits that they have among 64. */
 static void check_layer(const qn_type_info *type, size_t cols, size_t width, size_t ff, size_t block)
 {
-    static const size_t tokens[] = { 1, 2, 3, 8, 9, 16, 17, 31, 32, 33, 63, 64 };
+    static const size_t tokens[] = { 1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 32, 33, 63, 64 };
     struct layer layer = layer_new(type, cols, width, ff, block);
     const struct results most = run(&layer, MAX_TOKENS, true);
     for (size_t i = 0; i < QN_LENGTH(tokens); i++) {
@@ -282,6 +288,7 @@ static size_t layer_launches(const qn_type_info *type, const struct sizes *sizes
 static void bench_layer(const qn_type_info *type, const struct sizes *sizes, size_t n_tokens, bool fused, size_t block)
 {
     const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type);
+    const qn_matmul_gpu gpu = qn_check_matmul_gpu();
     size_t layer = 0, widest = 0, bytes, each = 0;
     struct gpu_acts acts[4];
     for (size_t i = 0; i < 4; i++) {
@@ -289,6 +296,7 @@ static void bench_layer(const qn_type_info *type, const struct sizes *sizes, siz
         layer += qn_round_up(bytes, 256);
         widest = sizes->rows[i] > widest ? sizes->rows[i] : widest;
         acts[i] = qn_check_acts_new(QN_ACTS_HILO, sizes->cols[i], n_tokens);
+        acts[i].acts.planes = qn_matmul_gpu_planes(&gpu, &tiles, n_tokens);
         acts[i].acts.rms_norm = i % 2 == 0;
         acts[i].acts.eps = 1e-6f;
         acts[i].acts.workspace = acts[0].acts.workspace;
@@ -298,6 +306,8 @@ static void bench_layer(const qn_type_info *type, const struct sizes *sizes, siz
     qn_matmul_launch *launches = qn_new(n_copies * LAYER_LAUNCHES, sizeof *launches);
     for (size_t i = 0; i < 4; i++)
         quantize(&(qn_matmul_next){ QN_ACTS_OP_RMS_NORM, &acts[i].acts, memory, { 0, 0 } }, memory, 0, n_tokens);
+    for (size_t i = 0; i < 4; i++)
+        acts[i].acts.prepares_slots = 0; /* they are prepared */
     for (size_t copy = 0; copy < n_copies; copy++)
         each = layer_launches(type, sizes, weights + copy * layer, acts, memory, n_tokens, fused, block,
                               launches + copy * each);
@@ -312,10 +322,10 @@ static void bench(void)
     static const struct sizes sizes[] = { { "27b layer", { 16384, 5120, 34816, 5120 }, { 5120, 6144, 5120, 17408 } },
                                           { "8b layer", { 6144, 4096, 24576, 4096 }, { 4096, 4096, 4096, 12288 } } };
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0 };
-    static const size_t tokens[] = { 8, 16, 32, 64 };
+    static const size_t tokens[] = { 4, 8, 16, 32, 64 };
     for (size_t t = 0; t < 2; t++)
         for (size_t s = 0; s < 2; s++)
-            for (size_t n = 0; n < 4; n++)
+            for (size_t n = 0; n < QN_LENGTH(tokens); n++)
                 for (int i = 0; i < 4; i++)
                     bench_layer(qn_type_find(types[t]), &sizes[s], tokens[n], i % 2, i < 2 ? 0 : QN_ACTS_HILO_COLS);
 }

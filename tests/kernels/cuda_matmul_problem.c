@@ -8,7 +8,7 @@
 qn_matmul_gpu qn_check_matmul_gpu(void)
 {
     const qn_cuda_info *info = qn_gpu_info();
-    return (qn_matmul_gpu){ info->n_sms, info->max_shared_bytes, info->major >= 9 };
+    return (qn_matmul_gpu){ info->n_sms, info->max_shared_bytes, info->major >= 9, info->major == 9 };
 }
 
 void qn_check_launch(const qn_matmul_launch *l)
@@ -33,6 +33,7 @@ struct gpu_acts qn_check_acts_new(int layout, size_t n_cols, size_t n_tokens)
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
     a.workspace = qn_gpu_new(layout == QN_ACTS_HILO ? qn_matmul_gpu_workspace_bytes(&gpu) : 1);
     a.acts.workspace = a.workspace;
+    a.acts.prepares_slots = qn_matmul_gpu_few_blocks(&gpu);
     return a;
 }
 
@@ -41,12 +42,66 @@ uint8_t *qn_check_acts_read(const struct gpu_acts *a)
     return (uint8_t *)qn_gpu_read(a->data) + (a->acts.address - a->data);
 }
 
-int qn_check_hilo_code(const uint8_t *acts, size_t capacity, size_t token, size_t k)
+/* The bit of column c of a token in operand B, of the columns' weight k, at bit `high` of its code. */
+static unsigned plane_bit(const uint8_t *block, unsigned bits, size_t token, size_t c, size_t k, unsigned high)
 {
-    const uint8_t *block = acts + (k / QN_ACTS_HILO_COLS * (capacity / 8) + token / 8) * QN_ACTS_HILO_BYTES;
+    const size_t group = k % (bits == 1 ? QN_TILE_COLS : QN_ACTS_HILO_COLS) / 32, half = k % 32 / 16, byte = k % 16;
+    const size_t n = 8 * (c / 2) + 2 * token + c % 2, at = n / 8 * 256 + half * 128 + n % 8 * 16 + byte;
+    return block[at] >> (group * bits + high) & 1;
+}
+
+/* An int8, of lo or hi, from its planes: the first of its columns of B. */
+static int plane_byte(const uint8_t *block, unsigned bits, size_t token, size_t first, size_t k)
+{
+    int low = 0, high = 0;
+    for (size_t p = 0; p < 8; p++) {
+        const int weight = p == 7 ? -128 : 1 << p;
+        low += weight * (int)plane_bit(block, bits, token, first + p, k, 0);
+        if (bits == 2)
+            high += weight * (int)plane_bit(block, bits, token, first + (p < 6 ? p + 1 : p + 2), k, 1);
+    }
+    qn_expect(bits == 1 || low == high, "token %zu, column %zu: low bits of codes have %d, high bits %d", token, k, low,
+              high);
+    return low;
+}
+
+static const uint8_t *plane_block(const struct gpu_acts *a, const uint8_t *bytes, size_t k)
+{
+    return bytes + k / QN_ACTS_HILO_COLS * QN_PLANES_BLOCK_BYTES(a->acts.planes);
+}
+
+int qn_check_hilo_code(const struct gpu_acts *a, const uint8_t *bytes, size_t token, size_t k)
+{
+    if (a->acts.planes) {
+        const uint8_t *block = plane_block(a, bytes, k);
+        return plane_byte(block, a->acts.planes, token, 0, k) +
+               256 * plane_byte(block, a->acts.planes, token, QN_PLANES_SET(a->acts.planes), k);
+    }
+    const uint8_t *block = bytes + (k / QN_ACTS_HILO_COLS * (a->acts.capacity / 8) + token / 8) * QN_ACTS_HILO_BYTES;
     const size_t column = k % QN_ACTS_HILO_COLS,
                  at = token % 8 * 128 + ((column / 16) ^ (token % 8)) * 16 + column % 16;
     return 256 * (int8_t)block[at] + (int8_t)block[1024 + at];
+}
+
+float qn_check_hilo_scale(const struct gpu_acts *a, const uint8_t *bytes, const float *scales, size_t token, size_t k)
+{
+    float scale;
+    if (!a->acts.planes)
+        return scales[k / QN_ACTS_HILO_COLS * a->acts.capacity + token];
+    memcpy(&scale, plane_block(a, bytes, k) + QN_PLANES_INFO(a->acts.planes) + 16 * token, sizeof scale);
+    return scale / 64;
+}
+
+void qn_check_plane_sums(const struct gpu_acts *a, const uint8_t *bytes, size_t token, size_t k)
+{
+    int32_t sums[2];
+    if (!a->acts.planes)
+        return;
+    memcpy(sums, plane_block(a, bytes, k) + QN_PLANES_INFO(a->acts.planes) + 16 * token + 4, sizeof sums);
+    for (size_t i = 0; i < QN_ACTS_HILO_COLS; i++)
+        sums[i / 64] -= qn_check_hilo_code(a, bytes, token, k + i);
+    qn_expect(sums[0] == 0 && sums[1] == 0, "token %zu: sums of columns from %zu on differ by %d, %d", token, k,
+              sums[0], sums[1]);
 }
 
 void qn_check_hadamard_f64(double *v, const float *signs, size_t n, size_t block)

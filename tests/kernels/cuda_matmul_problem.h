@@ -31,8 +31,14 @@ struct gpu_acts qn_check_acts_new(int layout, size_t n_cols, size_t n_tokens);
 /* qn_check_acts_read - Returns a copy of the activations on the host, from their address on. */
 uint8_t *qn_check_acts_read(const struct gpu_acts *a);
 
-/* qn_check_hilo_code - Returns the integer of column k of a token in QN_ACTS_HILO. */
-int qn_check_hilo_code(const uint8_t *acts, size_t capacity, size_t token, size_t k);
+/* qn_check_hilo_code, qn_check_hilo_scale - Return the integer of column k of a token in QN_ACTS_HILO, and the scale
+ * for codes times 64, also of bit planes, of which they check what one integer has twice. bytes: qn_check_acts_read;
+ * scales: a copy of a->scale. */
+int qn_check_hilo_code(const struct gpu_acts *a, const uint8_t *bytes, size_t token, size_t k);
+float qn_check_hilo_scale(const struct gpu_acts *a, const uint8_t *bytes, const float *scales, size_t token, size_t k);
+
+/* qn_check_plane_sums - Checks the sums of integers that bit planes have of a token and the 128 columns from k on. */
+void qn_check_plane_sums(const struct gpu_acts *a, const uint8_t *bytes, size_t token, size_t k);
 
 /* qn_check_hadamard_f64 - Multiplies v by signs and applies the Walsh-Hadamard transform to each block, in float64.
  * block 0: v is unchanged. */

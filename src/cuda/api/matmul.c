@@ -128,7 +128,8 @@ static qn_status check_tokens(matmul_call *c, const qn_cuda_kernels *kernels, co
     const qn_cuda_info *info = qn_api_info(kernels);
     c->gpu = (qn_matmul_gpu){ .n_sms = info->n_sms,
                               .max_shared_bytes = info->max_shared_bytes,
-                              .clusters = info->major >= 9 };
+                              .clusters = info->major >= 9,
+                              .wgmma = info->major == 9 };
     c->acts = acts;
     c->pass_tokens = acts->n_tokens < PASS_TOKENS ? acts->n_tokens : PASS_TOKENS;
     if (!c->pass_tokens)
@@ -138,6 +139,9 @@ static qn_status check_tokens(matmul_call *c, const qn_cuda_kernels *kernels, co
     c->pass.capacity = c->pass.layout == QN_ACTS_HILO_N1 ? 1 : qn_round_up(c->pass_tokens, QN_GEMM_TILE_N);
     c->pass.rms_norm = acts->op == QN_CUDA_MATMUL_RMS_NORM;
     c->pass.eps = acts->eps;
+    c->pass.prepares_slots = qn_matmul_gpu_few_blocks(&c->gpu);
+    if (c->pass.layout == QN_ACTS_HILO)
+        c->pass.planes = qn_matmul_gpu_planes(&c->gpu, &c->matrix.tiles, c->pass_tokens);
     c->scale_bytes = qn_matmul_gpu_scale_bytes(c->pass.layout, c->pass.n_cols, c->pass.capacity);
     return qn_matmul_gpu_acts_bytes(c->pass.layout, c->pass.n_cols, c->pass.capacity, &c->acts_bytes);
 }

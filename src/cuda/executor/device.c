@@ -142,7 +142,8 @@ static qn_status describe_device(qn_cuda_common *common)
     const qn_cuda_info *info = qn_cuda_get_info(common->cuda);
     common->matmul = (qn_matmul_gpu){ .n_sms = info->n_sms,
                                       .max_shared_bytes = info->max_shared_bytes,
-                                      .clusters = info->major >= 9 };
+                                      .clusters = info->major >= 9,
+                                      .wgmma = info->major == 9 };
     common->persistent_gpu = (qn_persistent_gpu){ .n_sms = info->n_sms,
                                                   .max_shared_bytes = info->max_shared_bytes,
                                                   .major = info->major,

@@ -64,6 +64,27 @@ static unsigned layouts_read(const qn_cuda_rows_step *s, const qn_op *reader, in
     return layouts;
 }
 
+/* Activations as the matmuls of this operation read them. copy: a layout, or QN_CUDA_ACTS_FUSED. They are bit planes if
+ * that is what all of these matmuls can read. */
+static qn_matmul_acts acts_of(const qn_cuda_rows_step *s, const qn_op *reader, int id, int copy)
+{
+    const qn_cuda_op *op = qn_cuda_step_op(s, reader);
+    qn_matmul_acts acts = s->workspace->acts[id].layouts[copy];
+    bool first = true;
+    for (size_t i = 0; acts.layout == QN_ACTS_HILO && i < op->n_gemms; i++) {
+        const qn_tile_layout *tiles = &op->gemms[i].tiled_matrix.tiles;
+        if (op->gemms[i].group.acts != id || reads_rows(s, reader, &op->gemms[i]) ||
+            qn_matmul_gpu_acts_layout(tiles, s->n) != QN_ACTS_HILO)
+            continue;
+        const uint32_t planes = qn_matmul_gpu_planes(&s->common->matmul, tiles, s->n);
+        acts.planes = first || planes == acts.planes ? planes : 0;
+        first = false;
+        if (!planes)
+            break;
+    }
+    return acts;
+}
+
 /* Whether operation, Hadamard transform and quantisation are one launch: for one row read only by GEMVs of 1 and 2
  * bits, and block sizes with a kernel variant. */
 static bool fuses_hadamard(const qn_cuda_rows_step *s, const qn_plan_rotation *rotation, unsigned layouts)
@@ -162,29 +183,54 @@ static bool is_fused(const qn_cuda_rows_step *s, const qn_op *op)
            qn_cuda_step_op(s, op - 1)->fuses_next;
 }
 
+/* Whether the launch of the operation itself writes its activations: of several rows, the only ones, in hi/lo int8
+ * alone. */
+static bool writes_acts(const qn_cuda_rows_step *s, const qn_op *op)
+{
+    const qn_op_acts *outs = qn_op_acts_of(op);
+    if (op->kind != QN_OP_GATED_NORM || s->n == 1 || s->in_phases || !qn_cuda_writes_acts(s) || !outs || outs->n != 1)
+        return false;
+    const qn_plan_acts *plan = &s->common->plan->acts[outs->at[0]];
+    return layouts_read(s, op + 1, outs->at[0]) == 1u << QN_ACTS_HILO && plan->rotation.block <= QN_ACTS_HILO_COLS &&
+           plan->width % QN_TILE_COLS == 0;
+}
+
+static qn_status run_recurrent(const qn_cuda_rows_step *s, const qn_op *op)
+{
+    qn_hilo_acts to;
+    if (!writes_acts(s, op))
+        return qn_cuda_run_recurrent_op(s, op, NULL);
+    const int id = qn_op_acts_of(op)->at[0];
+    const qn_matmul_acts acts = acts_of(s, op + 1, id, QN_ACTS_HILO);
+    const qn_matmul_rotation rotation = { s->workspace->acts[id].signs, s->common->plan->acts[id].rotation.block };
+    QN_TRY(qn_matmul_gpu_hilo_acts(&acts, &rotation, &to));
+    return qn_cuda_run_recurrent_op(s, op, &to);
+}
+
 /* Writes the operation's activations, in the layouts that the next operation reads. */
 static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const struct acts_source from = acts_source_of(s, op);
     const qn_op_acts *outs = qn_op_acts_of(op);
-    for (size_t a = 0; outs && !is_fused(s, op) && a < outs->n; a++) {
+    for (size_t a = 0; outs && !is_fused(s, op) && !writes_acts(s, op) && a < outs->n; a++) {
         const qn_plan_acts *plan = &s->common->plan->acts[outs->at[a]];
-        const qn_cuda_acts *acts = &s->workspace->acts[outs->at[a]];
         const unsigned layouts = layouts_read(s, op + 1, outs->at[a]);
+        qn_cuda_acts acts = s->workspace->acts[outs->at[a]];
         struct acts_source x = from;
+        acts.layouts[QN_ACTS_HILO] = acts_of(s, op + 1, outs->at[a], QN_ACTS_HILO);
         if (fuses_hadamard(s, &plan->rotation, layouts)) {
-            QN_TRY(hadamard_quantize(s, &from, acts, plan->rotation.block));
+            QN_TRY(hadamard_quantize(s, &from, &acts, plan->rotation.block));
             continue;
         }
         if (plan->rotation.block && quantizes_rotated(&plan->rotation, layouts)) {
-            QN_TRY(quantize_rotated(s, &from, acts, plan));
+            QN_TRY(quantize_rotated(s, &from, &acts, plan));
             continue;
         }
         if (plan->rotation.block) {
-            QN_TRY(rotated_floats(s, &from, plan->width, plan->rotation.block, acts->signs));
+            QN_TRY(rotated_floats(s, &from, plan->width, plan->rotation.block, acts.signs));
             x = (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->workspace->scratch.address };
         }
-        QN_TRY(quantize(s, &x, acts, plan->width, layouts));
+        QN_TRY(quantize(s, &x, &acts, plan->width, layouts));
     }
     return QN_OK;
 }
@@ -205,8 +251,7 @@ static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const 
                              const qn_tiled_matrix *tiled_matrix, qn_matmul_launch *launch)
 {
     const int layout = qn_matmul_gpu_acts_layout(&tiled_matrix->tiles, s->n);
-    qn_matmul_acts acts =
-        s->workspace->acts[gemm->group.acts].layouts[is_fused(s, op - 1) ? QN_CUDA_ACTS_FUSED : layout];
+    qn_matmul_acts acts = acts_of(s, op, gemm->group.acts, is_fused(s, op - 1) ? QN_CUDA_ACTS_FUSED : layout);
     if (reads_rows(s, op, gemm)) {
         const struct acts_source source = acts_source_of(s, op - 1);
         const qn_matmul_norm_rows rows = {
@@ -220,8 +265,9 @@ static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const 
         return qn_matmul_gpu_matmul(&s->common->matmul, tiled_matrix, &acts, s->n, launch);
     const struct acts_source source = acts_source_of(s, op + 1);
     const int id = qn_cuda_step_op(s, op)->next_acts;
+    const qn_matmul_acts next_acts = acts_of(s, op + 2, id, QN_CUDA_ACTS_FUSED);
     const qn_matmul_next next = { .op = source.op,
-                                  .acts = &s->workspace->acts[id].layouts[QN_CUDA_ACTS_FUSED],
+                                  .acts = &next_acts,
                                   .weight = source.weight,
                                   .rotation = { s->weights->signs[id], s->common->plan->acts[id].rotation.block } };
     return qn_matmul_gpu_matmul_fused(&s->common->matmul, tiled_matrix, &acts, s->n, &next, launch);
@@ -342,7 +388,7 @@ static qn_status run_before_acts(const qn_cuda_rows_step *s, const qn_op *op)
     case QN_OP_ATTENTION_COMBINE: return qn_cuda_run_attention_op(s, op);
     case QN_OP_CONV:
     case QN_OP_DELTA_RULE:
-    case QN_OP_GATED_NORM: return qn_cuda_run_recurrent_op(s, op);
+    case QN_OP_GATED_NORM: return run_recurrent(s, op);
     case QN_OP_INPUT: /* not in plans of a GPU (device.c) */
     case QN_OP_NORM:
     case QN_OP_SWIGLU: break;
@@ -359,17 +405,22 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
 }
 
 /* Returns the most rows of a decode step that runs in phases of the persistent decode kernel. Measured on an H200,
- * tok/s in phases and in launches. The 27B Q1_0 model, with recurrent layers: 874 and 862 with 4 sequences, 1505 and
- * 1688 with 8. The dense 8B model: 4002 and 3826 with 8. */
-static size_t most_rows_in_phases(const qn_plan *plan)
+ * tok/s in phases and in launches. The 27B Q1_0 model, with recurrent layers: 468 and 582 with 2 sequences, 877 and
+ * 1159 with 4, where launches multiply bit planes. The same with int8, and with 2 bits, of which launches by bit planes
+ * have not been measured: 874 and 862 with 4, 1505 and 1688 with 8. The dense 8B model by int8: 4002 and 3826 with 8.
+ */
+static size_t most_rows_in_phases(const qn_cuda_workspace *workspace)
 {
     enum { MOST_RECURRENT = 4 };
-    return plan->recurrent.n_v_heads ? MOST_RECURRENT : QN_PERSISTENT_MAX_ROWS;
+    const qn_cuda_common *common = workspace->common;
+    if (!common->plan->recurrent.n_v_heads)
+        return QN_PERSISTENT_MAX_ROWS;
+    return workspace->persistent.tiles.bits == 1 && common->matmul.wgmma ? 1 : MOST_RECURRENT;
 }
 
 bool qn_cuda_has_phases(const qn_cuda_workspace *workspace, size_t n)
 {
-    return n > 1 && n <= most_rows_in_phases(workspace->common->plan) && !workspace->common->deterministic &&
+    return n > 1 && n <= most_rows_in_phases(workspace) && !workspace->common->deterministic &&
            qn_persistent_gpu_supports(&workspace->common->persistent_gpu, &workspace->persistent.tiles, (uint32_t)n);
 }
 

@@ -32,7 +32,8 @@ qn_status qn_cuda_poison_part(const qn_cuda_rows_step *s)
         return QN_OK;
     QN_TRY(poison_buffer(workspace, &workspace->shared, 0));
     QN_TRY(poison_buffer(workspace, &workspace->scratch, 0));
-    QN_TRY(poison_buffer(workspace, &workspace->matmul_workspace, QN_MATMUL_COUNTERS_BYTES));
+    QN_TRY(poison_buffer(workspace, &workspace->matmul_workspace,
+                         QN_MATMUL_COUNTERS_BYTES + qn_matmul_gpu_slot_bytes(&workspace->common->matmul)));
     for (size_t id = 0; id < workspace->common->plan->n_acts; id++)
         for (int copy = 0; copy < QN_CUDA_ACTS_LAYOUTS; copy++)
             QN_TRY(poison_acts(s, id, copy));

@@ -282,6 +282,9 @@ static qn_status alloc_buffers(qn_cuda_workspace *workspace, size_t max_rows, si
                          "step buffer on the GPU", &workspace->matmul_workspace));
     QN_TRY(qn_cuda_memset(workspace->common->cuda, workspace->common->stream, workspace->matmul_workspace.address, 0,
                           QN_MATMUL_COUNTERS_BYTES));
+    QN_TRY(qn_cuda_memset(workspace->common->cuda, workspace->common->stream,
+                          workspace->matmul_workspace.address + QN_MATMUL_COUNTERS_BYTES, QN_MATMUL_EMPTY_BYTE,
+                          qn_matmul_gpu_slot_bytes(&workspace->common->matmul)));
     for (size_t i = 0; i < plan->n_acts; i++) {
         QN_TRY(alloc_acts(workspace, i, max_rows));
         widest = plan->acts[i].width > widest ? plan->acts[i].width : widest;

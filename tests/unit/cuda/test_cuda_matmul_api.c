@@ -248,9 +248,9 @@ TEST(one_token)
     assert_int_equal(few->acts_scale, q->scale);
     assert_int_equal(few->sumsq, 0);
     /* Scales and sums of squares of four blocks of columns. */
-    assert_true(few->counters == q->counters &&
-                few->counters >= few->acts_scale + 2 * 4 * QN_GEMM_TILE_N * sizeof(float));
-    assert_true(few->counters % 256 == 0 && few->partials > few->counters);
+    assert_true(few->slots == q->slots && q->slot_bytes >= QN_FEW_TILE_M * 4 * sizeof(float) &&
+                few->slots >= few->acts_scale + 2 * 4 * QN_GEMM_TILE_N * sizeof(float));
+    assert_true(few->slots % 256 == 0 && few->first_parts >= few->slots + q->slot_bytes);
     assert_true(few->n_tiles == 4 && few->n_tokens == 2 && few->capacity == QN_GEMM_TILE_N && few->n_outs == 2);
     assert_int_equal(few->out_dtype, QN_DTYPE_F32);
     assert_memory_equal(few->outs, o, sizeof few->outs);

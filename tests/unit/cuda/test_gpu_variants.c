@@ -174,9 +174,9 @@ static void delta_rules(void)
 /* Matrices of every type, by up to 4096 tokens; the persistent decode kernel where it takes their tiles. */
 static void matmuls(void)
 {
-    static const size_t tokens[] = { 1, 2, 8, 16, 17, 32, 33, 65, 96, 128, 130, 512, 4096 },
+    static const size_t tokens[] = { 1, 2, 4, 8, 16, 17, 32, 33, 65, 96, 128, 130, 512, 4096 },
                         n_tiles[] = { 256, 512, 1024, 1536 };
-    const qn_matmul_gpu gpu = { .n_sms = N_SMS, .max_shared_bytes = MAX_SHARED, .clusters = true };
+    const qn_matmul_gpu gpu = { .n_sms = N_SMS, .max_shared_bytes = MAX_SHARED, .clusters = true, .wgmma = true };
     static const qn_persistent_gpu persistent[] = { { N_SMS, MAX_SHARED, 9, true },
                                                     { 108, 163 << 10, 8, true },
                                                     { 128, 99 << 10, 8, true },
@@ -195,6 +195,7 @@ static void matmuls(void)
                 matrix.n_tiles = n_tiles[i];
                 qn_matmul_acts acts = { .address = 1024, .workspace = 1024, .n_cols = 4096 };
                 acts.layout = qn_matmul_gpu_acts_layout(&matrix.tiles, tokens[t]);
+                acts.planes = acts.layout == QN_ACTS_HILO ? qn_matmul_gpu_planes(&gpu, &matrix.tiles, tokens[t]) : 0;
                 acts.capacity = acts.layout == QN_ACTS_HILO_N1 ? 1 : 4096;
                 selects(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, tokens[t], &matmul), &matmul.launch);
                 for (int op = QN_ACTS_OP_NONE; op <= QN_ACTS_OP_SWIGLU; op++) {

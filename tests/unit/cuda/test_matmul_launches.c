@@ -6,7 +6,7 @@
 
 #include "cuda/kernels/matmul/matmul.h"
 
-static const qn_matmul_gpu h200 = { .n_sms = 132, .max_shared_bytes = 232448, .clusters = true };
+static const qn_matmul_gpu h200 = { .n_sms = 132, .max_shared_bytes = 232448, .clusters = true, .wgmma = true };
 static const qn_matmul_gpu sm_120 = { .n_sms = 170, .max_shared_bytes = 101376, .clusters = true };
 
 static const qn_tile_layout q8_0 = { QN_STORED_Q8_0, 8, 8, 0, false }, q1_0 = { QN_STORED_Q1_0, 1, 2, 0, false },
@@ -27,6 +27,7 @@ static qn_matmul_launch launch_with(const qn_matmul_gpu *gpu, const qn_tile_layo
                                   .address = 1024,
                                   .scale = 256,
                                   .workspace = 2048,
+                                  .planes = qn_matmul_gpu_planes(gpu, tiles, n_tokens),
                                   .n_cols = n_cols,
                                   .capacity = layout == QN_ACTS_HILO_N1 ? 1 : 4096 };
     qn_matmul_launch made;
@@ -174,28 +175,31 @@ static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, co
     assert_in_range(a->block_parts, 1, 2);
     assert_in_range(a->n_parts, (launch->grid[0] - 1) * a->block_parts + 1, launch->grid[0] * a->block_parts);
     assert_true(a->n_parts <= row_blocks * a->n_k_tiles);
-    /* Counters and partials are in the workspace. */
+    /* Slots and sums of first parts are in the workspace. */
     const size_t n_blocks = (size_t)launch->grid[0] * launch->grid[1];
     assert_true(n_blocks <= QN_FEW_MAX_BLOCKS && n_blocks <= gpu->n_sms);
-    assert_true(a->counters == 2048 && a->partials >= 2048 + n_blocks * sizeof(uint32_t));
-    assert_true(a->partials + n_blocks * 2 * QN_FEW_TILE_M * tile_n * sizeof(float) <=
-                2048 + qn_matmul_gpu_workspace_bytes(gpu));
+    const size_t slots = n_blocks * QN_FEW_TILE_M * tile_n * sizeof(float);
+    assert_true(a->slots == 2048 + QN_MATMUL_COUNTERS_BYTES && slots <= qn_matmul_gpu_slot_bytes(gpu));
+    assert_true(a->first_parts >= a->slots + qn_matmul_gpu_slot_bytes(gpu) &&
+                a->first_parts + slots <= 2048 + qn_matmul_gpu_workspace_bytes(gpu));
     const size_t stage =
         (size_t)QN_FEW_TILE_M / QN_TILE_ROWS * (tiles->bits * QN_FRAGMENT_BYTES + tiles->n_scales * 32);
-    assert_in_range(a->weight_stages, 1, 8);
+    assert_in_range(a->weight_stages, 1, tile_n == QN_PLANES_TOKENS ? 16 : 8);
     /* Each stage of activations has their scales. */
-    assert_int_equal(launch->shared_bytes,
-                     QN_FEW_ACTS_STAGES(tile_n) * (tile_n / 8 * QN_ACTS_HILO_BYTES + 4 * tile_n + 16) +
-                         a->weight_stages * (stage + 16) + QN_FEW_OUTPUT_BYTES(tile_n));
+    const size_t with_acts = QN_FEW_ACTS_STAGES(tile_n) * (tile_n / 8 * QN_ACTS_HILO_BYTES + 4 * tile_n + 16) +
+                             a->weight_stages * (stage + 16) + QN_FEW_OUTPUT_BYTES(tile_n),
+                 with_planes = 4224 + a->weight_stages * (stage + 2 * QN_PLANES_BLOCK_BYTES(tiles->bits) + 16);
+    assert_int_equal(launch->shared_bytes, tile_n == QN_PLANES_TOKENS ? with_planes : with_acts);
     assert_true(launch->shared_bytes <= gpu->max_shared_bytes);
 }
 
 TEST(few_tokens_are_covered)
 {
-    static const qn_matmul_gpu older = { .n_sms = 108, .max_shared_bytes = 166912 }, large = { 300, 232448, true };
+    static const qn_matmul_gpu older = { .n_sms = 108, .max_shared_bytes = 166912 },
+                               large = { 300, 232448, true, true };
     static const qn_matmul_gpu *const gpus[] = { &h200, &sm_120, &older, &large };
     static const qn_tile_layout *const layouts[] = { &q1_0, &q2_0 };
-    static const size_t tokens[] = { 2, 8, 9, 16, 17, 24, 25, 32, 33, 48, 64 };
+    static const size_t tokens[] = { 2, 4, 5, 8, 9, 16, 17, 24, 25, 32, 33, 48, 64 };
     static const size_t rows[] = { 1, 17, 256, 5120, 34816, 250000 }, cols[] = { 1, 256, 257, 1000, 5120, 17408 };
     for (size_t g = 0; g < COUNT(gpus); g++)
         for (size_t l = 0; l < COUNT(layouts); l++)
@@ -226,7 +230,7 @@ TEST(few_tokens_fill_the_device)
 /* The bits of a token's results follow from the parts: they are the same for any number of tokens. */
 TEST(parts_do_not_depend_on_tokens)
 {
-    static const qn_matmul_gpu odd = { .n_sms = 35, .max_shared_bytes = 232448, .clusters = true };
+    static const qn_matmul_gpu odd = { .n_sms = 35, .max_shared_bytes = 232448, .clusters = true, .wgmma = true };
     static const qn_matmul_gpu *const gpus[] = { &h200, &odd };
     static const size_t rows[] = { 1, 300, 5120, 34816 }, cols[] = { 256, 1000, 5120, 17408 };
     for (size_t i = 0; i < 2 * 4 * 4; i++) {

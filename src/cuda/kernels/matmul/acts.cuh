@@ -3,7 +3,8 @@
 #ifndef QN_CUDA_KERNELS_MATMUL_ACTS_CUH
 #define QN_CUDA_KERNELS_MATMUL_ACTS_CUH
 
-#include "cuda/kernels/matmul/hilo.cuh"
+#include "cuda/kernels/hilo.cuh"
+#include "cuda/kernels/matmul/matmul.h"
 #include "cuda/kernels/sigmoid.cuh"
 
 // QN_OP of one element. other: its norm weight or its second factor; scale: 1 / RMS of the row.

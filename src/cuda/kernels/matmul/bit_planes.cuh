@@ -21,6 +21,7 @@
 #define QN_CUDA_KERNELS_MATMUL_BIT_PLANES_CUH
 
 #include "cuda/kernels/matmul/gemv.cuh"
+#include "cuda/kernels/planes.cuh"
 
 enum {
     PLANES = 16,
@@ -89,17 +90,6 @@ QN_DEVICE void bit_plane_mma(float (*acc)[2], uint32_t codes, uint32_t scales, c
                 acc[m][h] = fmaf(h ? qn_f16_high(scale) : qn_f16_low(scale), fragment_dot, acc[m][h]);
             }
         }
-}
-
-// Transposes bits between the four lanes that are 8 apart. They hold the same columns of four 32-column groups, j =
-// lane / 8, one byte for each of four columns. Lane j receives, of all four groups, plane j in the low nibble of each
-// byte and plane 4 + j in the high nibble.
-QN_DEVICE uint32_t gather_planes(uint32_t bytes, uint32_t lane)
-{
-    uint32_t other = __shfl_xor_sync(QN_FULL_MASK, bytes, 8);
-    bytes = lane & 8 ? (other >> 1 & 0x55555555u) | (bytes & 0xaaaaaaaau) : (bytes & 0x55555555u) | (other << 1 & 0xaaaaaaaau);
-    other = __shfl_xor_sync(QN_FULL_MASK, bytes, 16);
-    return lane & 16 ? (other >> 2 & 0x33333333u) | (bytes & 0xccccccccu) : (bytes & 0x33333333u) | (other << 2 & 0xccccccccu);
 }
 
 #endif

@@ -4,20 +4,21 @@
 //
 // A unit is 256 rows by 256 columns of weights; before SwiGLU, 128 rows each of gate and up. The units, row block by
 // row block, are divided evenly into parts, one or two adjacent ones a block: a part has the end of one row block, then
-// whole ones, then the beginning of another. Of a row block that several blocks share, each stores its sums to global
-// memory, and the last one to arrive adds them in the order of the columns: results do not depend on which one that is,
-// and no block waits for another.
+// whole ones, then the beginning of another. Of a row block that several blocks share, the first adds the sums of all in
+// the order of the columns. The others store theirs to slots in global memory, whose words are QN_FEW_EMPTY, which no
+// sum is, until then and afterwards: a word that is loaded is its own flag. A block waits only after all that others
+// may wait for, and all run at the same time: there are no more of them than SMs.
 //
 // Results of a token do not depend on the number of tokens either. Parts are the same for any number, and sums of a row
 // block are added as if every block had two parts: first the partials of parts 2i and 2i + 1, then the sums of the
 // pairs. Sums of a unit are integers, and tiles of more tokens only have more columns.
 //
-// Four warpgroups of 64 rows each multiply (consumers): while one adds its products or unpacks codes, others use the
-// tensor cores. One thread of a fifth copies weights, another one activations with their scales, both by bulk copies
-// into rings; a third warp computes the factors of tokens. Architectures other than sm_90a use mma.sync, with the same
-// division and order of additions.
+// Up to 4 tokens: gemm_few_planes.cuh. Of more, four warpgroups of 64 rows each multiply (consumers): while one adds its
+// products or unpacks codes, others use the tensor cores. One thread of a fifth copies weights, another one activations
+// with their scales, both by bulk copies into rings; a third warp computes the factors of tokens. Architectures other than
+// sm_90a use mma.sync, with the same division and order of additions.
+#include "cuda/kernels/hilo.cuh"
 #include "cuda/kernels/matmul/codes_s8.cuh"
-#include "cuda/kernels/matmul/hilo.cuh"
 #include "cuda/kernels/matmul/tiles.cuh"
 #include "cuda/kernels/sigmoid.cuh"
 
@@ -27,15 +28,19 @@ enum {
     BLOCK_TILES = QN_FEW_TILE_M / QN_TILE_ROWS,
     WEIGHT_STAGE_BYTES = QN_FEW_WEIGHT_STAGE_BYTES(QN_BITS, QN_SCALES),
     UNIT_STEPS = QN_TILE_COLS / QN_ACTS_HILO_COLS,
-    STEP_BYTES = QN_TILE_N / QN_MMA_N * QN_ACTS_HILO_BYTES, /* of activations */
+    HAS_PLANES = QN_TILE_N == QN_PLANES_TOKENS, /* activations are bit planes */
+    OCTETS = (QN_TILE_N + 7) / 8,
+    STEP_BYTES = OCTETS * QN_ACTS_HILO_BYTES,   /* of activations */
     ACTS_SCALE_BYTES = 4 * QN_TILE_N,
     ACTS_STAGES = QN_FEW_ACTS_STAGES(QN_TILE_N),
     ACTS_BYTES = ACTS_STAGES * (STEP_BYTES + ACTS_SCALE_BYTES), /* the scales of all stages follow the stages */
+    OUTPUTS_AT = HAS_PLANES ? 0 : ACTS_BYTES, /* of shared memory */
     SPANS = QN_SCALES / UNIT_STEPS, /* of a step; a span is the columns of a weight scale */
     SPAN_GROUPS = QN_TILE_GROUPS / QN_SCALES,
+    CONSUMER_THREADS = 512,
     ACCUMULATORS = QN_TILE_N, /* int32, per lane: of hi and lo */
     SUMS = QN_TILE_N / 2,     /* float, per lane */
-    CONSUMER_THREADS = QN_FEW_THREADS - 128
+    LANE_TOKENS = SUMS / 2
 };
 
 // Bytes from the beginning of a stage to a lane's data.
@@ -62,13 +67,13 @@ struct block_work {
 
 QN_DEVICE uint32_t first_unit(const qn_matmul_few_args &a, uint32_t n_units, uint32_t part)
 {
-    return (uint64_t)n_units * (part < a.n_parts ? part : a.n_parts) / a.n_parts;
+    return n_units * (part < a.n_parts ? part : a.n_parts) / a.n_parts;
 }
 
 // The block that has a unit.
 QN_DEVICE uint32_t block_of(const qn_matmul_few_args &a, uint32_t n_units, uint32_t unit)
 {
-    return (((uint64_t)(unit + 1) * a.n_parts + n_units - 1) / n_units - 1) / a.block_parts;
+    return (((unit + 1) * a.n_parts + n_units - 1) / n_units - 1) / a.block_parts;
 }
 
 QN_DEVICE block_work block_work_of(const qn_matmul_few_args &a)
@@ -82,9 +87,13 @@ QN_DEVICE block_work block_work_of(const qn_matmul_few_args &a)
     return w;
 }
 
+// What block_work_of returns, in shared memory: registers are lacking.
+QN_DEVICE block_work &block_work_shared();
+
 // The units of a part and a row block, a segment, from the unit at which it begins.
-QN_DEVICE uint32_t segment_units(const qn_matmul_few_args &a, const block_work &w, uint32_t unit)
+QN_DEVICE uint32_t segment_units(const qn_matmul_few_args &a, uint32_t unit)
 {
+    const block_work &w = block_work_shared();
     const uint32_t row_end = (unit / a.n_k_tiles + 1) * a.n_k_tiles, part_end = unit < w.split ? w.split : w.end;
     return (row_end < part_end ? row_end : part_end) - unit;
 }
@@ -117,10 +126,10 @@ struct unit_weights {
 };
 
 // A lane's scales of activations, of tokens 8 i + 2 t and the next. scales: shared memory address.
-QN_DEVICE void load_acts_scales(float (&acts_scales)[SUMS / 2], uint32_t scales, const lane_offsets &lane)
+QN_DEVICE void load_acts_scales(float (&acts_scales)[LANE_TOKENS], uint32_t scales, const lane_offsets &lane)
 {
 #pragma unroll
-    for (int octet = 0; octet < QN_TILE_N / 8; octet++) {
+    for (int octet = 0; octet < OCTETS; octet++) {
         const float2 pair = load_shared_float2(scales + lane.acts_scales + 32 * octet);
         acts_scales[2 * octet] = pair.x;
         acts_scales[2 * octet + 1] = pair.y;
@@ -130,7 +139,7 @@ QN_DEVICE void load_acts_scales(float (&acts_scales)[SUMS / 2], uint32_t scales,
 // MMA results of the columns of a span, and the factors with which they are added to the sums.
 struct span_products {
     int products[SUMS];
-    float acts_scales[SUMS / 2];
+    float acts_scales[LANE_TOKENS];
     uint32_t scales;
 };
 
@@ -154,116 +163,168 @@ QN_DEVICE void add_span(float (&sums)[SUMS], const span_products &span)
 
 // ---- Row blocks that blocks share ----
 
-// A thread's sums in a slot of the workspace. A block has two slots, the second for the row block that it begins.
-QN_DEVICE float4 *slot_of(const qn_matmul_few_args &a, uint32_t block, bool begins)
+// What a thread stores and loads at a time, and how many of them a slot has for each thread.
+enum { WORDS = SUMS < 4 ? SUMS : 4, VECTORS = SUMS / WORDS };
+
+struct words {
+    uint32_t x[WORDS];
+};
+
+QN_DEVICE words load_words(const words *at)
 {
-    return (float4 *)a.partials + (((uint64_t)blockIdx.y * gridDim.x + block) * 2 + begins) * (QN_FEW_TILE_M * QN_TILE_N / 4) +
-           threadIdx.x;
+    words v;
+#if QN_TILE_N == 4
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x[0]), "=r"(v.x[1]) : "l"(at) : "memory");
+#else
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3])
+                 : "l"(at)
+                 : "memory");
+#endif
+    return v;
 }
 
-QN_DEVICE void store_slot(float4 *slot, const float (&sums)[SUMS])
+QN_DEVICE void store_words(words *at, const words &v)
 {
-#pragma unroll
-    for (int i = 0; i < SUMS / 4; i++)
-        __stcg(slot + i * CONSUMER_THREADS, make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
+#if QN_TILE_N == 4
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(at), "r"(v.x[0]), "r"(v.x[1]) : "memory");
+#else
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x[0]), "r"(v.x[1]), "r"(v.x[2]),
+                 "r"(v.x[3])
+                 : "memory");
+#endif
 }
 
-QN_DEVICE void add_slot(float (&sums)[SUMS], const float4 *slot)
+// A thread's part of a block's slot in a.slots or a.first_parts.
+QN_DEVICE words *slot_in(void *slots, uint32_t block)
+{
+    return (words *)slots + ((uint64_t)blockIdx.y * gridDim.x + block) * (QN_FEW_TILE_M * QN_TILE_N / WORDS) + threadIdx.x;
+}
+
+QN_DEVICE void store_slot(words *slot, const float (&sums)[SUMS])
 {
 #pragma unroll
-    for (int i = 0; i < SUMS / 4; i++) {
-        const float4 v = __ldcg(slot + i * CONSUMER_THREADS);
-        sums[4 * i] += v.x;
-        sums[4 * i + 1] += v.y;
-        sums[4 * i + 2] += v.z;
-        sums[4 * i + 3] += v.w;
+    for (int i = 0; i < VECTORS; i++) {
+        words v;
+#pragma unroll
+        for (int k = 0; k < WORDS; k++)
+            v.x[k] = __float_as_uint(sums[WORDS * i + k]);
+        store_words(slot + i * CONSUMER_THREADS, v);
     }
 }
 
-QN_DEVICE void load_slot(float (&sums)[SUMS], const float4 *slot, bool there)
+QN_DEVICE void add_first_part(float (&sums)[SUMS], const words *slot)
 {
 #pragma unroll
-    for (int i = 0; i < SUMS / 4; i++) {
-        const float4 v = __ldcg(slot + i * CONSUMER_THREADS);
-        sums[4 * i] = there ? v.x : 0;
-        sums[4 * i + 1] = there ? v.y : 0;
-        sums[4 * i + 2] = there ? v.z : 0;
-        sums[4 * i + 3] = there ? v.w : 0;
+    for (int i = 0; i < VECTORS; i++) {
+        const words v = load_words(slot + i * CONSUMER_THREADS);
+#pragma unroll
+        for (int k = 0; k < WORDS; k++)
+            sums[WORDS * i + k] += __uint_as_float(v.x[k]);
     }
 }
 
-// Adds the sums of blocks first to last, of pairs of blocks if these have one part each. Slots are loaded several at a
-// time, those beyond first and last too, as zeros.
-QN_DEVICE void add_slots(const qn_matmul_few_args &a, uint32_t first, uint32_t last, float (&sums)[SUMS])
+// Loads of slots before a launch ends with an error, about a second, as in the persistent kernel (grid_barrier_wait).
+enum { MOST_LOADS = 1 << 20 };
+
+// What is waited for at a time, to fit in registers: PIECE of a thread's sums of SLOTS slots, the other one of a pair,
+// then pairs.
+enum { PIECE = SUMS < 8 ? SUMS : 8, PIECE_VECTORS = PIECE / WORDS, SLOTS = QN_TILE_N <= 8 ? 7 : QN_TILE_N == 16 ? 5 : 3 };
+
+// Waits for a piece of slots [first, n) from `slot` on; the others are zeros. Empties them for the next launch.
+QN_DEVICE void take_slots(float (&slots)[SLOTS][PIECE], words *slot, uint32_t first, uint32_t n)
 {
-    enum { SLOTS = QN_TILE_N < QN_FEW_TILE_N ? 8 : 4 };
+    enum { STRIDE = QN_FEW_TILE_M * QN_TILE_N / WORDS };
+    words empty;
+    bool stored;
+    uint32_t loads = 0;
+#pragma unroll
+    for (int i = 0; i < SLOTS * PIECE; i++)
+        slots[i / PIECE][i % PIECE] = 0;
+#pragma unroll
+    for (int k = 0; k < WORDS; k++)
+        empty.x[k] = QN_FEW_EMPTY;
+    do {
+        stored = true;
+        if (loads++ == MOST_LOADS)
+            __trap();
+#pragma unroll
+        for (uint32_t i = 0; i < SLOTS * PIECE_VECTORS; i++) {
+            const uint32_t at = i / PIECE_VECTORS, v = i % PIECE_VECTORS;
+            if (at < first || at >= n)
+                continue;
+            const words found = load_words(slot + at * STRIDE + v * CONSUMER_THREADS);
+#pragma unroll
+            for (int k = 0; k < WORDS; k++) {
+                stored = stored && found.x[k] != QN_FEW_EMPTY;
+                slots[at][WORDS * v + k] = __uint_as_float(found.x[k]);
+            }
+        }
+    } while (!stored);
+#pragma unroll
+    for (uint32_t i = 0; i < SLOTS * PIECE_VECTORS; i++)
+        if (i / PIECE_VECTORS >= first && i / PIECE_VECTORS < n)
+            store_words(slot + i / PIECE_VECTORS * STRIDE + i % PIECE_VECTORS * CONSUMER_THREADS, empty);
+}
+
+// Adds the sums of the blocks after this one, up to `last`, as they arrive: of pairs of blocks if these have one part
+// each.
+QN_DEVICE void add_slots(const qn_matmul_few_args &a, uint32_t last, float (&sums)[SUMS])
+{
     const bool paired = a.block_parts == 1;
 #pragma unroll
-    for (int i = 0; i < SUMS; i++)
-        sums[i] = 0;
+    for (int piece = 0; piece < SUMS / PIECE; piece++) {
+        uint32_t first = paired && blockIdx.x % 2 == 0 ? 0 : 1, block = blockIdx.x + 1 - first;
+        float *const to = sums + piece * PIECE;
 #pragma unroll 1
-    for (uint32_t block = paired ? first / 2 * 2 : first; block <= last; block += SLOTS) {
-        float slots[SLOTS][SUMS];
+        for (; block <= last; block += SLOTS - 1, first = 1) {
+            float slots[SLOTS][PIECE];
+            take_slots(slots, slot_in(a.slots, block) + piece * PIECE_VECTORS * CONSUMER_THREADS, first, last + 1 - block);
 #pragma unroll
-        for (uint32_t i = 0; i < SLOTS; i++) {
-            const uint32_t from = min(max(block + i, first), last);
-            load_slot(slots[i], slot_of(a, from, from == first), from == block + i);
+            for (int i = 0; i < PIECE; i++)
+                to[i] = 0.0f + (to[i] + slots[0][i]);
+#pragma unroll
+            for (uint32_t k = 1; k < SLOTS; k += 2)
+#pragma unroll
+                for (int i = 0; i < PIECE; i++)
+                    to[i] = paired ? to[i] + (slots[k][i] + slots[k + 1][i]) : to[i] + slots[k][i] + slots[k + 1][i];
         }
-#pragma unroll
-        for (uint32_t k = 0; k < SLOTS; k += 2)
-#pragma unroll
-            for (int i = 0; i < SUMS; i++)
-                sums[i] = paired ? sums[i] + (slots[k][i] + slots[k + 1][i]) : sums[i] + slots[k][i] + slots[k + 1][i];
     }
-}
-
-// Adds the sums of all blocks that share a row block, in their order, if all the others have stored theirs. False if
-// not.
-QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, uint32_t row_block, float (&sums)[SUMS])
-{
-    const uint32_t first = block_of(a, w.n_units, row_block * a.n_k_tiles),
-                   last = block_of(a, w.n_units, (row_block + 1) * a.n_k_tiles - 1);
-    store_slot(slot_of(a, blockIdx.x, blockIdx.x == first), sums);
-    consumer_barrier();
-    if (threadIdx.x == 0) {
-        uint32_t *counter = a.counters + blockIdx.y * gridDim.x + first;
-        outputs().arrived = arrive(counter);
-        if (outputs().arrived == last - first)
-            *counter = 0; // for the next launch
-    }
-    consumer_barrier();
-    if (outputs().arrived != last - first)
-        return false;
-    add_slots(a, first, last, sums);
-    return true;
 }
 
 // Waits for the factors of tokens.
-QN_DEVICE void finish_row_block(const qn_matmul_few_args &a, uint32_t row_block, float (&sums)[SUMS])
+QN_DEVICE void finish_row_block(const qn_matmul_few_args &a, uint32_t row_block, float (&sums)[SUMS], const norm_columns &first)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     qn_mbarrier_wait(qn_shared_address(&outputs().factors_ready), 0);
 #endif
     if (a.next.op == QN_ACTS_OP_RMS_NORM)
-        add_and_normalize(a, row_block, sums);
+        add_and_normalize(a, row_block, sums, first);
     else if (a.next.op == QN_ACTS_OP_SWIGLU)
         apply_swiglu(a, row_block, sums);
     else
         WITH_OUTPUT_TYPE(a.out_dtype, store_sums, a, row_block, sums);
 }
 
-// The end of a segment, whose last unit is before `end`.
-QN_DEVICE void finish_segment(const qn_matmul_few_args &a, const block_work &w, uint32_t end, float (&sums)[SUMS])
+// The end of a segment, whose last unit is before `end`. Of a row block that blocks share, the first adds the sums: the
+// others have its units at the beginning of their work, or end when it does.
+QN_DEVICE void finish_segment(const qn_matmul_few_args &a, uint32_t end, float (&sums)[SUMS])
 {
+    const block_work &w = block_work_shared();
     const uint32_t row_block = (end - 1) / a.n_k_tiles, row_begin = row_block * a.n_k_tiles, row_end = row_begin + a.n_k_tiles;
-    float4 *const slot = slot_of(a, blockIdx.x, w.begin <= row_begin);
+    if (w.split > row_begin && w.split < end)
+        add_first_part(sums, slot_in(a.first_parts, blockIdx.x));
     if (end == w.split && end < row_end) {
-        store_slot(slot, sums); // until the block's second part of this row block is there
+        store_slot(slot_in(a.first_parts, blockIdx.x), sums);
+    } else if (w.begin > row_begin) {
+        store_slot(slot_in(a.slots, blockIdx.x), sums);
     } else {
-        if (w.split > row_begin && w.split < end)
-            add_slot(sums, slot);
-        if ((w.begin <= row_begin && end == row_end) || add_partials(a, w, row_block, sums))
-            finish_row_block(a, row_block, sums);
+        norm_columns first = {};
+        if (LOADS_EARLY && a.next.op == QN_ACTS_OP_RMS_NORM)
+            first = load_norm_columns(a, row_block, 0, 0);
+        if (end < row_end)
+            add_slots(a, block_of(a, w.n_units, row_end - 1), sums);
+        finish_row_block(a, row_block, sums, first);
     }
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
@@ -274,7 +335,7 @@ QN_DEVICE void finish_segment(const qn_matmul_few_args &a, const block_work &w, 
 QN_DEVICE const uint8_t *acts_of(const qn_matmul_few_args &a, uint32_t k_tile)
 {
     return a.acts +
-           ((uint64_t)k_tile * UNIT_STEPS * (a.capacity / QN_MMA_N) + blockIdx.y * (QN_TILE_N / QN_MMA_N)) * QN_ACTS_HILO_BYTES;
+           ((uint64_t)k_tile * UNIT_STEPS * (a.capacity / QN_MMA_N) + blockIdx.y * OCTETS) * QN_ACTS_HILO_BYTES;
 }
 
 // The scales of a step, counted from k-tile 0.
@@ -332,6 +393,23 @@ QN_DEVICE void produce_nothing(const ring &r)
     qn_mbarrier_arrive(r.full + 8 * r.stage);
 }
 
+// One warp loads the inputs of the outputs while weights are multiplied.
+QN_DEVICE void prepare_outputs(const qn_matmul_few_args &a, const block_work &w)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
+    if (a.next.op != QN_ACTS_OP_NONE)
+        prefetch_vectors(a, w.begin / a.n_k_tiles, (w.end - 1) / a.n_k_tiles, lane);
+    qn_pdl_wait();
+    if (lane < QN_TILE_N) {
+        compute_factor(a, lane);
+        qn_mbarrier_arrive(qn_shared_address(&outputs().factors_ready));
+    }
+}
+
+#if QN_TILE_N == 4
+#include "cuda/kernels/matmul/gemm_few_planes.cuh"
+#else
+
 // Weights are not written by the previous kernel: their producer does not wait for it.
 QN_DEVICE void produce_weights(const qn_matmul_few_args &a, const block_work &w, ring r)
 {
@@ -375,19 +453,6 @@ QN_DEVICE void produce_acts(const qn_matmul_few_args &a, const block_work &w, ri
             k_tile = 0;
     }
     produce_nothing(r);
-}
-
-// One warp loads the inputs of the outputs while weights are multiplied.
-QN_DEVICE void prepare_outputs(const qn_matmul_few_args &a, const block_work &w)
-{
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
-    if (a.next.op != QN_ACTS_OP_NONE)
-        prefetch_vectors(a, w.begin / a.n_k_tiles, (w.end - 1) / a.n_k_tiles, lane);
-    qn_pdl_wait();
-    if (lane < QN_TILE_N) {
-        compute_factor(a, lane);
-        qn_mbarrier_arrive(qn_shared_address(&outputs().factors_ready));
-    }
 }
 
 // ---- wgmma ----
@@ -509,7 +574,7 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
     uint32_t shifted[SPAN_GROUPS][4], codes[SPAN_GROUPS][4];
     unit_weights x;
     lane_offsets lane = lane_offsets_of_thread();
-    uint32_t left = segment_units(a, w, w.begin);
+    uint32_t left = segment_units(a, w.begin);
     load_weights(x, weights, lane);
     shift_span(shifted, x, 0);
     mask_span(codes, shifted, code_mask);
@@ -560,21 +625,21 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
         if (OVERLAPS)
             add_span(sums, before);
         before = {};
-        finish_segment(a, w, unit + 1, sums);
+        finish_segment(a, unit + 1, sums);
         if (unit + 1 < w.end)
-            left = segment_units(a, w, unit + 1);
+            left = segment_units(a, unit + 1);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
-    const block_work w = block_work_of(a);
     const uint32_t acts_at = qn_shared_address(shared), weights_at = acts_at + ACTS_BYTES + QN_FEW_OUTPUT_BYTES(QN_TILE_N),
                    mbarriers = weights_at + a.weight_stages * WEIGHT_STAGE_BYTES,
                    weights_mbarriers = mbarriers + 16 * ACTS_STAGES;
     const ring acts = ring_at(acts_at, mbarriers, ACTS_STAGES, STEP_BYTES),
                weights = ring_at(weights_at, weights_mbarriers, a.weight_stages, WEIGHT_STAGE_BYTES);
     if (threadIdx.x == 0) {
+        block_work_shared() = block_work_of(a);
         init_ring(acts, CONSUMER_THREADS / QN_WARP_SIZE);
         init_ring(weights, CONSUMER_THREADS / QN_WARP_SIZE);
         qn_mbarrier_init(qn_shared_address(&outputs().factors_ready), QN_TILE_N);
@@ -582,6 +647,7 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_f
     }
     __syncthreads();
     qn_pdl_trigger();
+    const block_work w = block_work_shared();
     if (threadIdx.x >= CONSUMER_THREADS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
         if (threadIdx.x == CONSUMER_THREADS)
@@ -596,6 +662,8 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_f
         consume(a, w, weights, acts);
     }
 }
+
+#endif
 
 #else
 
@@ -656,9 +724,12 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const unit_weights &w, co
 
 extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
+    if (threadIdx.x == 0)
+        block_work_shared() = block_work_of(a);
+    __syncthreads();
     if (threadIdx.x >= CONSUMER_THREADS)
         return;
-    const block_work w = block_work_of(a);
+    const block_work w = block_work_shared();
     const uint32_t to = qn_shared_address(shared);
     float sums[SUMS] = {};
     uint32_t step = 0;
@@ -670,7 +741,7 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_f
         load_step(a, w, to, i);
     for (uint32_t unit = w.begin; unit < w.end;) {
 #pragma unroll 1
-        for (uint32_t left = segment_units(a, w, unit); left; left--, unit++) {
+        for (uint32_t left = segment_units(a, unit); left; left--, unit++) {
             unit_weights x;
             load_weights(x, a, unit / a.n_k_tiles, unit % a.n_k_tiles);
 #pragma unroll
@@ -690,7 +761,7 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_f
                 }
             }
         }
-        finish_segment(a, w, unit, sums);
+        finish_segment(a, unit, sums);
     }
 }
 

@@ -11,14 +11,16 @@ enum {
     TILE_BLOCKS = QN_FEW_TILE_M / QN_ACTS_HILO_COLS, // of 128 rows
     ROUND_TOKENS = QN_FEW_ROUND_TOKENS(QN_TILE_N),
     ROUNDS = QN_TILE_N / ROUND_TOKENS,
-    ROUND_OCTETS = ROUND_TOKENS / 8
+    ROUND_SUMS = SUMS / ROUNDS,
+    LOADS_EARLY = HAS_PLANES /* what add_and_normalize loads, before sums of other blocks are waited for */
 };
 
-// Shared memory, after the stages of activations.
+// Shared memory, after the stages of activations of hi/lo int8, or at the beginning.
 struct output_memory {
     float factors[QN_TILE_N]; // of tokens: the results are the sums times these
     uint64_t factors_ready;   // mbarrier, sm_90a only
-    uint32_t arrived, unused; // arrived: of the block
+    uint64_t unused;
+    block_work work;
     float results[ROUND_TOKENS][QN_FEW_RESULT_STRIDE];
 };
 static_assert(sizeof(output_memory) == QN_FEW_OUTPUT_BYTES(QN_TILE_N), "");
@@ -27,7 +29,12 @@ extern __shared__ __align__(1024) uint8_t shared[];
 
 QN_DEVICE output_memory &outputs()
 {
-    return *(output_memory *)(shared + ACTS_BYTES);
+    return *(output_memory *)(shared + OUTPUTS_AT);
+}
+
+QN_DEVICE block_work &block_work_shared()
+{
+    return outputs().work;
 }
 
 QN_DEVICE void consumer_barrier()
@@ -46,7 +53,13 @@ QN_DEVICE void compute_factor(const qn_matmul_few_args &a, uint32_t token)
     outputs().factors[token] = a.sumsq ? 1.0f / sqrtf(sum / (float)a.n_cols + a.eps) : 1.0f;
 }
 
-// ---- A lane's sums: element 4 i + 2 h + e is of row g + 8 h of its warp's tile, and of token 8 i + 2 t + e ----
+// ---- A lane's sums: element 4 i + 2 h + e is of row g + 8 h of its warp's tile, and of token 8 i + 2 t + e; of 4 tokens
+// element h is of row g + 8 h and token t ----
+
+QN_DEVICE constexpr int row_half(int i)
+{
+    return HAS_PLANES ? i : i % 4 / 2;
+}
 
 QN_DEVICE uint32_t warp_tile()
 {
@@ -58,21 +71,16 @@ QN_DEVICE uint32_t lane_row(int h)
     return threadIdx.x % QN_WARP_SIZE / 4 + 8 * h;
 }
 
-// In the block's tokens; in all.
-QN_DEVICE uint32_t lane_token(int octet, int e)
+// The token of sums[i], in the block's tokens.
+QN_DEVICE uint32_t lane_token(int i)
 {
-    return 8 * octet + threadIdx.x % 4 * 2 + e;
-}
-
-QN_DEVICE uint32_t token_of(int octet, int e)
-{
-    return blockIdx.y * QN_TILE_N + lane_token(octet, e);
+    return HAS_PLANES ? threadIdx.x % 4 : i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
 }
 
 // The result of sums[i], rounded before anything is added to it.
 QN_DEVICE float result_of(const float (&sums)[SUMS], int i)
 {
-    return __fmul_rn(outputs().factors[lane_token(i / 4, i % 2)], sums[i]);
+    return __fmul_rn(outputs().factors[lane_token(i)], sums[i]);
 }
 
 template <class type> QN_DEVICE void store_sums(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
@@ -86,10 +94,9 @@ template <class type> QN_DEVICE void store_sums(const qn_matmul_few_args &a, uin
         if (!out.at)
             continue;
 #pragma unroll
-        for (int octet = 0; octet < QN_TILE_N / 8; octet++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                store_value(a, out, token_of(octet, e), result_of(sums, 4 * octet + 2 * h + e));
+        for (int i = 0; i < SUMS; i++)
+            if (row_half(i) == h)
+                store_value(a, out, blockIdx.y * QN_TILE_N + lane_token(i), result_of(sums, i));
     }
 }
 
@@ -100,11 +107,9 @@ QN_DEVICE void share_results(const float (&sums)[SUMS], int round)
 {
     consumer_barrier(); // it may be in use for the tokens before
 #pragma unroll
-    for (int octet = 0; octet < ROUND_OCTETS; octet++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            outputs().results[lane_token(octet, i % 2)][warp_tile() * QN_TILE_ROWS + lane_row(i / 2)] =
-                result_of(sums, 4 * (round * ROUND_OCTETS + octet) + i);
+    for (int i = 0; i < ROUND_SUMS; i++)
+        outputs().results[lane_token(i)][warp_tile() * QN_TILE_ROWS + lane_row(row_half(i))] =
+            result_of(sums, round * ROUND_SUMS + i);
     consumer_barrier();
 }
 
@@ -116,49 +121,57 @@ QN_DEVICE float4 shared_results(uint32_t token, uint32_t row)
 
 QN_DEVICE void transform_and_quantize(const qn_matmul_few_args &a, uint32_t block, uint32_t token, float4 v, bool stored)
 {
-    const qn_matmul_hadamard &h = a.next.hadamard;
+    const qn_hilo_hadamard &h = a.next.hadamard;
     const uint32_t column = block * QN_ACTS_HILO_COLS + threadIdx.x % QN_WARP_SIZE * 4;
     if (h.block)
         v = warp_hadamard(apply_signs(v, h.signs, column, a.outs[0].n_rows), h.block);
-    write_hilo(a.next.acts, a.next.scale, a.next.capacity, block, token, v, h.scale, stored);
+    const uint32_t planes = QN_TILE_N <= QN_MMA_N ? a.next.planes : 0;
+    write_hilo(a.next.acts, a.next.scale, a.next.capacity, planes, block, token, v, h.scale, stored);
 }
 
 // A lane's part of 128 columns of a token of the next activations, of a round by all warps. The residual stream is
-// loaded before the results are shared; for the weights too, registers are lacking.
+// loaded before the results are shared; the weights only of few tokens, as registers are lacking otherwise.
 struct norm_columns {
     uint32_t in_round, in_row_block; // the token, the first column
     uint32_t token, block;
+    bool stored;      // there is such a token
     float4 *residual; // null if there is none
-    float4 x;
+    float4 x, weight;
 };
 
 QN_DEVICE norm_columns load_norm_columns(const qn_matmul_few_args &a, uint32_t row_block, int round, int i)
 {
-    const uint32_t at = warp_tile() + WARPS * i, lane = threadIdx.x % QN_WARP_SIZE, tile_block = at / ROUND_TOKENS;
+    const uint32_t at = warp_tile() + WARPS * i, lane = threadIdx.x % QN_WARP_SIZE,
+                   tile_block = at / ROUND_TOKENS % TILE_BLOCKS;
     const qn_matmul_out &out = a.outs[0];
     norm_columns c = {};
     c.in_round = at % ROUND_TOKENS;
     c.in_row_block = tile_block * QN_ACTS_HILO_COLS + 4 * lane;
     c.token = blockIdx.y * QN_TILE_N + round * ROUND_TOKENS + c.in_round;
+    c.stored = c.token < a.n_tokens && at < TILE_BLOCKS * ROUND_TOKENS;
     c.block = row_block * TILE_BLOCKS + tile_block;
     const uint32_t row = row_block * QN_FEW_TILE_M + c.in_row_block;
-    if (row < out.n_rows && c.token < a.n_tokens) {
+    if (row < out.n_rows && c.stored) {
         c.residual = (float4 *)((float *)out.data + (uint64_t)c.token * out.stride + row);
         c.x = *c.residual;
+        if (LOADS_EARLY)
+            c.weight = __ldg((const float4 *)(a.next.weight + row));
     }
     return c;
 }
 
 // Adds the results to the residual stream; the next activations are its values times the weight of the norm.
-QN_DEVICE void add_and_normalize(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
+QN_DEVICE void add_and_normalize(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS],
+                                 const norm_columns &first)
 {
-    enum { PER_WARP = TILE_BLOCKS * ROUND_TOKENS / WARPS };
+    enum { PER_WARP = (TILE_BLOCKS * ROUND_TOKENS + WARPS - 1) / WARPS };
 #pragma unroll
     for (int round = 0; round < ROUNDS; round++) {
         norm_columns columns[PER_WARP];
+        static_assert(!LOADS_EARLY || PER_WARP * ROUNDS == 1, "one is loaded early");
 #pragma unroll
         for (int i = 0; i < PER_WARP; i++)
-            columns[i] = load_norm_columns(a, row_block, round, i);
+            columns[i] = LOADS_EARLY ? first : load_norm_columns(a, row_block, round, i);
         share_results(sums, round);
 #pragma unroll
         for (int i = 0; i < PER_WARP; i++) {
@@ -166,20 +179,20 @@ QN_DEVICE void add_and_normalize(const qn_matmul_few_args &a, uint32_t row_block
             const float4 y = shared_results(c.in_round, c.in_row_block);
             float4 x = make_float4(0, 0, 0, 0), w = x;
             if (c.residual) {
-                w = __ldg((const float4 *)(a.next.weight + row_block * QN_FEW_TILE_M + c.in_row_block));
+                w = LOADS_EARLY ? c.weight
+                                : __ldg((const float4 *)(a.next.weight + row_block * QN_FEW_TILE_M + c.in_row_block));
                 x = make_float4(__fadd_rn(c.x.x, y.x), __fadd_rn(c.x.y, y.y), __fadd_rn(c.x.z, y.z), __fadd_rn(c.x.w, y.w));
                 *c.residual = x;
             }
-            transform_and_quantize(a, c.block, c.token, make_float4(x.x * w.x, x.y * w.y, x.z * w.z, x.w * w.w),
-                                   c.token < a.n_tokens);
+            transform_and_quantize(a, c.block, c.token, make_float4(x.x * w.x, x.y * w.y, x.z * w.z, x.w * w.w), c.stored);
             const float sum = sum_of_squares_128(x);
-            if (threadIdx.x % QN_WARP_SIZE == 0 && c.token < a.n_tokens)
+            if (threadIdx.x % QN_WARP_SIZE == 0 && c.stored)
                 a.next.sumsq[(uint64_t)c.block * a.next.capacity + c.token] = sum;
         }
     }
 }
 
-// The next activations are silu(gate) * up; rows of the block: gate, then up. Of 8 tokens half of the warps have none
+// The next activations are silu(gate) * up; rows of the block: gate, then up. Of up to 8 tokens many warps have none
 // and do as if: in branches that warps do not take together the compiler cannot keep wgmma asynchronous.
 QN_DEVICE void apply_swiglu(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
 {

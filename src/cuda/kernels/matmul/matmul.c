@@ -159,6 +159,26 @@ size_t qn_matmul_gpu_scale_bytes(int layout, size_t n_cols, size_t capacity)
                : (layout == QN_ACTS_HILO ? 2 * hilo_blocks_of(n_cols) : 1) * capacity * sizeof(float);
 }
 
+uint32_t qn_matmul_gpu_planes(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, size_t n_tokens)
+{
+    return gpu->wgmma && tiles->bits <= 2 && n_tokens > 1 && n_tokens <= QN_PLANES_TOKENS ? tiles->bits : 0;
+}
+
+/* Returns the tokens of a block of the GEMM of few tokens. */
+static size_t few_tokens(const qn_matmul_acts *acts, size_t n_tokens)
+{
+    size_t tokens = acts->planes ? QN_PLANES_TOKENS : QN_MMA_N;
+    while (tokens < n_tokens && tokens < QN_FEW_TILE_N)
+        tokens *= 2;
+    return tokens;
+}
+
+/* Returns the bytes of a block's slot. */
+static uint32_t few_slot_bytes(size_t tokens)
+{
+    return (uint32_t)(QN_FEW_TILE_M * tokens * sizeof(float));
+}
+
 /* ---- Packing and quantisation ---- */
 
 qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_t row_bytes, size_t n_rows,
@@ -202,6 +222,8 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
                        n_tokens, acts->capacity);
     if (acts->layout == QN_ACTS_HILO && (!acts->workspace || acts->workspace % 256))
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations need a workspace at a multiple of 256 bytes");
+    if (acts->planes && n_tokens > QN_PLANES_TOKENS)
+        return qn_fail(QN_ERR_INVALID, "%zu tokens as bit planes: expected at most %d", n_tokens, QN_PLANES_TOKENS);
     const size_t n_k_tiles = k_tiles_of(acts->n_cols);
     /* For low latency a warp quantises the columns of one scale of hi/lo int8. */
     const size_t threads = QN_QUANTIZE_ACTS_THREADS(acts->layout), warps = threads / 32;
@@ -219,7 +241,11 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
                        .weight = weight,
                        .out = acts->address,
                        .scale = acts->scale,
-                       .counters = acts->workspace,
+                       .slots = acts->workspace + QN_MATMUL_COUNTERS_BYTES,
+                       .slot_bytes = acts->layout == QN_ACTS_HILO && n_tokens <= QN_FEW_MAX_TOKENS
+                                         ? acts->prepares_slots * few_slot_bytes(few_tokens(acts, n_tokens))
+                                         : 0,
+                       .planes = acts->planes,
                        .n_cols = (uint32_t)acts->n_cols,
                        .n_k_tiles = (uint32_t)n_k_tiles,
                        .n_tokens = (uint32_t)n_tokens,
@@ -248,7 +274,7 @@ void qn_matmul_gpu_quantize_f16_too(qn_matmul_launch *quantize, const qn_matmul_
 }
 
 /* The kernels' form of a rotation of rows of n_cols, in blocks of up to `most` columns. */
-static qn_status set_hadamard(const qn_matmul_rotation *rotation, size_t n_cols, size_t most, qn_matmul_hadamard *to)
+static qn_status set_hadamard(const qn_matmul_rotation *rotation, size_t n_cols, size_t most, qn_hilo_hadamard *to)
 {
     const size_t block = rotation->block;
     if (block && (block > most || (block & (block - 1)) || n_cols % block || n_cols % 4 || rotation->signs % 16))
@@ -256,9 +282,9 @@ static qn_status set_hadamard(const qn_matmul_rotation *rotation, size_t n_cols,
                        "activations of %zu columns in Hadamard blocks of %zu: expected a multiple of 4 and of a power "
                        "of two up to %zu, and signs at a multiple of 16 bytes",
                        n_cols, block, most);
-    *to = (qn_matmul_hadamard){ .signs = block ? rotation->signs : 0,
-                                .block = (uint32_t)block,
-                                .scale = block ? (float)(1 / sqrt((double)block)) : 1 };
+    *to = (qn_hilo_hadamard){ .signs = block ? rotation->signs : 0,
+                              .block = (uint32_t)block,
+                              .scale = block ? (float)(1 / sqrt((double)block)) : 1 };
     return QN_OK;
 }
 
@@ -268,6 +294,20 @@ qn_status qn_matmul_gpu_quantize_rotated(qn_matmul_launch *quantize, const qn_ma
         return qn_fail(QN_ERR_INVALID, "rotated activations in layout %u: expected hi/lo int8 of several tokens",
                        quantize->launch.variant.values[0]);
     return set_hadamard(rotation, quantize->args.acts.n_cols, QN_MATMUL_MAX_HADAMARD, &quantize->args.acts.hadamard);
+}
+
+qn_status qn_matmul_gpu_hilo_acts(const qn_matmul_acts *acts, const qn_matmul_rotation *rotation, qn_hilo_acts *out)
+{
+    if (acts->layout != QN_ACTS_HILO || acts->n_cols % QN_TILE_COLS)
+        return qn_fail(QN_ERR_INVALID,
+                       "activations of %zu columns in layout %d: expected hi/lo int8 and a multiple of %d columns",
+                       acts->n_cols, acts->layout, QN_TILE_COLS);
+    *out = (qn_hilo_acts){ .acts = acts->address,
+                           .scale = acts->scale,
+                           .planes = acts->planes,
+                           .capacity = (uint32_t)acts->capacity,
+                           .n_cols = (uint32_t)acts->n_cols };
+    return set_hadamard(rotation, acts->n_cols, QN_ACTS_HILO_COLS, &out->hadamard);
 }
 
 /* ---- GEMV and GEMM ---- */
@@ -468,25 +508,40 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
 
 /* ---- GEMM of few tokens ---- */
 
-/* The workspace: counters of qn_matmul_gemm_few and of qn_matmul_gemv_norm, then partials of either. */
+/* The workspace: counters of qn_matmul_gemv_norm, slots, then, of the same size, sums of first parts or partials of
+ * qn_matmul_gemv_norm. */
 enum { NORM_COUNTERS = QN_FEW_MAX_TOKENS / QN_MMA_N * QN_GEMV_NORM_MAX_ROWS / QN_TILE_ROWS / QN_GEMV_NORM_TILES };
-_Static_assert((QN_FEW_MAX_BLOCKS + NORM_COUNTERS) * sizeof(uint32_t) <= QN_MATMUL_COUNTERS_BYTES, "counters fit");
+_Static_assert(NORM_COUNTERS * sizeof(uint32_t) <= QN_MATMUL_COUNTERS_BYTES, "counters fit");
 
-/* The most blocks of a launch, over all tokens: each block occupies an SM. */
-static size_t most_few_blocks(const qn_matmul_gpu *gpu)
+/* Over all tokens: each block occupies an SM. */
+uint32_t qn_matmul_gpu_few_blocks(const qn_matmul_gpu *gpu)
 {
     return gpu->n_sms < QN_FEW_MAX_BLOCKS ? gpu->n_sms : QN_FEW_MAX_BLOCKS;
 }
 
+size_t qn_matmul_gpu_slot_bytes(const qn_matmul_gpu *gpu)
+{
+    return (size_t)qn_matmul_gpu_few_blocks(gpu) * few_slot_bytes(QN_FEW_TILE_N);
+}
+
 size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu)
 {
-    return QN_MATMUL_COUNTERS_BYTES + most_few_blocks(gpu) * 2 * QN_FEW_TILE_M * QN_FEW_TILE_N * sizeof(float);
+    return QN_MATMUL_COUNTERS_BYTES + 2 * qn_matmul_gpu_slot_bytes(gpu);
+}
+
+/* The address after the slots. */
+static uint64_t after_slots(const qn_matmul_gpu *gpu, uint64_t workspace)
+{
+    return workspace + QN_MATMUL_COUNTERS_BYTES + qn_matmul_gpu_slot_bytes(gpu);
 }
 
 /* Returns the bytes of shared memory of the GEMM of few tokens: the rings of activations and weights, each stage with
  * two mbarriers, and the outputs. */
 static size_t few_shared_bytes(const qn_tile_layout *tiles, size_t tokens, size_t weight_stages)
 {
+    if (tokens == QN_PLANES_TOKENS)
+        return QN_FEW_PLANES_STAGES_AT +
+               weight_stages * (QN_FEW_PLANES_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16);
     return QN_FEW_ACTS_STAGES(tokens) * (QN_FEW_ACTS_STAGE_BYTES(tokens) + 16) +
            weight_stages * (QN_FEW_WEIGHT_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16) +
            QN_FEW_OUTPUT_BYTES(tokens);
@@ -503,7 +558,7 @@ _Static_assert(QN_FEW_MAX_TOKENS <= 2 * QN_FEW_TILE_N, "a block has up to two pa
 static struct few_division divide_few(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t passes,
                                       bool swiglu)
 {
-    const size_t most = most_few_blocks(gpu), even = most > 1 ? most / 2 * 2 : most;
+    const size_t most = qn_matmul_gpu_few_blocks(gpu), even = most > 1 ? most / 2 * 2 : most;
     struct few_division d = { .passes = passes, .row_blocks = row_blocks_of(matrix, QN_FEW_TILE_M) };
     if (swiglu) /* of whole k-tiles of the next matmul */
         d.row_blocks = (matrix->outs[0].n_rows + QN_TILE_COLS - 1) / QN_TILE_COLS * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
@@ -552,29 +607,36 @@ static uint64_t sumsq_of(const qn_matmul_acts *acts)
     return acts->scale + hilo_blocks_of(acts->n_cols) * acts->capacity * sizeof(float);
 }
 
+/* Stages of weights: as many as fit, if that is at least one. */
+static size_t weight_stages(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, size_t tokens)
+{
+    enum { MAX_STAGES = 8, MAX_PLANES_STAGES = 16 };
+    size_t stages = tokens == QN_PLANES_TOKENS ? MAX_PLANES_STAGES : MAX_STAGES;
+    while (stages > 1 && few_shared_bytes(tiles, tokens, stages) > gpu->max_shared_bytes)
+        stages--;
+    return stages;
+}
+
 /* Fills the launch of a GEMM of few tokens. next: the activations that its epilogue writes; NULL: it writes outputs. */
 static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                             size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out)
 {
-    enum { MAX_WEIGHT_STAGES = 8, MIN_WEIGHT_STAGES = 1 };
-    const size_t tokens = n_tokens <= 8    ? 8
-                          : n_tokens <= 16 ? 16
-                                           : QN_FEW_TILE_N,
-                 n_k_tiles = k_tiles_of(matrix->n_cols);
+    const size_t tokens = few_tokens(acts, n_tokens), n_k_tiles = k_tiles_of(matrix->n_cols);
     const bool swiglu = next && next->op == QN_ACTS_OP_SWIGLU;
     const struct few_division d = divide_few(gpu, matrix, (n_tokens + tokens - 1) / tokens, swiglu);
-    size_t stages = MAX_WEIGHT_STAGES;
-    while (stages > MIN_WEIGHT_STAGES && few_shared_bytes(&matrix->tiles, tokens, stages) > gpu->max_shared_bytes)
-        stages--;
+    const size_t stages = weight_stages(gpu, &matrix->tiles, tokens);
     const size_t shared = few_shared_bytes(&matrix->tiles, tokens, stages);
     if (matrix->tiles.bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations of %zu tokens by weights of %u bits: expected fp16",
                        n_tokens, matrix->tiles.bits);
+    if (acts->planes && acts->planes != qn_matmul_gpu_planes(gpu, &matrix->tiles, n_tokens))
+        return qn_fail(QN_ERR_INVALID, "%zu tokens as bit planes for weights of %u bits by weights of %u bits",
+                       n_tokens, acts->planes, matrix->tiles.bits);
     if (!acts->workspace || acts->workspace % 256 || acts->scale % 16)
         return qn_fail(QN_ERR_INVALID,
                        "hi/lo int8 activations need a workspace at a multiple of 256 bytes, scales at one of 16");
-    if (shared > gpu->max_shared_bytes || d.blocks * d.passes > most_few_blocks(gpu) ||
-        d.row_blocks * n_k_tiles > UINT32_MAX / 2)
+    if (shared > gpu->max_shared_bytes || d.blocks * d.passes > qn_matmul_gpu_few_blocks(gpu) ||
+        d.row_blocks * n_k_tiles > UINT32_MAX / (QN_FEW_MAX_BLOCKS + 1))
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "a GEMM of few tokens needs %zu bytes of shared memory of %u, and %zu SMs of %u", shared,
                        gpu->max_shared_bytes, d.passes, gpu->n_sms);
@@ -590,8 +652,8 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
                       .acts = acts->address,
                       .acts_scale = acts->scale,
                       .sumsq = acts->rms_norm ? sumsq_of(acts) : 0,
-                      .counters = acts->workspace,
-                      .partials = acts->workspace + QN_MATMUL_COUNTERS_BYTES,
+                      .slots = acts->workspace + QN_MATMUL_COUNTERS_BYTES,
+                      .first_parts = after_slots(gpu, acts->workspace),
                       .n_tiles = (uint32_t)matrix->n_tiles,
                       .n_k_tiles = (uint32_t)n_k_tiles,
                       .n_tokens = (uint32_t)n_tokens,
@@ -614,6 +676,7 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
                                                .sumsq = sumsq_of(next->acts),
                                                .weight = next->weight,
                                                .capacity = (uint32_t)next->acts->capacity,
+                                               .planes = next->acts->planes,
                                                .op = (uint32_t)next->op };
     return set_hadamard(&next->rotation, next->acts->n_cols, QN_ACTS_HILO_COLS, &out->args.few.next.hadamard);
 }
@@ -686,7 +749,7 @@ bool qn_matmul_gpu_has_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix
     return matrix->tiles.bits == 16 && !matrix->out_dtype && matrix->n_cols % 4 == 0 &&
            matrix->n_tiles <= QN_GEMV_NORM_MAX_ROWS / QN_TILE_ROWS &&
            QN_FEW_MAX_TOKENS / QN_MMA_N * groups * k_tiles_of(matrix->n_cols) * QN_GEMV_NORM_PARTIALS * sizeof(float) <=
-               qn_matmul_gpu_workspace_bytes(gpu) - QN_MATMUL_COUNTERS_BYTES;
+               qn_matmul_gpu_slot_bytes(gpu);
 }
 
 qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix,
@@ -717,8 +780,8 @@ qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matri
         .args.gemv_norm = { .weights = matrix->address,
                             .x = rows->x,
                             .norm = rows->weight,
-                            .counters = workspace + QN_FEW_MAX_BLOCKS * sizeof(uint32_t),
-                            .partials = workspace + QN_MATMUL_COUNTERS_BYTES,
+                            .counters = workspace,
+                            .partials = after_slots(gpu, workspace),
                             .n_tiles = (uint32_t)matrix->n_tiles,
                             .n_k_tiles = (uint32_t)n_k_tiles,
                             .n_tokens = (uint32_t)n_tokens,

@@ -50,15 +50,26 @@
  * the norm's factor instead, so that every block can be quantised by itself. For this the sums of squares of each token
  * and block, [K/128][capacity] floats, follow the scales.
  *
+ * The same integers of up to QN_PLANES_TOKENS tokens as bit planes, for weights of b bits on compute capability 9.0, in
+ * the same memory: [K/128][QN_PLANES_BLOCK_BYTES(b)]. First operand B of binary wgmma, [N/8][2][8][16 bytes]: 8
+ * columns, of which 2 token and 2 token + 1 are a token's, by twice 128 bits of K. The position of a bit is that of the
+ * weight in its fragment: byte 4t + i, bit j of half p is column 4t + i of half p of group j. A token has
+ * QN_PLANES_SET(b) columns for lo, then as many for hi:
+ *
+ *   b = 1   plane c of the byte; groups of the other 128 columns of the k-tile are zeros
+ *   b = 2   plane c of the byte at the low bits of codes, and plane c - 1 at their high bits, which count double. The
+ *           sign counts negative: columns 7 to 9 are the low bits' plane 7, the high bits' plane 6, and their plane 7
+ *
+ * Then, for each token, 16 bytes: 64 scale, the sums of the integers of the first 64 columns and of the others, unused.
+ *
  * A token with an infinity or NaN gets NaN in the elements that it affects; other tokens are not affected.
  *
  * Kernels by weights, number of tokens and activations (qn_matmul_gpu_acts_layout, qn_matmul_gpu_matmul):
  *
  *   b        tokens           layout            kernel
  *   1, 2     1                QN_ACTS_HILO_N1   qn_matmul_gemv
- *   1, 2     2 to 64          QN_ACTS_HILO      qn_matmul_gemm_few
- *   1, 2     more than 64     QN_ACTS_F16       qn_matmul_gemm
- *   4, 8     1 to 8           QN_ACTS_F16       qn_matmul_gemv
+ *   1, 2     2 to 64          QN_ACTS_HILO      qn_matmul_gemm_few; up to QN_PLANES_TOKENS as bit planes, if there is
+ * wgmma 1, 2     more than 64     QN_ACTS_F16       qn_matmul_gemm 4, 8     1 to 8           QN_ACTS_F16 qn_matmul_gemv
  *   16       1 to 8           QN_ACTS_F16       qn_matmul_gemv; qn_matmul_gemm if n_tiles >= 2 n_sms
  *   4 to 16  more than 8      QN_ACTS_F16       qn_matmul_gemm
  *   16       2 to 64          rows of floats    qn_matmul_gemv_norm, up to QN_GEMV_NORM_MAX_ROWS rows of weights
@@ -77,7 +88,7 @@
 #ifndef QN_CUDA_KERNELS_MATMUL_MATMUL_H
 #define QN_CUDA_KERNELS_MATMUL_MATMUL_H
 
-#include "cuda/kernels/launch.h"
+#include "cuda/kernels/hilo.h"
 
 #define QN_ACTS_HILO_N1 0
 #define QN_ACTS_F16 1
@@ -96,12 +107,8 @@ enum {
     QN_FRAGMENT_BYTES = 512,     /* 32 lanes of 16 bytes */
     QN_ACTS_N1_TILE_BYTES = 528, /* per k-tile */
     QN_GEMV_N1_TILE_BYTES = 544, /* per k-tile of the operands that qn_matmul_gemv makes in shared memory */
-    QN_MMA_N = 8,                /* tokens of one mma: its N */
     QN_MATMUL_OUTS = 4,
-    QN_GEMV_MAX_WARPS = 16,    /* upper bound per block of qn_matmul_gemv */
-    QN_ACTS_HILO_COLS = 128,   /* columns of a scale */
-    QN_ACTS_HILO_BYTES = 2048, /* of 8 tokens by QN_ACTS_HILO_COLS columns */
-    QN_HILO_MAX = 32639,       /* 127 * 256 + 127 */
+    QN_GEMV_MAX_WARPS = 16, /* upper bound per block of qn_matmul_gemv */
     QN_MATMUL_MAX_HADAMARD = 1024,
     QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
     QN_GEMV_F16_MAX_TOKENS = 8, /* above, qn_matmul_gemm is faster */
@@ -123,20 +130,27 @@ enum {
  * (cuda/kernels/mbarrier.cuh). */
 enum { QN_GEMM_BARRIER_BYTES = 1024 };
 
-/* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks, threads; the number of stages of
- * activations (QN_ACTS_HILO_COLS columns each) by tokens of a block; bytes of a stage of activations with its scales,
+/* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks, threads; by tokens of a block, the
+ * number of stages of activations (QN_ACTS_HILO_COLS columns each); bytes of a stage of activations with its scales,
  * and of a stage of weights (QN_TILE_COLS columns). */
 enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192, QN_FEW_THREADS = 640 };
+#define QN_FEW_EMPTY 0xffffffffu /* of a word that has no sum yet; operations return another NaN, 0x7fffffff */
 #define QN_FEW_ACTS_STAGES(tokens) ((tokens) == QN_FEW_TILE_N ? 6 : 8)
 #define QN_FEW_ACTS_STAGE_BYTES(tokens) ((tokens) / QN_MMA_N * QN_ACTS_HILO_BYTES + (tokens)*4)
 #define QN_FEW_WEIGHT_STAGE_BYTES(bits, scales)                                                                        \
     (QN_FEW_TILE_M / QN_TILE_ROWS * ((bits)*QN_FRAGMENT_BYTES + (scales)*2 * QN_TILE_ROWS))
 
-/* Shared memory of qn_matmul_gemm_few's outputs: a factor for each token; words shared by all threads; the results of
+/* Shared memory of qn_matmul_gemm_few's outputs: a factor for each token; what all threads share; the results of
  * up to 16 tokens in f32, with padding against bank conflicts. */
 #define QN_FEW_ROUND_TOKENS(tokens) ((tokens) < 16 ? (tokens) : 16)
 #define QN_FEW_RESULT_STRIDE (QN_FEW_TILE_M + 4)
-#define QN_FEW_OUTPUT_BYTES(tokens) ((tokens)*4 + 16 + QN_FEW_ROUND_TOKENS(tokens) * QN_FEW_RESULT_STRIDE * 4)
+#define QN_FEW_OUTPUT_BYTES(tokens) ((tokens)*4 + 32 + QN_FEW_ROUND_TOKENS(tokens) * QN_FEW_RESULT_STRIDE * 4)
+
+/* Of up to QN_PLANES_TOKENS tokens: a stage has a unit's weights and bit planes; where the stages begin, after the
+ * outputs. */
+#define QN_FEW_PLANES_STAGE_BYTES(bits, scales)                                                                        \
+    (QN_FEW_WEIGHT_STAGE_BYTES(bits, scales) + QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_PLANES_BLOCK_BYTES(bits))
+#define QN_FEW_PLANES_STAGES_AT ((QN_FEW_OUTPUT_BYTES(QN_PLANES_TOKENS) + 127) / 128 * 128)
 
 /* Output of one matrix: n_rows rows from row first_tile*16 of the tiled matrix on. */
 typedef struct qn_matmul_out {
@@ -183,23 +197,16 @@ typedef struct qn_matmul_gemm_args {
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_gemm_args;
 
-/* The Hadamard transform of activations in QN_ACTS_HILO: values times signs, then the transform of each block of
- * columns. */
-typedef struct qn_matmul_hadamard {
-    QN_GPU_PTR(const float) signs; /* [n_cols] of +-1; 0: none */
-    uint32_t block;                /* a power of two that divides n_cols; 0: no transform */
-    float scale;                   /* 1 / sqrt(block); 1 without a transform */
-} qn_matmul_hadamard;
-
 /* Activations of QN_ACTS_HILO that the epilogue of qn_matmul_gemm_few writes for the next matmul. */
 typedef struct qn_matmul_few_next {
     QN_GPU_PTR(uint8_t) acts;
     QN_GPU_PTR(float) scale;
     QN_GPU_PTR(float) sumsq;        /* QN_ACTS_OP_RMS_NORM */
     QN_GPU_PTR(const float) weight; /* of the norm */
-    qn_matmul_hadamard hadamard;    /* of up to QN_ACTS_HILO_COLS columns */
+    qn_hilo_hadamard hadamard;      /* of up to QN_ACTS_HILO_COLS columns */
     uint32_t capacity;
-    uint32_t op; /* QN_ACTS_OP_*; QN_ACTS_OP_NONE: the epilogue writes no activations */
+    uint32_t planes; /* bits of the weights that read bit planes; 0: hi/lo */
+    uint32_t op;     /* QN_ACTS_OP_*; QN_ACTS_OP_NONE: the epilogue writes no activations */
 } qn_matmul_few_next;
 
 /* qn_matmul_gemm_few - Few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the int8 tensor cores.
@@ -207,10 +214,10 @@ typedef struct qn_matmul_few_next {
  * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. A unit is QN_FEW_TILE_M rows by one k-tile. The
  * U = n_row_blocks * n_k_tiles units are numbered along the columns of one row block after another. Part p has the
  * units [U * p / n_parts, U * (p+1) / n_parts), at least one; block x has part x, or with block_parts 2 the parts 2x
- * and 2x + 1, if that exists. If several blocks share a row block, the last block to store its partials adds the
- * partials of all, in an order that depends on U and n_parts only: results of a token do not depend on block_parts,
+ * and 2x + 1, if that exists. If several blocks share a row block, the first of them waits for the sums of the others
+ * and adds them, in an order that depends on U and n_parts only: results of a token do not depend on block_parts,
  * QN_TILE_N or other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS, QN_SCALES, QN_TILE_N (tokens
- * of a block: 8, 16 or QN_FEW_TILE_N).
+ * of a block: 4, 8, 16 or QN_FEW_TILE_N).
  *
  * Outputs by next.op:
  *
@@ -226,8 +233,8 @@ typedef struct qn_matmul_few_args {
     QN_GPU_PTR(const uint8_t) acts;
     QN_GPU_PTR(const float) acts_scale;
     QN_GPU_PTR(const float) sumsq; /* of the activations, after an RMS norm; 0: none */
-    QN_GPU_PTR(uint32_t) counters; /* [grid.y][grid.x]: zeros before and after the launch */
-    QN_GPU_PTR(float) partials;    /* [grid.y][grid.x][2][QN_FEW_TILE_M][QN_TILE_N] */
+    QN_GPU_PTR(void) slots; /* [grid.y][grid.x][QN_FEW_TILE_M][QN_TILE_N], QN_FEW_EMPTY before and after the launch */
+    QN_GPU_PTR(void) first_parts; /* the same, of any contents */
     uint32_t n_tiles, n_k_tiles, n_tokens, capacity;
     uint32_t n_row_blocks, n_parts, block_parts;
     uint32_t up_tile; /* SwiGLU: the first tile of up; 0: none */
@@ -280,14 +287,16 @@ typedef struct qn_matmul_quantize_acts_args {
     QN_GPU_PTR(const void) x2;      /* QN_ACTS_OP_SWIGLU: the second factor */
     QN_GPU_PTR(const float) weight; /* QN_ACTS_OP_RMS_NORM: [n_cols] */
     QN_GPU_PTR(uint8_t) out;
-    QN_GPU_PTR(float) scale;       /* of the layout; QN_ACTS_HILO_N1 has none */
-    QN_GPU_PTR(uint32_t) counters; /* with QN_ACTS_HILO: [QN_FEW_MAX_BLOCKS] of qn_matmul_gemm_few, set to zeros */
+    QN_GPU_PTR(float) scale; /* of the layout; QN_ACTS_HILO_N1 has none */
+    QN_GPU_PTR(void) slots;  /* with QN_ACTS_HILO: of qn_matmul_gemm_few, slot_bytes of them become QN_FEW_EMPTY */
     uint32_t n_cols, n_k_tiles, n_tokens, capacity;
     uint32_t stride; /* of x and x2, in elements */
     float eps;
-    uint32_t is_bf16;            /* with QN_16BIT: 1 for bf16, 0 for fp16 */
-    qn_matmul_hadamard hadamard; /* QN_ACTS_HILO: of up to QN_MATMUL_MAX_HADAMARD columns */
-    qn_matmul_f16_acts f16;      /* QN_ACTS_HILO_F16: the second result, with the same columns */
+    uint32_t slot_bytes;       /* a multiple of 16 */
+    uint32_t planes;           /* with QN_ACTS_HILO: bits of the weights that read bit planes; 0: hi/lo */
+    uint32_t is_bf16;          /* with QN_16BIT: 1 for bf16, 0 for fp16 */
+    qn_hilo_hadamard hadamard; /* QN_ACTS_HILO: of up to QN_MATMUL_MAX_HADAMARD columns */
+    qn_matmul_f16_acts f16;    /* QN_ACTS_HILO_F16: the second result, with the same columns */
 } qn_matmul_quantize_acts_args;
 
 /* One line per type whose codes stay packed in tiles: b, QN_SCALES and QN_OFFSET of its tiles, and an expression for
@@ -368,6 +377,7 @@ qn_status qn_matmul_gpu_bytes(const qn_tile_layout *tiles, size_t n_tiles, size_
 typedef struct qn_matmul_gpu {
     uint32_t n_sms, max_shared_bytes;
     bool clusters; /* compute capability 9.0 and later */
+    bool wgmma;    /* compute capability 9.0 */
 } qn_matmul_gpu;
 
 /* A tiled matrix: one or more matrices that share activations, and the outputs of each. */
@@ -386,17 +396,25 @@ typedef struct qn_matmul_acts {
     uint64_t address, scale; /* multiples of 1024 and 16. scale: qn_matmul_gpu_scale_bytes bytes */
     bool rms_norm;           /* QN_ACTS_HILO, as input of a matmul: written by QN_ACTS_OP_RMS_NORM with this eps */
     float eps;
-    uint64_t workspace; /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256; activations that are
-                                 used one after another may share it */
+    uint64_t workspace;      /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256; activations that
+                                are used one after another may share it */
+    uint32_t prepares_slots; /* the blocks (qn_matmul_gpu_few_blocks) whose slots in the workspace each launch of
+                                qn_matmul_gpu_quantize prepares; 0: they have been prepared */
+    uint32_t planes;         /* QN_ACTS_HILO: qn_matmul_gpu_planes of the tiles that read them */
     size_t n_cols, capacity; /* capacity: tokens, a multiple of QN_GEMM_TILE_N except for QN_ACTS_HILO_N1 */
 } qn_matmul_acts;
 
-enum { QN_MATMUL_COUNTERS_BYTES = 1024 };
+enum { QN_MATMUL_COUNTERS_BYTES = 1024, QN_MATMUL_EMPTY_BYTE = 0xff /* QN_FEW_EMPTY */ };
 
-/* qn_matmul_gpu_workspace_bytes - Returns the size of the workspace of matmuls by activations in QN_ACTS_HILO, for
- * which its contents are arbitrary, and of qn_matmul_gpu_gemv_norm, for which its first QN_MATMUL_COUNTERS_BYTES are
- * zeros before the first launch. */
+/* qn_matmul_gpu_workspace_bytes - Returns the size of the workspace of matmuls by activations in QN_ACTS_HILO and of
+ * qn_matmul_gpu_gemv_norm. Before the first launch its first QN_MATMUL_COUNTERS_BYTES are zeros, for the latter, and
+ * the next qn_matmul_gpu_slot_bytes have the value QN_MATMUL_EMPTY_BYTE, unless the activations' launches prepare them.
+ * Launches leave them so. The rest is arbitrary. */
 size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu);
+size_t qn_matmul_gpu_slot_bytes(const qn_matmul_gpu *gpu);
+
+/* qn_matmul_gpu_few_blocks - Returns the most blocks of a launch of qn_matmul_gemm_few. */
+uint32_t qn_matmul_gpu_few_blocks(const qn_matmul_gpu *gpu);
 
 /* qn_matmul_gpu_same_tokens - Returns the largest number of tokens, at most QN_FEW_MAX_TOKENS, for which each token is
  * computed by the same operations as with two tokens. */
@@ -404,6 +422,10 @@ size_t qn_matmul_gpu_same_tokens(const qn_matmul_gpu *gpu, const qn_tiled_matrix
 
 /* qn_matmul_gpu_acts_layout - Returns the layout of activations for n_tokens tokens by such tiles. */
 int qn_matmul_gpu_acts_layout(const qn_tile_layout *tiles, size_t n_tokens);
+
+/* qn_matmul_gpu_planes - Returns the bits of the tiles if these tokens are multiplied in QN_ACTS_HILO as bit planes,
+ * else 0. */
+uint32_t qn_matmul_gpu_planes(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, size_t n_tokens);
 
 /* qn_matmul_gpu_acts_bytes - Computes the bytes of activations in a layout. QN_ERR_INVALID for a capacity that the
  * layout does not allow. */
@@ -455,6 +477,11 @@ typedef struct qn_matmul_rotation {
  * its operation. QN_ERR_INVALID unless the block is a power of two up to QN_MATMUL_MAX_HADAMARD that divides n_cols,
  * and n_cols is a multiple of 4. */
 qn_status qn_matmul_gpu_quantize_rotated(qn_matmul_launch *quantize, const qn_matmul_rotation *rotation);
+
+/* qn_matmul_gpu_hilo_acts - Fills what another kernel needs to write activations in QN_ACTS_HILO. QN_ERR_INVALID for
+ * another layout, for columns that do not fill k-tiles, and for Hadamard blocks that are not within QN_ACTS_HILO_COLS
+ * columns. */
+qn_status qn_matmul_gpu_hilo_acts(const qn_matmul_acts *acts, const qn_matmul_rotation *rotation, qn_hilo_acts *out);
 
 /* qn_matmul_gpu_matmul - Fills the launch of the GEMV or GEMM of a tiled matrix by activations. QN_ERR_INVALID for a
  * layout that the tiles do not support, for widths that differ, or for more tokens than the activations hold;

@@ -135,7 +135,7 @@ QN_DEVICE void quantize_128(const qn_matmul_quantize_acts_args &a, uint32_t bloc
         v = cross_hadamard(warp_hadamard(v, a.hadamard.block), a.hadamard.block);
     }
 #endif
-    write_hilo(a.out, a.scale, a.capacity, block, token, v, a.hadamard.scale, block < n_blocks);
+    write_hilo(a.out, a.scale, a.capacity, a.planes, block, token, v, a.hadamard.scale, block < n_blocks);
 #if QN_OP == QN_ACTS_OP_RMS_NORM
     const float sum = sum_of_squares_128(x);
     if (lane == 0 && block < n_blocks)
@@ -143,11 +143,12 @@ QN_DEVICE void quantize_128(const qn_matmul_quantize_acts_args &a, uint32_t bloc
 #endif
 }
 
-// Once in a launch.
-QN_DEVICE void clear_counters(const qn_matmul_quantize_acts_args &a, uint32_t token)
+// A block's share.
+QN_DEVICE void prepare_slots(const qn_matmul_quantize_acts_args &a)
 {
-    if (blockIdx.x == 0 && token == 0 && threadIdx.x < QN_FEW_MAX_BLOCKS)
-        a.counters[threadIdx.x] = 0;
+    const uint32_t block = blockIdx.y * gridDim.x + blockIdx.x, blocks = gridDim.x * gridDim.y;
+    for (uint32_t i = block * THREADS + threadIdx.x; i < a.slot_bytes / sizeof(uint4); i += blocks * THREADS)
+        ((uint4 *)a.slots)[i] = make_uint4(QN_FEW_EMPTY, QN_FEW_EMPTY, QN_FEW_EMPTY, QN_FEW_EMPTY);
 }
 
 #endif
@@ -158,7 +159,7 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
 {
     const uint32_t block = blockIdx.x * WARPS + threadIdx.x / QN_WARP_SIZE,
                    k = block * QN_ACTS_HILO_COLS + 4 * (threadIdx.x % QN_WARP_SIZE);
-    clear_counters(a, token);
+    prepare_slots(a);
     quantize_128(a, block, token, load_vec4(source, source.x, k), load_other(source, k));
 }
 
@@ -211,7 +212,7 @@ QN_DEVICE uint32_t load_row(const qn_matmul_quantize_acts_args &a, uint32_t toke
 #if QN_ACTS_LAYOUT == QN_ACTS_HILO_F16
     // The columns of a k-tile are a multiple of a warp's.
     const uint32_t n = a.n_k_tiles * (QN_TILE_COLS / 4);
-    clear_counters(a, token);
+    prepare_slots(a);
 #pragma unroll
     for (uint32_t i = 0; i < HELD_VEC4S; i++)
         if (threadIdx.x + i * THREADS < n)

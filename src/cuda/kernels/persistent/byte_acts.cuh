@@ -7,7 +7,7 @@
 #define BINARY_MMA 0
 
 #include "cuda/kernels/matmul/gemv_acts.cuh"
-#include "cuda/kernels/matmul/hilo.cuh"
+#include "cuda/kernels/hilo.cuh"
 
 enum { K_TILE_ACTS_BYTES = QN_PERSISTENT_K_TILE_INT8_BYTES(QN_SCALES) };
 

@@ -20,7 +20,7 @@
 #define KERNEL_ROWS 8
 
 #include "cuda/kernels/matmul/codes_s8.cuh"
-#include "cuda/kernels/matmul/hilo.cuh"
+#include "cuda/kernels/hilo.cuh"
 #include "cuda/kernels/persistent/persistent_prologue.cuh"
 #include "cuda/kernels/persistent/persistent_stream.cuh"
 

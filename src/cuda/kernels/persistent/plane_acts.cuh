@@ -72,13 +72,6 @@ QN_DEVICE float reciprocal(float x)
     return y;
 }
 
-// Spreads the low nibble of each byte to its even bits.
-QN_DEVICE uint32_t spread_nibbles(uint32_t w)
-{
-    w = (w | w << 2) & 0x33333333u;
-    return (w | w << 1) & 0x55555555u;
-}
-
 // Quantises 128 columns of a slice from `at` on (a multiple of QN_ACTS_HILO_COLS), four a lane, by a full warp, to the
 // bit planes of acts: K tiles of K_TILE_ACTS_BYTES bytes. An infinity or NaN among them makes the scale NaN, and so
 // every row's sum.

@@ -1,10 +1,11 @@
-// Hi/lo int8 activations (QN_ACTS_HILO, matmul.h): the Hadamard transform and quantisation of a token's 128 columns by
+// Hi/lo int8 activations (hilo.h): the Hadamard transform and quantisation of a token's 128 columns by
 // a warp, with the same bits by whichever kernel computes them, and its constants, which other layouts share.
-#ifndef QN_CUDA_KERNELS_MATMUL_HILO_CUH
-#define QN_CUDA_KERNELS_MATMUL_HILO_CUH
+#ifndef QN_CUDA_KERNELS_HILO_CUH
+#define QN_CUDA_KERNELS_HILO_CUH
 
 #include "cuda/kernels/butterflies.cuh"
-#include "cuda/kernels/matmul/matmul.h"
+#include "cuda/kernels/hilo.h"
+#include "cuda/kernels/planes.cuh"
 
 // The bits of |x|: ordered as the magnitudes are, with infinity and NaN above all numbers.
 #define MAGNITUDE(x) (__float_as_uint(x) & 0x7fffffffu)
@@ -87,21 +88,77 @@ QN_DEVICE float sum_of_squares_128(float4 x)
     return qn_lanes_sum<4, 32>(qn_lanes_sum<1, 2>(sum));
 }
 
-// Quantises and, if `stored`, writes codes and scale. factor: of the Hadamard transform, which v lacks; 1 without.
-QN_DEVICE void write_hilo(uint8_t *acts, float *scale, uint32_t capacity, uint32_t block, uint32_t token, float4 v,
-                          float factor, bool stored)
+// A warp's 128 columns of a token, quantised: hi and lo of the lane's four, and the scale.
+struct hilo_columns {
+    uint32_t hi, lo;
+    float scale;
+};
+
+// factor: of the Hadamard transform, which v lacks; 1 without.
+QN_DEVICE hilo_columns quantize_hilo(float4 v, float factor)
 {
     const hilo_factors f = hilo_factors_of(__reduce_max_sync(QN_FULL_MASK, magnitude(v)));
     const float values[4] = { v.x, v.y, v.z, v.w }, inverse[4] = { f.inverse, f.inverse, f.inverse, f.inverse };
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
     const uint2 words = hilo_words(values, inverse);
+    return { words.x, words.y, f.scale * factor };
+}
+
+// Writes the planes of hi or lo. to: the lane's word of plane lane / 8 of the token.
+QN_DEVICE void write_plane_set(uint8_t *to, uint32_t bytes, uint32_t bits, uint32_t block)
+{
+    enum { PAIR = 2 * 128 }; // bytes from 8 columns of B to the next: two planes of each token
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, j = lane / 8, gathered = gather_planes(bytes, lane),
+                   low = gathered & 0x0f0f0f0fu, high = gathered >> 4 & 0x0f0f0f0fu;
+    if (bits == 1) { // bit j of a byte is group j of the k-tile
+        *(uint32_t *)to = low << 4 * (block % 2);
+        *(uint32_t *)(to + 2 * PAIR) = high << 4 * (block % 2);
+        return;
+    }
+    const uint32_t own = spread_nibbles(low), next = spread_nibbles(high), before = (lane + 24) % QN_WARP_SIZE;
+    const uint32_t below_own = __shfl_sync(QN_FULL_MASK, own, before), below_next = __shfl_sync(QN_FULL_MASK, next, before);
+    const uint32_t below = (j ? below_next : below_own) << 1;
+    *(uint32_t *)to = own | (j ? below_own << 1 : 0);
+    *(uint32_t *)(to + 2 * PAIR) = j == 3 ? next : next | below;
+    if (j == 3) {
+        *(uint32_t *)(to + 3 * PAIR - 16) = below;
+        *(uint32_t *)(to + 3 * PAIR) = next << 1;
+    }
+}
+
+// By all lanes of a warp or by none.
+QN_DEVICE void write_planes(uint8_t *acts, uint32_t bits, uint32_t block, uint32_t token, const hilo_columns &x)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, j = lane / 8, h = lane / 4 % 2, t = lane % 4;
+    uint8_t *const of_block = acts + (uint64_t)block * QN_PLANES_BLOCK_BYTES(bits),
+                   *const to = of_block + j / 2 * 256 + h * 128 + (2 * token + j % 2) * 16 + 4 * t;
+    const int sum = 256 * __dp4a((int)x.hi, 0x01010101, 0) + __dp4a((int)x.lo, 0x01010101, 0);
+    const int first = __reduce_add_sync(QN_FULL_MASK, lane < 16 ? sum : 0),
+              second = __reduce_add_sync(QN_FULL_MASK, lane < 16 ? 0 : sum);
+    write_plane_set(to, x.lo, bits, block);
+    write_plane_set(to + QN_PLANES_SET(bits) / 2 * 256, x.hi, bits, block);
+    if (lane == 0)
+        *(uint4 *)(of_block + QN_PLANES_INFO(bits) + 16 * token) =
+            make_uint4(__float_as_uint(64 * x.scale), (uint32_t)first, (uint32_t)second, 0);
+}
+
+// Quantises and, if `stored`, writes codes and scale, or planes; all lanes agree on `stored`.
+QN_DEVICE void write_hilo(uint8_t *acts, float *scale, uint32_t capacity, uint32_t planes, uint32_t block, uint32_t token,
+                          float4 v, float factor, bool stored)
+{
+    const hilo_columns x = quantize_hilo(v, factor);
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
+    if (planes) {
+        if (stored)
+            write_planes(acts, planes, block, token, x);
+        return;
+    }
     uint8_t *to = hilo_at(acts, capacity, block, token, lane / 4) + 4 * (lane % 4);
     if (stored) {
-        *(uint32_t *)to = words.x;
-        *(uint32_t *)(to + 1024) = words.y;
+        *(uint32_t *)to = x.hi;
+        *(uint32_t *)(to + 1024) = x.lo;
     }
     if (stored && lane == 0)
-        scale[(uint64_t)block * capacity + token] = f.scale * factor;
+        scale[(uint64_t)block * capacity + token] = x.scale;
 }
 
 #endif

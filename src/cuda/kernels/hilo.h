@@ -1,0 +1,38 @@
+/* Hi/lo int8 activations of several tokens: the layout QN_ACTS_HILO of matmul/matmul.h, and what a kernel needs to
+ * write it from the results of its own (hilo.cuh). Shared by C and CUDA. */
+#ifndef QN_CUDA_KERNELS_HILO_H
+#define QN_CUDA_KERNELS_HILO_H
+
+#include "cuda/kernels/launch.h"
+
+enum {
+    QN_MMA_N = 8,              /* tokens of one mma: its N */
+    QN_ACTS_HILO_COLS = 128,   /* columns of a scale */
+    QN_ACTS_HILO_BYTES = 2048, /* of 8 tokens by QN_ACTS_HILO_COLS columns */
+    QN_HILO_MAX = 32639        /* 127 * 256 + 127 */
+};
+
+/* The Hadamard transform of activations: values times signs, then the transform of each block of columns. */
+typedef struct qn_hilo_hadamard {
+    QN_GPU_PTR(const float) signs; /* [n_cols] of +-1; 0: none */
+    uint32_t block;                /* a power of two that divides n_cols; 0: no transform */
+    float scale;                   /* 1 / sqrt(block); 1 without a transform */
+} qn_hilo_hadamard;
+
+/* The same integers of up to 4 tokens as bit planes (matmul/matmul.h): columns of hi or lo of a token, for weights of
+ * `bits` bits; bytes of QN_ACTS_HILO_COLS columns, and where in them begins what each token has: scale, sums. */
+enum { QN_PLANES_TOKENS = 4 };
+#define QN_PLANES_SET(bits) ((bits) == 1 ? 8 : 10)
+#define QN_PLANES_INFO(bits) (2 * QN_PLANES_SET(bits) * QN_PLANES_TOKENS * 32)
+#define QN_PLANES_BLOCK_BYTES(bits) (QN_PLANES_INFO(bits) + QN_PLANES_TOKENS * 16)
+
+/* Activations that a kernel writes. */
+typedef struct qn_hilo_acts {
+    QN_GPU_PTR(uint8_t) acts;
+    QN_GPU_PTR(float) scale;
+    qn_hilo_hadamard hadamard; /* of up to QN_ACTS_HILO_COLS columns */
+    uint32_t planes;           /* bits of the weights; 0: hi/lo */
+    uint32_t capacity, n_cols;
+} qn_hilo_acts;
+
+#endif
