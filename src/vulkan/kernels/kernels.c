@@ -41,6 +41,9 @@ static const uint32_t conv_code[] = {
 static const uint32_t delta_code[] = {
 #include "vulkan/kernels/spirv/delta.inc"
 };
+static const uint32_t delta_row_code[] = {
+#include "vulkan/kernels/spirv/delta_row.inc"
+};
 static const uint32_t append_code[] = {
 #include "vulkan/kernels/spirv/append.inc"
 };
@@ -56,6 +59,7 @@ enum kernel {
     PREPARE,
     CONV,
     DELTA,
+    DELTA_ROW,
     APPEND,
     N_KERNELS
 };
@@ -76,6 +80,7 @@ static const qn_vk_shader shaders[] = {
     [PREPARE] = SHADER(prepare, prepare),
     [CONV] = SHADER(conv, conv),
     [DELTA] = SHADER(delta, delta),
+    [DELTA_ROW] = SHADER(delta_row, delta),
     [APPEND] = SHADER(append, append),
 };
 
@@ -261,16 +266,25 @@ static qn_vk_launch with_dropped(qn_vk_launch l)
     return l;
 }
 
-qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads)
+qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads, size_t taps)
 {
-    return with_dropped(launch(CONV, 2 * n_k_heads + n_v_heads, n_rows));
+    qn_vk_launch l = with_dropped(launch(CONV, 2 * n_k_heads + n_v_heads, n_rows));
+    l.constants[0] = (uint32_t)taps;
+    return l;
 }
 
-qn_vk_launch qn_vk_delta(bool has_single_rows, size_t n_sequences, size_t n_v_heads, size_t head_v)
+qn_vk_launch qn_vk_delta_row(size_t n_sequences, size_t n_v_heads, size_t head_v)
 {
-    enum { BLOCK_ROWS = 16 };
+    return launch(DELTA_ROW, n_v_heads * QN_GDN_SCALE_GROUPS(head_v), n_sequences);
+}
+
+qn_vk_launch qn_vk_delta(size_t n_sequences, size_t n_v_heads, size_t head_v, const qn_vk_features *features)
+{
+    enum { SMALL_BLOCK = 16, LARGE_BLOCK = 32, LARGE_SHARED = 48 << 10, LANES_OF_ROW = 8 };
+    const bool is_large = features->shared_bytes >= LARGE_SHARED && features->lanes >= LANES_OF_ROW * LARGE_BLOCK;
     qn_vk_launch l = launch(DELTA, n_v_heads * QN_GDN_SCALE_GROUPS(head_v), n_sequences);
-    l.constants[0] = has_single_rows ? 1 : BLOCK_ROWS;
+    l.constants[0] = is_large ? LARGE_BLOCK : SMALL_BLOCK;
+    l.constants[2] = LANES_OF_ROW * l.constants[0];
     return l;
 }
 

@@ -167,7 +167,7 @@ typedef struct qn_vk_conv_args {
     uint64_t sequences, granules;
     uint32_t shift;
     uint32_t history_at, inputs_at; /* of the layer, in a state and in an open chunk */
-    uint32_t k_heads, v_heads, head_k, head_v, taps;
+    uint32_t k_heads, v_heads, head_k, head_v;
 } qn_vk_conv_args;
 
 /* The delta rule: y [rows][v_heads][head_v]; states, and values and scales of open chunks. */
@@ -236,8 +236,11 @@ size_t qn_vk_prepare_shared(size_t piece);
 size_t qn_vk_attention_shared(size_t dim);
 
 qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece);
-qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads);
-qn_vk_launch qn_vk_delta(bool has_single_rows, size_t n_sequences, size_t n_v_heads, size_t head_v);
+qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads, size_t taps);
+/* The delta rule of the sequences with one row, and of those with more; neither needs the other's results. */
+qn_vk_launch qn_vk_delta_row(size_t n_sequences, size_t n_v_heads, size_t head_v);
+qn_vk_launch qn_vk_delta(size_t n_sequences, size_t n_v_heads, size_t head_v, const qn_vk_features *features);
+
 qn_vk_launch qn_vk_append(size_t n_sequences, size_t width, size_t n_k_heads, size_t n_v_heads);
 
 /* qn_vk_kernel - returns the i-th shader; NULL after the last. */
