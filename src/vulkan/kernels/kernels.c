@@ -175,10 +175,12 @@ qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads)
 /* Lanes of a team of matmul, and teams of a workgroup with an epilogue. */
 enum { LEAST_TEAM = 8, EPILOGUE_TEAMS = QN_QUANT_GROUP / QN_VK_TILE_ROWS };
 
+enum { SQUARE_PARTS = 32 /* of the sum of squares of a row of activations: matmul.glsl */ };
+
 /* Bytes of the shared arrays of matmul.comp: parts; square_parts; values, inputs and a quarter as many of largest_of.
  * `extra`: more words of the latter. */
-#define MATMUL_SHARED(tokens, team, teams, extra)                                                                      \
-    (sizeof(float) * ((tokens) * (teams)*QN_VK_TILE_ROWS * ((team) + 1) + (tokens)*8 +                                 \
+#define MATMUL_SHARED(tokens, parts, teams, extra)                                                                     \
+    (sizeof(float) * ((tokens) * (teams)*QN_VK_TILE_ROWS * ((parts) + 1) + (tokens)*SQUARE_PARTS +                     \
                       (tokens) * (teams)*QN_VK_TILE_ROWS * 9 / 4 + (extra)))
 
 enum { LEAST_SHARED = 16 << 10 /* of every device */, QUANTIZE_EXTRA = (BLOCK - QN_QUANT_GROUP) / 4 };
@@ -187,7 +189,19 @@ _Static_assert(MATMUL_SHARED(MATMUL_TOKENS, LEAST_TEAM, EPILOGUE_TEAMS, QUANTIZE
 
 size_t qn_vk_matmul_shared(const qn_vk_launch *l)
 {
-    return MATMUL_SHARED((size_t)l->constants[1], l->constants[4], l->constants[5] / l->constants[4], QUANTIZE_EXTRA);
+    const uint32_t *c = l->constants;
+    return MATMUL_SHARED((size_t)c[1], c[4] * c[9], c[5] / c[4], QUANTIZE_EXTRA);
+}
+
+/* Returns how many blocks of a lane are added together: all of them if two workgroups then have shared memory. */
+static size_t passes_of(size_t n_cols, size_t tokens, size_t team, size_t teams, const qn_vk_features *features)
+{
+    enum { MOST = 48 << 10 };
+    const size_t shared = features->shared_bytes < MOST ? features->shared_bytes : MOST;
+    size_t passes = (blocks_of(n_cols) + team - 1) / team;
+    while (passes > 1 && 2 * MATMUL_SHARED(tokens, passes * team, teams, QUANTIZE_EXTRA) > shared)
+        passes--;
+    return passes;
 }
 
 /* Returns the lanes of a team of matmul: the most that blocks keep busy and for which there is shared memory. */
@@ -236,9 +250,13 @@ qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *feat
         return l;
     }
     l = matmul_launch(features->dot ? MATMUL_DOT : MATMUL, (tiles + teams - 1) / teams, args->n_tokens, tokens);
-    const uint32_t constants[] = { format->bits,    (uint32_t)tokens, format->group_shift,
-                                   kind->planes,    (uint32_t)team,   (uint32_t)lanes,
-                                   kind->is_normed, kind->epilogue,   kind->next_planes };
+    const uint32_t constants[] = {
+        format->bits,        (uint32_t)tokens,
+        format->group_shift, kind->planes,
+        (uint32_t)team,      (uint32_t)lanes,
+        kind->is_normed,     kind->epilogue,
+        kind->next_planes,   (uint32_t)passes_of(args->n_cols, tokens, team, teams, features)
+    };
     memcpy(l.constants, constants, sizeof constants);
     return l;
 }

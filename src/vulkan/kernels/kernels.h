@@ -214,7 +214,7 @@ size_t qn_vk_scale_words(const qn_vk_format *format, size_t n_cols);
 void qn_vk_pack_row(const qn_type_info *type, const uint8_t *row, size_t n_cols, float *scratch, uint32_t *codes,
                     uint32_t *scales);
 
-/* The launches. n_rows > 0, and n_tiles of qn_vk_matmul > 0. has_single_rows: no sequence has more than one row. */
+/* The launches. n_rows > 0, and n_tiles of qn_vk_matmul > 0. */
 qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_quantize(const qn_vk_codes *codes, size_t n_pages, size_t n_kv_heads, size_t n_layers);
 qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
