@@ -64,7 +64,7 @@ lavapipe | swiftshader)
         QN_VULKAN_STAGING=1 logits $model staged --device vulkan
         QN_VULKAN_REVERSE=1 logits $model reversed --device vulkan
         QN_VULKAN_REVERSE=1 logits $model one-reversed --device vulkan --batch 1
-        QN_VULKAN_OFF=dot logits $model no-dot --device vulkan
+        QN_VULKAN_OFF=dot,matrix logits $model no-dot --device vulkan
         for other in one staged reversed one-reversed no-dot; do
             cmp -s "$work/all" "$work/$other" || fail "$model: $other has other bits"
         done

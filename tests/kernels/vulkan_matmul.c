@@ -375,6 +375,16 @@ void qn_check_vulkan_matmul(bool bench)
                               .n_cols = 128,
                               .n_tokens = 1,
                               .planes = 1 });
+    /* Workgroups of 4 x 2 squares, and of 2 x 2. */
+    check(&(struct matrices){
+        .type = qn_type_find(QN_TYPE_Q1_0), .n = 1, .n_rows = { 4101 }, .n_cols = 128, .n_tokens = 500, .planes = 1 });
+    check(&(struct matrices){ .type = qn_type_find(QN_TYPE_Q2_0),
+                              .n = 1,
+                              .n_rows = { 2053 },
+                              .n_cols = 256,
+                              .n_tokens = 500,
+                              .accumulates = true,
+                              .planes = 1 });
     check_epilogues();
     if (bench)
         bench_all();
