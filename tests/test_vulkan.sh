@@ -66,16 +66,16 @@ lavapipe | swiftshader)
         QN_VULKAN_STAGING=1 logits $model staged --device vulkan
         QN_VULKAN_REVERSE=1 logits $model reversed --device vulkan
         QN_VULKAN_REVERSE=1 logits $model one-reversed --device vulkan --batch 1
-        for feature in dot lanes shared; do
+        for feature in dot,matrix lanes shared; do
             [ "$feature $model" = 'shared qwen35-rotated.f16' ] || # which needs more than every device has
                 QN_VULKAN_OFF=$feature logits $model "no-$feature" --device vulkan
         done
-        for other in one staged reversed one-reversed no-dot no-lanes no-shared; do
+        for other in one staged reversed one-reversed no-dot,matrix no-lanes no-shared; do
             [ ! -e "$work/$other" ] || cmp -s "$work/all" "$work/$other" || fail "$model: $other has other bits"
         done
         rm -f "$work"/no-*
     done
-    for feature in dot lanes; do
+    for feature in dot dot,matrix lanes; do
         QN_VULKAN_OFF=$feature nice timeout -s KILL 300 "$QN_BIN/quern-check" --device vulkan --every 15 || fail "quern-check without $feature"
     done
     QN_VULKAN_OFF=addresses refuses 1 'has no bufferDeviceAddress' logits -m "$golden/qwen2.f16.gguf" --ids 1 -o "$work/all" --device vulkan

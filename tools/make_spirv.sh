@@ -13,5 +13,10 @@ glslc --version | head -n 1 >"$to/compiler"
 for shader in "$source"/*.comp; do
     glslc --target-env=vulkan1.2 -O -mfmt=num "$shader" -o "$to/$(basename "$shader" .comp).inc"
 done
-# The same kernel with integer dot products, which are a feature.
-glslc --target-env=vulkan1.2 -O -mfmt=num -DDOT "$source/matmul.comp" -o "$to/matmul.dot.inc"
+# The same kernels with integer dot products, which are a feature.
+for shader in matmul matmul_tiles; do
+    glslc --target-env=vulkan1.2 -O -mfmt=num -DDOT "$source/$shader.comp" -o "$to/$shader.dot.inc"
+done
+# And with cooperative matrices.
+glslc --target-env=vulkan1.2 -O -mfmt=num -DMATRIX "$source/matmul_tiles.comp" -o - |
+    python3 "$(dirname "$0")/khr_matrices.py" >"$to/matmul_tiles.matrix.inc"

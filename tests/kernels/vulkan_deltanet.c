@@ -128,14 +128,13 @@ static const qn_vk_array *rows_of(const struct run *r, const float *from, size_t
 
 struct step {
     size_t n_rows; /* with the padding */
-    bool has_single_rows;
     const qn_vk_array *sequences, *sequence_of, *qkv, *alpha, *beta, *gate, *convolved, *o, *y;
 };
 
 static struct step step_of(const struct run *r, const struct piece *pieces, size_t n, bool separate)
 {
     const struct delta_layer *l = &r->l;
-    struct step s = { .has_single_rows = true };
+    struct step s = { 0 };
     qn_vk_sequence *sequences = qn_new(SEQUENCES + 1, sizeof *sequences);
     int32_t *sequence_of = qn_new(MAX_ROWS, sizeof *sequence_of);
     for (size_t p = 0; p < n; p++) {
@@ -149,7 +148,6 @@ static struct step step_of(const struct run *r, const struct piece *pieces, size
                                          .end = (uint32_t)s.n_rows + rows };
         for (uint32_t i = 0; i < rows; i++)
             sequence_of[s.n_rows++] = (int32_t)p;
-        s.has_single_rows &= rows == 1;
     }
     sequences[n] = (qn_vk_sequence){ .begin = (uint32_t)s.n_rows, .end = (uint32_t)s.n_rows };
     sequence_of[s.n_rows++] = NO_SEQUENCE;
@@ -183,8 +181,7 @@ static qn_vk_conv_args conv_args_of(const struct run *r, const struct step *s)
                               .k_heads = (uint32_t)r->l.k_heads,
                               .v_heads = (uint32_t)r->l.v_heads,
                               .head_k = (uint32_t)r->l.head_k,
-                              .head_v = (uint32_t)r->l.head_v,
-                              .taps = (uint32_t)r->l.taps };
+                              .head_v = (uint32_t)r->l.head_v };
 }
 
 static qn_vk_delta_args delta_args_of(const struct run *r, const struct step *s)
@@ -227,11 +224,12 @@ static qn_vk_append_args append_args_of(const struct run *r, const struct step *
                                 .v_heads = conv.v_heads,
                                 .head_k = conv.head_k,
                                 .head_v = conv.head_v,
-                                .taps = conv.taps };
+                                .taps = (uint32_t)r->l.taps };
 }
 
 static void launch_step(const struct run *r, const struct step *s, size_t n_sequences)
 {
+    const qn_vk_features *features = &qn_vk_device_info()->features;
     const struct delta_layer *l = &r->l;
     const qn_vk_conv_args conv = conv_args_of(r, s);
     const qn_vk_delta_args delta = delta_args_of(r, s);
@@ -245,8 +243,9 @@ static void launch_step(const struct run *r, const struct step *s, size_t n_sequ
                                       .dim = (uint32_t)l->head_v,
                                       .repeats = (uint32_t)(l->v_heads / l->k_heads),
                                       .eps = QN_DELTA_LAYER_EPS };
-    qn_vk_launch_now(qn_vk_conv(s->n_rows, l->k_heads, l->v_heads), &conv);
-    qn_vk_launch_now(qn_vk_delta(s->has_single_rows, n_sequences, l->v_heads, l->head_v), &delta);
+    qn_vk_launch_now(qn_vk_conv(s->n_rows, l->k_heads, l->v_heads, l->taps), &conv);
+    qn_vk_launch_now(qn_vk_delta_row(n_sequences, l->v_heads, l->head_v), &delta);
+    qn_vk_launch_now(qn_vk_delta(n_sequences, l->v_heads, l->head_v, features), &delta);
     qn_vk_launch_now(qn_vk_append(n_sequences, l->width, l->k_heads, l->v_heads), &append);
     qn_vk_launch_now(qn_vk_prepare(QN_VK_PREPARE_GATED_NORM, false, s->n_rows, l->values, norm.piece), &norm);
 }
@@ -451,9 +450,12 @@ static void bench_shape(const struct timed *t)
     const qn_vk_conv_args conv = conv_args_of(&r, &s);
     const qn_vk_delta_args delta = delta_args_of(&r, &s);
     const qn_vk_append_args append = append_args_of(&r, &s);
+    const qn_vk_launch delta_launch =
+        t->rows == 1 ? qn_vk_delta_row(t->sequences, l->v_heads, l->head_v)
+                     : qn_vk_delta(t->sequences, l->v_heads, l->head_v, &qn_vk_device_info()->features);
     const char *name = qn_text("%u x %u rows after %u, 16/48 of 128", t->sequences, t->rows, position);
-    qn_vk_bench_launch("conv", name, n, "row", qn_vk_conv(n, l->k_heads, l->v_heads), &conv);
-    qn_vk_bench_launch("delta", name, n, "row", qn_vk_delta(t->rows == 1, t->sequences, l->v_heads, l->head_v), &delta);
+    qn_vk_bench_launch("conv", name, n, "row", qn_vk_conv(n, l->k_heads, l->v_heads, l->taps), &conv);
+    qn_vk_bench_launch("delta", name, n, "row", delta_launch, &delta);
     qn_vk_bench_launch("append", name, n, "row", qn_vk_append(t->sequences, l->width, l->k_heads, l->v_heads), &append);
     qn_release();
 }

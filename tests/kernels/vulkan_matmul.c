@@ -163,7 +163,8 @@ static void check(const struct matrices *m)
     const size_t row_bytes = m->n_cols / m->type->block_weights * m->type->block_bytes;
     const float *x = qn_floats_of(m->n_tokens * m->n_cols, 1);
     uint8_t *data[MAX_MATRICES];
-    float *before[MAX_MATRICES], *all[MAX_MATRICES], *one[MAX_MATRICES];
+    float *before[MAX_MATRICES], *all[MAX_MATRICES], *one[MAX_MATRICES], *few[MAX_MATRICES];
+    const size_t n_few = m->n_tokens < QN_VK_FEW_ROWS ? m->n_tokens : QN_VK_FEW_ROWS;
     qn_case_begin("matmul", "vulkan", "%s %zu x %zu, %zu tokens, %zu matrices%s%s", m->type->name, m->n_cols,
                   m->n_rows[0], m->n_tokens, m->n, m->accumulates ? ", added" : "", m->planes == 2 ? ", hi/lo" : "");
     for (size_t i = 0; i < m->n; i++) {
@@ -177,12 +178,14 @@ static void check(const struct matrices *m)
     const double *values = is_f16 ? doubles_of(x, m->n_tokens * m->n_cols) : values_of(m, acts, x);
     run(m, &p, &format, acts, before, m->n_tokens, all);
     run(m, &p, &format, acts, before, 1, one);
+    run(m, &p, &format, acts, before, n_few, few);
     for (size_t i = 0; i < m->n; i++) {
         const size_t n = m->n_tokens * m->n_rows[i];
         double *expected = qn_doubles(n), *bound = qn_doubles(n);
         expect_rows(m, i, data[i], row_bytes, values, before[i], is_f16, expected, bound);
         qn_expect_near(all[i], expected, bound, n, "result");
         qn_expect_same(one[i], all[i], m->n_rows[i], "result of one token");
+        qn_expect_same(few[i], all[i], n_few * m->n_rows[i], "result of a few tokens");
     }
     qn_release();
 }
@@ -371,6 +374,16 @@ void qn_check_vulkan_matmul(bool bench)
                               .n_rows = { 4 * 32768 + 5 },
                               .n_cols = 128,
                               .n_tokens = 1,
+                              .planes = 1 });
+    /* Workgroups of 4 x 2 squares, and of 2 x 2. */
+    check(&(struct matrices){
+        .type = qn_type_find(QN_TYPE_Q1_0), .n = 1, .n_rows = { 4101 }, .n_cols = 128, .n_tokens = 500, .planes = 1 });
+    check(&(struct matrices){ .type = qn_type_find(QN_TYPE_Q2_0),
+                              .n = 1,
+                              .n_rows = { 2053 },
+                              .n_cols = 256,
+                              .n_tokens = 500,
+                              .accumulates = true,
                               .planes = 1 });
     check_epilogues();
     if (bench)

@@ -86,9 +86,16 @@ qn_status qn_vk_record_conv(const qn_vk_recording *r, const qn_op *op)
                                    .k_heads = (uint32_t)s->n_k_heads,
                                    .v_heads = (uint32_t)s->n_v_heads,
                                    .head_k = (uint32_t)s->head_k,
-                                   .head_v = (uint32_t)s->head_v,
-                                   .taps = (uint32_t)s->taps };
-    return dispatch(r, qn_vk_conv(r->n, s->n_k_heads, s->n_v_heads), &args);
+                                   .head_v = (uint32_t)s->head_v };
+    return dispatch(r, qn_vk_conv(r->n, s->n_k_heads, s->n_v_heads, s->taps), &args);
+}
+
+static bool has_single_rows(const qn_vk_recording *r)
+{
+    for (size_t i = 0; i < r->n_sequences; i++)
+        if (r->pieces[i].n == 1)
+            return true;
+    return false;
 }
 
 qn_status qn_vk_record_delta(const qn_vk_recording *r, const qn_op *op)
@@ -114,7 +121,12 @@ qn_status qn_vk_record_delta(const qn_vk_recording *r, const qn_op *op)
                                     .head_k = (uint32_t)s->head_k,
                                     .head_v = (uint32_t)s->head_v,
                                     .scale = (float)(1 / sqrt((double)s->head_k)) };
-    return dispatch(r, qn_vk_delta(r->n == r->n_sequences, r->n_sequences, s->n_v_heads, s->head_v), &args);
+    if (r->is_decode || has_single_rows(r))
+        QN_TRY(dispatch(r, qn_vk_delta_row(r->n_sequences, s->n_v_heads, s->head_v), &args));
+    if (r->n == r->n_sequences)
+        return QN_OK;
+    const qn_vk_features *features = &qn_vk_get_info(r->common->vk)->features;
+    return dispatch(r, qn_vk_delta(r->n_sequences, s->n_v_heads, s->head_v, features), &args);
 }
 
 qn_status qn_vk_record_append(const qn_vk_recording *r, const qn_op *op)

@@ -8,6 +8,7 @@
  *
  * A value is its integer times the scale. After an RMS norm it lacks the norm's factor, by which the matmul multiplies
  * its results: so every group can be written by itself. */
+#ifndef BLOCK
 #define BLOCK 128
 #define GROUP 32
 
@@ -30,3 +31,4 @@ uint act_squares_at(uint blocks, uint planes)
 {
     return blocks * (planes * BLOCK + 32);
 }
+#endif

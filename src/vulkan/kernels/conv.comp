@@ -8,7 +8,7 @@
 #include "pages.glsl"
 #include "recurrent.glsl"
 
-#define MAX_HEAD 256 /* QN_VK_MAX_RECURRENT_HEAD */
+layout(constant_id = 0) const uint TAPS = 4;
 
 layout(push_constant) uniform Args {
     uvec2 qkv, y;                /* [rows][width] */
@@ -18,61 +18,87 @@ layout(push_constant) uniform Args {
     uvec2 granules;
     uint shift;
     uint history_at, inputs_at; /* in a state; in an open chunk */
-    uint k_heads, v_heads, head_k, head_v, taps;
+    uint k_heads, v_heads, head_k, head_v;
 };
 
-shared float head[MAX_HEAD];
-
-float input_of(Sequence s, uint row, uint back, uint channel, uint width)
+/* The inputs of four channels at TAPS positions up to the row's. All loads are independent of each other. */
+void load_inputs(Sequence s, uint row, uint channel, uint width, out vec4 inputs[TAPS])
 {
-    if (row - s.begin >= back)
-        return Floats(advance(qkv, row - back, 4 * width)).at[channel];
-    const uint position = s.position + (row - s.begin);
-    if (position < back)
-        return 0.0;
-    const uint from = position - back, kept = taps - 1;
-    if (from >= s.state_position)
-        return Floats(item_word(granules, shift, s.open, inputs_at, from % (kept + DROPPED) * width + channel)).at[0];
-    return Floats(item_word(granules, shift, s.from, history_at,
-                            (from + kept - s.state_position) * width + channel)).at[0];
+    const uint before = row - s.begin, position = s.position + before, kept = TAPS - 1;
+    uvec2 at[TAPS];
+    if (before < kept) {
+        for (uint t = 0; t < TAPS; t++) {
+            const uint back = kept - t, from = position - back;
+            const bool is_open = from >= s.state_position;
+            const uint word =
+                (is_open ? from % (kept + DROPPED) : from + kept - s.state_position) * width + channel;
+            const bool is_stored = before < back && position >= back;
+            at[t] = advance(advance(is_open ? s.open : s.from, 1, is_open ? inputs_at : history_at), word, 4);
+            at[t] = address_in_pool(granules, shift, is_stored ? at[t] : s.open);
+        }
+        for (uint t = 0; t < TAPS; t++) {
+            const uint back = kept - t;
+            const uvec2 in_step = advance(qkv, (before < back ? row : row - back) * width + channel, 4);
+            inputs[t] = Vec4s(before < back && position >= back ? at[t] : in_step).at[0];
+            inputs[t] = position >= back ? inputs[t] : vec4(0);
+        }
+    } else {
+        for (uint t = 0; t < TAPS; t++)
+            inputs[t] = Vec4s(advance(qkv, (row - (kept - t)) * width + channel, 4)).at[0];
+    }
 }
 
 void main()
 {
     const uint h = gl_WorkGroupID.x, row = gl_WorkGroupID.y, lane = gl_LocalInvocationIndex;
     const uint width = 2 * k_heads * head_k + v_heads * head_v;
-    const uint sequence = Words(sequence_of).at[row];
     const bool is_value = h >= 2 * k_heads, is_key = h >= k_heads && !is_value;
     const uint dim = is_value ? head_v : head_k,
                first = is_value ? 2 * k_heads * head_k + (h - 2 * k_heads) * head_v : h * head_k;
+    const uint channel = first + 4 * lane, v_head = h - 2 * k_heads, at = row * v_heads + v_head;
+    const bool is_active = 4 * lane < dim, has_gates = is_value && lane == 0;
+    const uint sequence = Words(sequence_of).at[row];
     if (sequence == 0xffffffff)
         return;
     const Sequence s = Sequences(sequences).at[sequence];
-    Floats to = Floats(advance(y, row, 4 * width));
+    float alpha_ = 0, beta_ = 0, bias_ = 0, factor_ = 0;
+    if (has_gates) {
+        alpha_ = Floats(alpha).at[at];
+        beta_ = Floats(beta).at[at];
+        factor_ = Floats(factor).at[v_head];
+        bias_ = is_null(bias) ? 0.0 : Floats(bias).at[v_head];
+    }
+    vec4 value = vec4(0);
     precise float squares = 0;
-    for (uint i = lane; i < dim; i += LANES) {
-        precise float sum = 0;
-        for (uint t = 0; t < taps; t++)
-            sum += Floats(advance(weights, t, 4 * width)).at[first + i] *
-                   input_of(s, row, taps - 1 - t, first + i, width);
-        const float value = silu(sum);
-        head[i] = value;
-        squares += value * value;
+    if (is_active) {
+        vec4 taps[TAPS], inputs[TAPS];
+        for (uint t = 0; t < TAPS; t++)
+            taps[t] = Vec4s(advance(weights, t * width + channel, 4)).at[0];
+        load_inputs(s, row, channel, width, inputs);
+        precise vec4 sum = vec4(0);
+        for (uint t = 0; t < TAPS; t++)
+            sum += taps[t] * inputs[t];
+        value = vec4(silu(sum.x), silu(sum.y), silu(sum.z), silu(sum.w));
+        squares = value.x * value.x;
+        squares += value.y * value.y;
+        squares += value.z * value.z;
+        squares += value.w * value.w;
     }
     precise float norm = 1;
     if (!is_value) {
         norm = sqrt(sum_of_lanes(squares) + 1e-6);
         norm = 1.0 / norm;
     }
-    for (uint i = lane; i < dim; i += LANES) {
-        precise const float value = head[i] * norm;
-        to.at[first + i] = is_key ? half_to_float(float_to_half(value)) : value;
+    if (is_active) {
+        precise vec4 result = value * norm;
+        for (uint i = 0; i < 4 && is_key; i++)
+            result[i] = half_to_float(float_to_half(result[i]));
+        Vec4s(advance(y, row * width + channel, 4)).at[0] = result;
     }
-    if (is_value && lane == 0) {
-        const uint v_head = h - 2 * k_heads, at = row * v_heads + v_head;
-        precise const float x = Floats(alpha).at[at] + (is_null(bias) ? 0.0 : Floats(bias).at[v_head]);
-        precise const float decay = softplus(x) * Floats(factor).at[v_head];
+    if (has_gates) {
+        precise const float x = alpha_ + bias_;
+        precise const float decay = softplus(x) * factor_;
         Floats(alpha).at[at] = decay;
-        Floats(beta).at[at] = sigmoid(Floats(beta).at[at]);
+        Floats(beta).at[at] = sigmoid(beta_);
     }
 }

@@ -1,6 +1,6 @@
 #version 450
 /* The gated delta rule with an open chunk (gpu/recurrent_layout.h): a workgroup computes up to 64 values of a value head
- * for all rows of a sequence, chunk by chunk, in blocks of ROWS rows. For row i, with gc the sum of log decays since the
+ * for all rows of a sequence with more than one, chunk by chunk, in blocks of ROWS rows. For row i, with gc the sum of log decays since the
  * chunk's start, keys and v' as the open chunk has them, and S the upper fp16 plane of the state:
  *
  *     a    = e^gc_i S k_i + sum over j < i of e^(gc_i - gc_j) (k_i.k_j) v'_j;     v'_i = beta_i (v_i - a)
@@ -9,25 +9,26 @@
  * A row after a full chunk folds it into the state: S = e^gc_63 S + sum of e^(gc_63 - gc_j) v'_j k_j^T.
  *
  * A sum over keys, or over j, is in ascending order, by one lane, from what memory has: a row's bits depend on its
- * position alone, and not on how rows are divided among steps and blocks. Yang et al., Parallelizing Linear
- * Transformers with the Delta Rule (2024), has the form by chunks. */
+ * position alone, and not on how rows are divided among steps and blocks; delta_row.comp has single rows. Yang et al., Parallelizing Linear Transformers with the Delta Rule (2024), has the form by chunks. */
 #extension GL_GOOGLE_include_directive : require
-#define LANES 128
+#define HAS_LAYOUT
+#define LANES WORKGROUP
+layout(constant_id = 2) const uint WORKGROUP = 128; /* 8 ROWS */
+layout(local_size_x_id = 2) in;
 #include "common.glsl"
 #include "pages.glsl"
 #include "recurrent.glsl"
+#include "delta.glsl"
 
-#define VALUES 64    /* QN_GDN_SCALE_VALUES */
-#define KEYS_UNIT 16 /* heads have a multiple of it */
-#define LO_SCALE 4096.0
-
-layout(constant_id = 0) const uint ROWS = 16; /* 1 or 16 */
-/* Products of the rows of a block, k or q, with 64 items: keys of the chunk, or values of the state. A lane has some
- * rows and some items, of one part: of k, or of q. */
-const uint LANE_ROWS = ROWS == 1 ? 1 : 4, LANE_ITEMS = ROWS == 1 ? 1 : 4, ITEM_LANES = 64 / LANE_ITEMS;
-/* Keys of all items and rows that are in shared memory at a time; a lane loads units of 8 keys of an item. An item's
- * keys take one float more, so that no two lanes read one bank. */
-const uint TILE_KEYS = ROWS == 1 ? 32 : 16, TILE_ROW = TILE_KEYS + 1, LANE_UNITS = 64 * TILE_KEYS / 8 / LANES;
+layout(constant_id = 0) const uint ROWS = 16; /* 16 or 32 */
+/* Products of the rows of a block, k or q, with 64 items: keys of the chunk, or values of the state. A lane has 4 rows,
+ * of k or of q, and 4 items. */
+#define QUADS 16        /* of items */
+#define TILE_KEYS 16    /* of all items and rows that are in shared memory at a time; heads have a multiple of it */
+#define TILE_ROW 17     /* fours of items, and one, so that lanes write different banks */
+const uint ROW_QUADS = ROWS / 4, SCORE_ROW = ROW_QUADS + (ROWS > 16 ? 1 : 0);
+const uint UNITS = 64 * TILE_KEYS / 8, LANE_UNITS = UNITS / LANES + (UNITS % LANES == 0 ? 0 : 1); /* 8 keys of an item */
+const uint FOLD_QUADS = ROWS / 2; /* fours of keys that are folded at a time */
 
 layout(push_constant) uniform Args {
     uvec2 qkv, decays, betas, y; /* [rows][width], [rows][v_heads], [rows][v_heads], [rows][v_heads * head_v] */
@@ -41,16 +42,17 @@ layout(push_constant) uniform Args {
 
 /* Other lanes of the workgroup read what a lane has written. */
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Plane { uvec4 at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer PlaneWords { uvec2 at[]; };
 
-shared float tile[64 * TILE_ROW];
-shared float row_tile[2 * ROWS * TILE_KEYS]; /* [k, q][ROWS][TILE_KEYS] */
-shared float scores[2 * ROWS * CHUNK];    /* [k, q][ROWS][CHUNK], with their decays */
-shared float corrected[CHUNK * VALUES];   /* v', as multiples of scales of fp16 values */
+shared vec4 tile[TILE_KEYS * TILE_ROW];                 /* [keys][items] */
+shared vec4 row_tile[TILE_KEYS * (2 * ROW_QUADS + 1)];  /* [keys][k rows, q rows] */
+shared vec4 scores[2 * CHUNK * SCORE_ROW];              /* [k, q][CHUNK][ROWS], with their decays; in a fold, keys */
+shared vec4 corrected[CHUNK * VALUES / 4];              /* v', as multiples of scales of fp16 values */
 shared float value_scales[CHUNK];
 shared float log_decays[CHUNK];
-shared float factors[CHUNK];              /* of rows of a block: e^gc_i; in a fold, e^(gc_63 - gc_j) */
-shared float pending[2 * VALUES];         /* v' of a row, before it is rounded; and of the row before */
-shared float largest[2 * ITEM_LANES];
+shared float factors[CHUNK];                            /* of rows of a block: e^gc_i; in a fold, e^(gc_63 - gc_j) */
+shared vec4 pending[2 * QUADS];                         /* v' of a row, before it is rounded; and of the row before */
+shared vec4 largest[2 * QUADS / 4];
 
 Sequence s;
 uint v_head, k_head, first_value, n_values; /* values of the head that the workgroup has */
@@ -58,156 +60,157 @@ uint width;
 uint n_open;   /* rows of the chunk so far */
 uint n_stored; /* of them, rows of earlier steps: their keys are in the open chunk */
 int row_of_0;  /* the row of the step that the chunk's first row would have */
-uvec2 state; /* of the chunk; read unless it is of zeros */
-bool has_state;
-uint part, first_row; /* of the lane's products: 0: k, 1: q; its rows of a block */
-float sums[LANE_ROWS * LANE_ITEMS];
+Place state;   /* hi plane of the workgroup's values; read unless it is of zeros */
+bool has_state, is_folded; /* into s.to, in this step */
+Place keys, values, scales;
+uint part, first_row, quad; /* of the lane's products: 0: k, 1: q; its rows of a block; its items */
+vec4 sums[4];               /* [rows][items] */
 
-/* The keys [at, at + 8) of row j of the chunk. */
-void load_key(uint j, uint at, out vec4 a, out vec4 b)
+uint lane()
 {
-    if (j < n_stored) {
-        const uint word = ((k_head * CHUNK + j) * head_k + at) / 2;
-        const uvec4 words = UVec4s(item_word(granules, shift, s.open, keys_at, word)).at[0];
-        a = vec4(halves_to_floats(words.x), halves_to_floats(words.y));
-        b = vec4(halves_to_floats(words.z), halves_to_floats(words.w));
-        return;
-    }
-    Vec4s from = Vec4s(advance(advance(qkv, uint(row_of_0 + int(j)), 4 * width), (k_heads + k_head) * head_k + at, 4));
-    a = from.at[0];
-    b = from.at[1];
+    return gl_LocalInvocationIndex;
 }
 
-/* The address of 8 keys of a value of the state: of its plane hi, or lo. */
-uvec2 state_address(uvec2 item, uint plane, uint value, uint at)
+/* The address of the row `j` of the chunk, which is one of the step, of its key. */
+uvec2 row_key(uint j, bool is_key)
 {
-    const uint word = (((plane * v_heads + v_head) * head_v + first_value + value) * head_k + at) / 2;
-    return item_word(granules, shift, item, state_at, word);
+    const uvec2 row = advance(qkv, uint(row_of_0 + int(j)), 4 * width);
+    return advance(row, ((is_key ? k_heads : 0) + k_head) * head_k, 4);
 }
 
-/* Rounds towards zero; saturates. */
-uint float_to_half_down(float x)
+/* The place of plane hi, or lo, of the workgroup's values in a state. */
+Place plane_of(uvec2 item, uint plane)
 {
-    const uint bits = floatBitsToUint(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-    if (magnitude >= 0x477fe000)
-        return sign | 0x7bff;
-    if (magnitude < 0x38800000)
-        return sign | uint(uintBitsToFloat(magnitude) * 16777216.0);
-    return sign | magnitude - 0x38000000 >> 13;
+    const uint word = ((plane * v_heads + v_head) * head_v + first_value) * head_k / 2;
+    return place_of(granules, shift, advance(advance(item, 1, state_at), word, 4), n_values * head_k * 2);
 }
 
-/* Splits into the two planes (gpu/state_planes.h). */
-void split(float x, out uint hi, out uint lo)
+void find_places()
 {
-    hi = float_to_half(x);
-    precise const float rest = (x - half_to_float(hi)) * LO_SCALE;
-    lo = float_to_half_down(rest);
+    const uint groups = (head_v + VALUES - 1) / VALUES, word = k_head * CHUNK * head_k / 2,
+               value_word = (v_head * CHUNK * head_v + first_value) / 2;
+    keys = place_of(granules, shift, advance(advance(s.open, 1, keys_at), word, 4), CHUNK * head_k * 2);
+    values = place_of(granules, shift, advance(advance(s.open, 1, values_at), value_word, 4),
+                      ((CHUNK - 1) * head_v + n_values) * 2);
+    scales = place_of(granules, shift,
+                      advance(advance(s.open, 1, scales_at), (v_head * groups + first_value / VALUES) * CHUNK, 4),
+                      CHUNK * 4);
+    if (has_state)
+        state = plane_of(s.from, 0);
 }
 
-/* Word 0 of values [8 octet, 8 octet + 8) of row j of the open chunk. */
-uvec2 values_address(uint j, uint octet)
+vec4 floats_of(uvec2 halves)
 {
-    return item_word(granules, shift, s.open, values_at, ((v_head * CHUNK + j) * head_v + first_value) / 2 + 4 * octet);
+    return vec4(halves_to_floats(halves.x), halves_to_floats(halves.y));
 }
 
-uvec2 scale_address(uint j)
-{
-    const uint groups = (head_v + VALUES - 1) / VALUES;
-    return item_word(granules, shift, s.open, scales_at, (v_head * groups + first_value / VALUES) * CHUNK + j);
-}
+/* ---- Rows that the open chunk has ---- */
 
 void load_open_rows()
 {
-    const uint lane = gl_LocalInvocationIndex, octets = n_values / 8;
-    if (lane < n_open) {
-        log_decays[lane] = Floats(item_word(granules, shift, s.open, decays_at, v_head * CHUNK + lane)).at[0];
-        value_scales[lane] = Floats(scale_address(lane)).at[0];
+    const uint octets = n_values / 8;
+    if (lane() < n_open) {
+        log_decays[lane()] =
+            Floats(item_word(granules, shift, s.open, decays_at, v_head * CHUNK + lane())).at[0];
+        value_scales[lane()] = Floats(address_at(scales, 4 * lane())).at[0];
     }
     barrier();
-    for (uint i = lane; i < n_open * octets; i += LANES) {
+    for (uint i = lane(); i < n_open * octets; i += LANES) {
         const uint j = i / octets, octet = i % octets;
-        const uvec4 words = UVec4s(values_address(j, octet)).at[0];
-        for (uint w = 0; w < 4; w++) {
-            precise const vec2 values = halves_to_floats(words[w]) * value_scales[j];
-            corrected[j * VALUES + 8 * octet + 2 * w] = values.x;
-            corrected[j * VALUES + 8 * octet + 2 * w + 1] = values.y;
-        }
+        const uvec4 words = UVec4s(address_at(values, 2 * (j * head_v + 8 * octet))).at[0];
+        precise const vec4 a = floats_of(words.xy) * value_scales[j], b = floats_of(words.zw) * value_scales[j];
+        corrected[j * QUADS + 2 * octet] = a;
+        corrected[j * QUADS + 2 * octet + 1] = b;
     }
     barrier();
 }
 
 void store_open_rows()
 {
-    const uint lane = gl_LocalInvocationIndex, octets = n_values / 8;
+    const uint octets = n_values / 8;
     barrier();
-    if (lane >= n_stored && lane < n_open)
-        Floats(scale_address(lane)).at[0] = value_scales[lane];
-    for (uint i = n_stored * octets + lane; i < n_open * octets; i += LANES) {
-        const uint j = i / octets, octet = i % octets, at = j * VALUES + 8 * octet;
+    if (lane() >= n_stored && lane() < n_open)
+        Floats(address_at(scales, 4 * lane())).at[0] = value_scales[lane()];
+    for (uint i = n_stored * octets + lane(); i < n_open * octets; i += LANES) {
+        const uint j = i / octets, octet = i % octets, at = j * QUADS + 2 * octet;
         const float inverse = uintBitsToFloat((254u << 23) - floatBitsToUint(value_scales[j]));
-        uvec4 words;
-        for (uint w = 0; w < 4; w++) {
-            precise const vec2 values = vec2(corrected[at + 2 * w], corrected[at + 2 * w + 1]) * inverse;
-            words[w] = floats_to_halves(values);
-        }
-        UVec4s(values_address(j, octet)).at[0] = words;
+        precise const vec4 a = corrected[at] * inverse, b = corrected[at + 1] * inverse;
+        UVec4s(address_at(values, 2 * (j * head_v + 8 * octet))).at[0] =
+            uvec4(floats_to_halves(a.xy), floats_to_halves(a.zw), floats_to_halves(b.xy), floats_to_halves(b.zw));
     }
 }
 
 /* ---- The fold of a full chunk ---- */
 
+/* Writes the keys [first, first + 4 FOLD_QUADS) of all rows to `scores`, as [rows][FOLD_QUADS]. */
+void load_fold_keys(uint first)
+{
+    for (uint i = lane(); i < CHUNK * FOLD_QUADS; i += LANES) {
+        const uint j = i / FOLD_QUADS, at = min(first + i % FOLD_QUADS * 4, head_k - 4);
+        scores[i] = j < n_stored ? floats_of(Addresses(address_at(keys, 2 * (j * head_k + at))).at[0])
+                                 : Vec4s(advance(row_key(j, true), at, 4)).at[0];
+    }
+}
+
+/* Of 4 values and 4 keys. */
+void fold_square(uint value, uint at, uint fold_quad, float whole, Place hi_from, Place lo_from, Place hi_to,
+                 Place lo_to)
+{
+    precise vec4 a[4];
+    for (uint v = 0; v < 4; v++) {
+        a[v] = vec4(0);
+        if (has_state) {
+            const uint bytes = 2 * ((value + v) * head_k + at);
+            a[v] = floats_of(PlaneWords(address_at(hi_from, bytes)).at[0]) +
+                   floats_of(PlaneWords(address_at(lo_from, bytes)).at[0]) / LO_SCALE;
+            a[v] = whole * a[v];
+        }
+    }
+    for (uint j = 0; j < CHUNK; j++) {
+        const vec4 key = scores[j * FOLD_QUADS + fold_quad], gated = corrected[j * QUADS + value / 4];
+        for (uint v = 0; v < 4; v++)
+            a[v] += gated[v] * key;
+    }
+    for (uint v = 0; v < 4; v++) {
+        const uint bytes = 2 * ((value + v) * head_k + at);
+        uvec2 hi, lo;
+        split(a[v], hi, lo);
+        PlaneWords(address_at(hi_to, bytes)).at[0] = hi;
+        PlaneWords(address_at(lo_to, bytes)).at[0] = lo;
+    }
+}
+
 void fold()
 {
-    const uint lane = gl_LocalInvocationIndex, octets = head_k / 8;
-    precise float decay = 0;
-    if (lane < CHUNK) {
-        for (uint t = lane + 1; t < CHUNK; t++)
-            decay += log_decays[t];
-        factors[lane] = exp_of(decay);
-    }
-    precise float all = 0;
-    for (uint t = 0; t < CHUNK; t++)
+    precise float decay = 0, all = 0;
+    for (uint t = 0; t < CHUNK; t++) {
+        decay += t > lane() ? log_decays[t] : 0.0;
         all += log_decays[t];
+    }
+    if (lane() < CHUNK)
+        factors[lane()] = exp_of(decay);
     const float whole = exp_of(all);
+    const Place hi_to = plane_of(s.to, 0), lo_to = plane_of(s.to, 1);
+    Place lo_from = lo_to;
+    if (has_state)
+        lo_from = plane_of(is_folded ? s.to : s.from, 1);
     barrier();
-    for (uint item = lane; item < n_values / 4 * octets; item += LANES) {
-        const uint value = item / octets * 4, at = item % octets * 8;
-        precise vec4 a[4], b[4];
-        for (uint v = 0; v < 4; v++) {
-            a[v] = b[v] = vec4(0);
-            if (!has_state)
-                continue;
-            const uvec4 hi = Plane(state_address(state, 0, value + v, at)).at[0],
-                        lo = Plane(state_address(state, 1, value + v, at)).at[0];
-            a[v] = vec4(halves_to_floats(hi.x), halves_to_floats(hi.y)) +
-                   vec4(halves_to_floats(lo.x), halves_to_floats(lo.y)) / LO_SCALE;
-            b[v] = vec4(halves_to_floats(hi.z), halves_to_floats(hi.w)) +
-                   vec4(halves_to_floats(lo.z), halves_to_floats(lo.w)) / LO_SCALE;
-            a[v] = whole * a[v];
-            b[v] = whole * b[v];
-        }
-        for (uint j = 0; j < CHUNK; j++) {
-            vec4 key_a, key_b;
-            load_key(j, at, key_a, key_b);
-            for (uint v = 0; v < 4; v++) {
-                precise const float gated = factors[j] * corrected[j * VALUES + value + v];
-                a[v] += gated * key_a;
-                b[v] += gated * key_b;
-            }
-        }
-        for (uint v = 0; v < 4; v++) {
-            uvec4 hi = uvec4(0), lo = uvec4(0);
-            for (uint e = 0; e < 8; e++) {
-                uint upper, rest;
-                split(e < 4 ? a[v][e] : b[v][e - 4], upper, rest);
-                hi[e / 2] |= upper << 16 * (e % 2);
-                lo[e / 2] |= rest << 16 * (e % 2);
-            }
-            Plane(state_address(s.to, 0, value + v, at)).at[0] = hi;
-            Plane(state_address(s.to, 1, value + v, at)).at[0] = lo;
+    for (uint i = lane(); i < CHUNK * QUADS; i += LANES) {
+        precise const vec4 gated = factors[i / QUADS] * corrected[i];
+        corrected[i] = gated;
+    }
+    for (uint first = 0; first < head_k; first += 4 * FOLD_QUADS) {
+        barrier();
+        load_fold_keys(first);
+        barrier();
+        for (uint i = lane(); i < n_values / 4 * FOLD_QUADS; i += LANES) {
+            const uint at = first + i % FOLD_QUADS * 4;
+            if (at < head_k)
+                fold_square(i / FOLD_QUADS * 4, at, i % FOLD_QUADS, whole, state, lo_from, hi_to, lo_to);
         }
     }
-    state = s.to;
+    state = hi_to;
+    is_folded = true;
     has_state = true;
     memoryBarrierBuffer();
     barrier();
@@ -215,86 +218,73 @@ void fold()
 
 /* ---- Products of a block's rows with items ---- */
 
-void add_product(uint i, float a, float b)
-{
-    precise const float sum = sums[i] + a * b;
-    sums[i] = sum;
-}
-
-uint item_of(uint v)
-{
-    return v * ITEM_LANES + gl_LocalInvocationIndex % ITEM_LANES;
-}
-
 /* What a lane has loaded of the next tile, as memory has it: fp16 words, or the bits of floats; and 4 keys of a row. */
 uvec4 loaded_a[LANE_UNITS], loaded_b[LANE_UNITS];
 vec4 loaded_row;
 
 uint unit_item(uint u)
 {
-    return (u * LANES + gl_LocalInvocationIndex) / (TILE_KEYS / 8);
+    return (u * LANES + lane()) % 64;
 }
 
 uint unit_key(uint u)
 {
-    return (u * LANES + gl_LocalInvocationIndex) % (TILE_KEYS / 8) * 8;
+    return (u * LANES + lane()) / 64 * 8;
 }
 
+/* A lane has 4 keys of one of the 2 ROWS rows; a tile has as many fours of them as there are lanes. */
 void load_tile(bool is_state, uint n_items, uint n, uint tile_at)
 {
-    const uint quad = gl_LocalInvocationIndex, r = quad / (TILE_KEYS / 4) % ROWS;
+    const uint r = lane() % ROWS, at = tile_at + lane() / (2 * ROWS) * 4;
+    const bool is_key = lane() % (2 * ROWS) < ROWS;
     for (uint u = 0; u < LANE_UNITS; u++) {
-        const uint item = unit_item(u), at = tile_at + unit_key(u);
-        loaded_a[u] = loaded_b[u] = uvec4(0);
-        if (item >= n_items || at >= head_k)
+        const uint item = min(unit_item(u), n_items - 1), unit_at = tile_at + unit_key(u);
+        if (unit_key(u) >= TILE_KEYS)
             continue;
         if (is_state) {
-            loaded_a[u] = Plane(state_address(state, 0, item, at)).at[0];
+            loaded_a[u] = Plane(address_at(state, 2 * (item * head_k + unit_at))).at[0];
         } else if (item < n_stored) {
-            const uint word = ((k_head * CHUNK + item) * head_k + at) / 2;
-            loaded_a[u] = UVec4s(item_word(granules, shift, s.open, keys_at, word)).at[0];
+            loaded_a[u] = UVec4s(address_at(keys, 2 * (item * head_k + unit_at))).at[0];
         } else {
-            const uvec2 row = advance(qkv, uint(row_of_0 + int(item)), 4 * width);
-            UVec4s from = UVec4s(advance(row, (k_heads + k_head) * head_k + at, 4));
+            UVec4s from = UVec4s(advance(row_key(item, true), unit_at, 4));
             loaded_a[u] = from.at[0];
             loaded_b[u] = from.at[1];
         }
     }
-    if (quad < 2 * ROWS * TILE_KEYS / 4 && r < n && tile_at + quad % (TILE_KEYS / 4) * 4 < head_k) {
-        const uvec2 row = advance(qkv, uint(row_of_0 + int(n_open + r)), 4 * width);
-        const uint head = quad < ROWS * TILE_KEYS / 4 ? k_heads + k_head : k_head;
-        loaded_row = Vec4s(advance(row, head * head_k + tile_at + quad % (TILE_KEYS / 4) * 4, 4)).at[0];
-    }
+    loaded_row = Vec4s(advance(row_key(n_open + min(r, n - 1), is_key), at, 4)).at[0];
 }
 
 void store_tile(bool is_state)
 {
-    const uint quad = gl_LocalInvocationIndex;
     for (uint u = 0; u < LANE_UNITS; u++) {
-        const uint item = unit_item(u), to = item * TILE_ROW + unit_key(u);
+        const uint item = unit_item(u);
         const bool is_half = is_state || item < n_stored;
-        for (uint w = 0; w < 4; w++) {
-            if (is_half) {
-                const vec2 pair = halves_to_floats(loaded_a[u][w]);
-                tile[to + 2 * w] = pair.x;
-                tile[to + 2 * w + 1] = pair.y;
-            } else {
-                tile[to + w] = uintBitsToFloat(loaded_a[u][w]);
-                tile[to + 4 + w] = uintBitsToFloat(loaded_b[u][w]);
-            }
+        const vec4 a = is_half ? floats_of(loaded_a[u].xy) : uintBitsToFloat(loaded_a[u]),
+                   b = is_half ? floats_of(loaded_a[u].zw) : uintBitsToFloat(loaded_b[u]);
+        for (uint w = 0; w < 4 && unit_key(u) < TILE_KEYS; w++) {
+            tile[(unit_key(u) + w) * TILE_ROW + item / 4][item % 4] = a[w];
+            tile[(unit_key(u) + 4 + w) * TILE_ROW + item / 4][item % 4] = b[w];
         }
     }
-    if (quad < 2 * ROWS * TILE_KEYS / 4)
-        for (uint e = 0; e < 4; e++)
-            row_tile[4 * quad + e] = loaded_row[e];
+    const uint row = lane() % (2 * ROWS), at = lane() / (2 * ROWS) * 4;
+    for (uint w = 0; w < 4; w++)
+        row_tile[(at + w) * (2 * ROW_QUADS + 1) + row / 4][row % 4] = loaded_row[w];
+}
+
+void add_products(vec4 rows, vec4 items)
+{
+    for (uint r = 0; r < 4; r++) {
+        precise const vec4 sum = sums[r] + rows[r] * items;
+        sums[r] = sum;
+    }
 }
 
 /* sums = products of the lane's rows and items. The next tile is on its way while one is multiplied. */
 void multiply(bool is_state, uint n_items, uint n)
 {
-    const bool is_idle = first_row >= n || item_of(0) >= n_items;
-    for (uint i = 0; i < LANE_ROWS * LANE_ITEMS; i++)
-        sums[i] = 0;
+    const bool is_idle = first_row >= n || 4 * quad >= n_items;
+    for (uint r = 0; r < 4; r++)
+        sums[r] = vec4(0);
     load_tile(is_state, n_items, n, 0);
     for (uint tile_at = 0; tile_at < head_k; tile_at += TILE_KEYS) {
         barrier();
@@ -302,119 +292,129 @@ void multiply(bool is_state, uint n_items, uint n)
         barrier();
         if (tile_at + TILE_KEYS < head_k)
             load_tile(is_state, n_items, n, tile_at + TILE_KEYS);
-        for (uint first = 0; first < TILE_KEYS; first += KEYS_UNIT) {
-            if (is_idle || tile_at + first >= head_k)
-                break;
-            for (uint key = first; key < first + KEYS_UNIT; key++)
-                for (uint r = 0; r < LANE_ROWS; r++) {
-                    const float x = row_tile[(part * ROWS + first_row + r) * TILE_KEYS + key];
-                    for (uint v = 0; v < LANE_ITEMS; v++)
-                        add_product(r * LANE_ITEMS + v, tile[item_of(v) * TILE_ROW + key], x);
-                }
-        }
+        for (uint key = 0; key < TILE_KEYS && !is_idle; key++)
+            add_products(row_tile[key * (2 * ROW_QUADS + 1) + part * ROW_QUADS + first_row / 4],
+                         tile[key * TILE_ROW + quad]);
     }
 }
 
 /* ---- A block of rows: rows [n_open, n_open + n) of the chunk ---- */
 
+/* The index of the scores of item j with the lane's rows. */
+uint score_at(uint j)
+{
+    return (part * CHUNK + j) * SCORE_ROW + first_row / 4;
+}
+
 /* Scores with all rows up to each row's own; scores with later rows are not used. */
 void compute_scores(uint n)
 {
-    const uint lane = gl_LocalInvocationIndex, j = lane % CHUNK;
+    const uint j = lane() % CHUNK, first = lane() / CHUNK * 8;
     precise float decay = 0;
-    for (uint t = j + 1; t <= n_open && t < CHUNK; t++)
-        decay += log_decays[t];
-    for (uint r = 0; r < n; r++) {
-        if (r > 0 && n_open + r > j)
+    for (uint t = 1; t <= n_open; t++)
+        decay += t > j ? log_decays[t] : 0.0;
+    for (uint r = 0; r < first + 8; r++) {
+        if (r > 0 && r < n && n_open + r > j)
             decay += log_decays[n_open + r];
-        scores[(lane / CHUNK * ROWS + r) * CHUNK + j] = exp_of(decay);
+        if (r >= first) {
+            const float factor = exp_of(decay);
+            scores[j * SCORE_ROW + r / 4][r % 4] = factor;
+            scores[(CHUNK + j) * SCORE_ROW + r / 4][r % 4] = factor;
+        }
     }
-    if (lane < n) {
+    if (lane() < n) {
         precise float since = 0;
-        for (uint t = 0; t <= n_open + lane; t++)
+        for (uint t = 0; t <= n_open + lane(); t++)
             since += log_decays[t];
-        factors[lane] = exp_of(since);
+        factors[lane()] = exp_of(since);
     }
     multiply(false, n_open + n, n);
-    for (uint r = 0; r < LANE_ROWS; r++)
-        for (uint v = 0; v < LANE_ITEMS; v++) {
-            const uint at = (part * ROWS + first_row + r) * CHUNK + item_of(v);
-            precise const float score = scores[at] * sums[r * LANE_ITEMS + v];
-            scores[at] = score;
+    for (uint v = 0; v < 4; v++) {
+        const uint at = score_at(4 * quad + v);
+        precise const vec4 score = scores[at] * vec4(sums[0][v], sums[1][v], sums[2][v], sums[3][v]);
+        scores[at] = score;
+    }
+}
+
+/* v' of row i of the block, before it is rounded, by the lanes that have its sums. */
+void compute_pending(uint i)
+{
+    const uint row = uint(row_of_0 + int(n_open + i)), half_ = i % 2;
+    const float beta = Floats(betas).at[row * v_heads + v_head];
+    precise vec4 x = vec4(0);
+    vec4 sum = sums[0];
+    float most = 0;
+    for (uint r = 1; r < 4; r++)
+        sum = i % 4 == r ? sums[r] : sum;
+    if (4 * quad < n_values) {
+        const uvec2 row_values = advance(qkv, row, 4 * width);
+        const vec4 v =
+            Vec4s(advance(row_values, 2 * k_heads * head_k + v_head * head_v + first_value + 4 * quad, 4)).at[0];
+        x = beta * (v - sum);
+        most = max(max(abs(x.x), abs(x.y)), max(abs(x.z), abs(x.w)));
+    }
+    pending[half_ * QUADS + quad] = x;
+    largest[half_ * QUADS / 4 + quad / 4][quad % 4] = most;
+}
+
+/* Adds row i's v', rounded, to the sums of later rows. */
+void add_row(uint i)
+{
+    const uint half_ = i % 2, next = i + 1 - part; /* the first row that has it: of k a later one; of q row i itself */
+    const bool is_own = part == 0 && i / 4 * 4 == first_row;
+    if (first_row + 4 <= next && !is_own)
+        return;
+    vec4 most = largest[half_ * QUADS / 4];
+    for (uint m = 1; m < QUADS / 4; m++)
+        most = max(most, largest[half_ * QUADS / 4 + m]);
+    const uint exponent = floatBitsToUint(max(max(most.x, most.y), max(most.z, most.w))) >> 23,
+               shifted = exponent < 15 ? 1 : exponent - 14;
+    const float step_ = uintBitsToFloat(shifted << 23), inverse = uintBitsToFloat(254 - shifted << 23);
+    precise const vec4 scaled = pending[half_ * QUADS + quad] * inverse;
+    precise const vec4 rounded = floats_of(uvec2(floats_to_halves(scaled.xy), floats_to_halves(scaled.zw))) * step_;
+    const vec4 score = scores[score_at(n_open + i)];
+    for (uint r = 0; r < 4; r++)
+        if (first_row + r >= next) {
+            precise const vec4 sum = sums[r] + score[r] * rounded;
+            sums[r] = sum;
         }
+    if (is_own)
+        corrected[(n_open + i) * QUADS + quad] = rounded;
+    if (is_own && quad == 0)
+        value_scales[n_open + i] = step_;
 }
 
 void compute_rows(uint n)
 {
-    const uint lane = gl_LocalInvocationIndex;
     if (has_state)
         multiply(true, n_values, n);
-    for (uint i = 0; i < LANE_ROWS * LANE_ITEMS && !has_state; i++)
-        sums[i] = 0;
-    barrier();
-    for (uint r = 0; r < LANE_ROWS; r++)
-        for (uint v = 0; v < LANE_ITEMS; v++) {
-            precise const float product = factors[first_row + r] * sums[r * LANE_ITEMS + v];
-            sums[r * LANE_ITEMS + v] = product;
-        }
-    for (uint j = 0; j < n_open && first_row < n; j++)
-        for (uint r = 0; r < LANE_ROWS; r++)
-            for (uint v = 0; v < LANE_ITEMS; v++)
-                add_product(r * LANE_ITEMS + v, scores[(part * ROWS + first_row + r) * CHUNK + j],
-                            corrected[j * VALUES + item_of(v)]);
-    for (uint i = 0; i < n; i++) {
-        const uint row = uint(row_of_0 + int(n_open + i)), half_ = i % 2 * VALUES;
-        for (uint r = 0; r < LANE_ROWS; r++) {
-            if (part != 0 || first_row + r != i)
-                continue;
-            const float beta = Floats(betas).at[row * v_heads + v_head];
-            Floats values = Floats(advance(advance(qkv, row, 4 * width), 2 * k_heads * head_k + v_head * head_v, 4));
-            float most = 0;
-            for (uint v = 0; v < LANE_ITEMS; v++) {
-                const uint value = item_of(v);
-                precise const float x =
-                    value < n_values ? beta * (values.at[first_value + value] - sums[r * LANE_ITEMS + v]) : 0.0;
-                pending[half_ + value] = x;
-                most = max(most, abs(x));
-            }
-            largest[i % 2 * ITEM_LANES + lane % ITEM_LANES] = most;
-        }
-        barrier();
-        float most = 0;
-        for (uint v = 0; v < ITEM_LANES; v++)
-            most = max(most, largest[i % 2 * ITEM_LANES + v]);
-        const uint exponent = floatBitsToUint(most) >> 23, shifted = exponent < 15 ? 1 : exponent - 14;
-        const float step_ = uintBitsToFloat(shifted << 23), inverse = uintBitsToFloat(254 - shifted << 23);
-        for (uint v = 0; v < LANE_ITEMS; v++) {
-            const uint value = item_of(v);
-            precise const float scaled = pending[half_ + value] * inverse;
-            precise const float rounded = half_to_float(float_to_half(scaled)) * step_;
-            for (uint r = 0; r < LANE_ROWS; r++)
-                if (first_row + r >= i + 1 - part) /* k of later rows; q of this row, too */
-                    add_product(r * LANE_ITEMS + v, scores[(part * ROWS + first_row + r) * CHUNK + n_open + i], rounded);
-            if (part == 0 && i >= first_row && i < first_row + LANE_ROWS)
-                corrected[(n_open + i) * VALUES + value] = rounded;
-        }
-        if (lane == 0)
-            value_scales[n_open + i] = step_;
+    for (uint r = 0; r < 4; r++) {
+        precise const vec4 product = has_state ? factors[first_row + r] * sums[r] : vec4(0);
+        sums[r] = product;
     }
-    for (uint r = 0; r < LANE_ROWS; r++) {
-        if (part == 0 || first_row + r >= n)
+    barrier();
+    for (uint j = 0; j < n_open && first_row < n; j++)
+        add_products(scores[score_at(j)], corrected[j * QUADS + quad]);
+    for (uint i = 0; i < n; i++) {
+        if (part == 0 && i / 4 * 4 == first_row)
+            compute_pending(i);
+        barrier();
+        add_row(i);
+    }
+    for (uint r = 0; r < 4; r++) {
+        if (part == 0 || first_row + r >= n || 4 * quad >= n_values)
             continue;
-        Floats to = Floats(advance(y, uint(row_of_0 + int(n_open + first_row + r)) * v_heads + v_head, 4 * head_v));
-        for (uint v = 0; v < LANE_ITEMS; v++) {
-            precise const float value = scale * sums[r * LANE_ITEMS + v];
-            if (item_of(v) < n_values)
-                to.at[first_value + item_of(v)] = value;
-        }
+        const uint row = uint(row_of_0 + int(n_open + first_row + r));
+        precise const vec4 result = scale * sums[r];
+        Vec4s(advance(y, (row * v_heads + v_head) * head_v + first_value + 4 * quad, 4)).at[0] = result;
     }
 }
 
 void main()
 {
-    const uint lane = gl_LocalInvocationIndex, groups = (head_v + VALUES - 1) / VALUES;
+    const uint groups = (head_v + VALUES - 1) / VALUES;
     s = Sequences(sequences).at[gl_WorkGroupID.y];
-    if (s.begin == s.end)
+    if (s.end - s.begin <= 1)
         return;
     v_head = gl_WorkGroupID.x / groups;
     k_head = v_head % k_heads;
@@ -423,10 +423,12 @@ void main()
     width = 2 * k_heads * head_k + v_heads * head_v;
     n_open = n_stored = s.position - s.state_position;
     row_of_0 = int(s.begin) - int(n_open);
-    part = lane / 64;
-    first_row = lane % 64 / ITEM_LANES * LANE_ROWS;
-    state = s.from;
+    part = lane() / (4 * ROWS);
+    first_row = lane() % (4 * ROWS) / QUADS * 4;
+    quad = lane() % QUADS;
     has_state = s.state_position != 0;
+    is_folded = false;
+    find_places();
     load_open_rows();
     for (uint row = s.begin; row < s.end;) {
         if (n_open == CHUNK) {
@@ -435,8 +437,8 @@ void main()
             row_of_0 = int(row);
         }
         const uint n = min(min(ROWS, CHUNK - n_open), s.end - row);
-        if (lane < n)
-            log_decays[n_open + lane] = Floats(decays).at[(row + lane) * v_heads + v_head];
+        if (lane() < n)
+            log_decays[n_open + lane()] = Floats(decays).at[(row + lane()) * v_heads + v_head];
         barrier();
         compute_scores(n);
         barrier();

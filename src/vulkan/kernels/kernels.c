@@ -32,6 +32,15 @@ static const uint32_t matmul_code[] = {
 static const uint32_t matmul_dot_code[] = {
 #include "vulkan/kernels/spirv/matmul.dot.inc"
 };
+static const uint32_t matmul_tiles_code[] = {
+#include "vulkan/kernels/spirv/matmul_tiles.inc"
+};
+static const uint32_t matmul_tiles_dot_code[] = {
+#include "vulkan/kernels/spirv/matmul_tiles.dot.inc"
+};
+static const uint32_t matmul_tiles_matrix_code[] = {
+#include "vulkan/kernels/spirv/matmul_tiles.matrix.inc"
+};
 static const uint32_t matmul_f16_code[] = {
 #include "vulkan/kernels/spirv/matmul_f16.inc"
 };
@@ -43,6 +52,9 @@ static const uint32_t conv_code[] = {
 };
 static const uint32_t delta_code[] = {
 #include "vulkan/kernels/spirv/delta.inc"
+};
+static const uint32_t delta_row_code[] = {
+#include "vulkan/kernels/spirv/delta_row.inc"
 };
 static const uint32_t append_code[] = {
 #include "vulkan/kernels/spirv/append.inc"
@@ -56,10 +68,14 @@ enum kernel {
     COMBINE,
     MATMUL,
     MATMUL_DOT,
+    MATMUL_TILES,
+    MATMUL_TILES_DOT,
+    MATMUL_TILES_MATRIX,
     MATMUL_F16,
     PREPARE,
     CONV,
     DELTA,
+    DELTA_ROW,
     APPEND,
     N_KERNELS
 };
@@ -77,10 +93,14 @@ static const qn_vk_shader shaders[] = {
     [ATTENTION] = SHADER(attention, attention),
     [MATMUL] = SHADER(matmul, matmul),
     [MATMUL_DOT] = SHADER(matmul_dot, matmul),
+    [MATMUL_TILES] = SHADER(matmul_tiles, matmul),
+    [MATMUL_TILES_DOT] = SHADER(matmul_tiles_dot, matmul),
+    [MATMUL_TILES_MATRIX] = SHADER(matmul_tiles_matrix, matmul),
     [MATMUL_F16] = SHADER(matmul_f16, matmul),
     [PREPARE] = SHADER(prepare, prepare),
     [CONV] = SHADER(conv, conv),
     [DELTA] = SHADER(delta, delta),
+    [DELTA_ROW] = SHADER(delta_row, delta),
     [APPEND] = SHADER(append, append),
 };
 
@@ -186,19 +206,27 @@ qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads)
 /* Lanes of a team of matmul, and teams of a workgroup with an epilogue. */
 enum { LEAST_TEAM = 8, EPILOGUE_TEAMS = QN_QUANT_GROUP / QN_VK_TILE_ROWS };
 
+enum { SQUARE_PARTS = 32 /* of the sum of squares of a row of activations: matmul.glsl */ };
+
 /* Bytes of the shared arrays of matmul.comp: parts; square_parts; values, inputs and a quarter as many of largest_of.
  * `extra`: more words of the latter. */
-#define MATMUL_SHARED(tokens, team, teams, extra)                                                                      \
-    (sizeof(float) * ((tokens) * (teams)*QN_VK_TILE_ROWS * ((team) + 1) + (tokens)*8 +                                 \
+#define MATMUL_SHARED(tokens, parts, teams, extra)                                                                     \
+    (sizeof(float) * ((tokens) * (teams)*QN_VK_TILE_ROWS * ((parts) + 1) + (tokens)*SQUARE_PARTS +                     \
                       (tokens) * (teams)*QN_VK_TILE_ROWS * 9 / 4 + (extra)))
 
 enum { LEAST_SHARED = 16 << 10 /* of every device */, QUANTIZE_EXTRA = (BLOCK - QN_QUANT_GROUP) / 4 };
 _Static_assert(MATMUL_SHARED(MATMUL_TOKENS, LEAST_TEAM, EPILOGUE_TEAMS, QUANTIZE_EXTRA) <= LEAST_SHARED,
                "every device has an epilogue");
 
-size_t qn_vk_matmul_shared(const qn_vk_launch *l)
+/* Returns how many blocks of a lane are added together: all of them if two workgroups then have shared memory. */
+static size_t passes_of(size_t n_cols, size_t tokens, size_t team, size_t teams, const qn_vk_features *features)
 {
-    return MATMUL_SHARED((size_t)l->constants[1], l->constants[4], l->constants[5] / l->constants[4], QUANTIZE_EXTRA);
+    enum { MOST = 48 << 10 };
+    const size_t shared = features->shared_bytes < MOST ? features->shared_bytes : MOST;
+    size_t passes = (blocks_of(n_cols) + team - 1) / team;
+    while (passes > 1 && 2 * MATMUL_SHARED(tokens, passes * team, teams, QUANTIZE_EXTRA) > shared)
+        passes--;
+    return passes;
 }
 
 /* Returns the lanes of a team of matmul: the most that blocks keep busy and for which there is shared memory. */
@@ -232,6 +260,65 @@ static qn_vk_launch matmul_launch(enum kernel kernel, size_t n_groups, size_t n_
                                        (uint32_t)((n_tokens + tokens - 1) / tokens) } };
 }
 
+/* Squares of 32 weight rows and 32 rows of activations, of a workgroup of matmul_tiles. */
+struct squares {
+    size_t rows, tokens;
+};
+
+/* Bytes of the shared arrays of matmul_tiles.comp: weights and activations as bytes; their scales; sums of squares. */
+static size_t tiles_shared(const struct squares *s, size_t planes)
+{
+    enum { ROW = BLOCK + 16, PLACES = 256 * sizeof(float) };
+    return QN_VK_SQUARE * (s->rows * (ROW + 4 * sizeof(float)) +
+                           s->tokens * (planes * ROW + 4 * 2 * sizeof(float) + SQUARE_PARTS * sizeof(float))) +
+           PLACES;
+}
+
+static bool is_tiles(const qn_vk_launch *l)
+{
+    return l->shader == &shaders[MATMUL_TILES] || l->shader == &shaders[MATMUL_TILES_DOT] ||
+           l->shader == &shaders[MATMUL_TILES_MATRIX];
+}
+
+size_t qn_vk_matmul_shared(const qn_vk_launch *l)
+{
+    const uint32_t *c = l->constants;
+    if (is_tiles(l))
+        return tiles_shared(&(struct squares){ .rows = c[4], .tokens = c[1] }, c[3]);
+    return MATMUL_SHARED((size_t)c[1], c[4] * c[9], c[5] / c[4], QUANTIZE_EXTRA);
+}
+
+/* Returns the squares of a workgroup; none if the device cannot have them. Small matrices have small workgroups, so
+ * that a device with many processors has work for all. */
+static struct squares squares_of(const qn_vk_matmul_args *args, size_t planes, const qn_vk_features *features)
+{
+    enum { ENOUGH = 256 /* workgroups */ };
+    struct squares s = { 4, args->n_tokens > QN_VK_SQUARE ? 2 : 1 };
+    const size_t rows = (size_t)args->n_tiles * QN_VK_TILE_ROWS,
+                 tokens = (args->n_tokens + QN_VK_SQUARE * s.tokens - 1) / (QN_VK_SQUARE * s.tokens);
+    while (s.rows > 1 &&
+           (rows / (QN_VK_SQUARE * s.rows) * tokens < ENOUGH || QN_VK_SQUARE * s.rows * s.tokens > features->lanes ||
+            tiles_shared(&s, planes) > features->shared_bytes))
+        s.rows /= 2;
+    return tiles_shared(&s, planes) <= features->shared_bytes ? s : (struct squares){ 0 };
+}
+
+static qn_vk_launch launch_tiles(const qn_vk_format *format, const qn_vk_features *features,
+                                 const qn_vk_matmul_kind *kind, const qn_vk_matmul_args *args, const struct squares *s)
+{
+    const size_t rows = QN_VK_SQUARE / QN_VK_TILE_ROWS * s->rows, lanes = QN_VK_SQUARE * s->rows * s->tokens;
+    qn_vk_launch l = matmul_launch(features->matrix_depth ? MATMUL_TILES_MATRIX
+                                   : features->dot        ? MATMUL_TILES_DOT
+                                                          : MATMUL_TILES,
+                                   (args->n_tiles + rows - 1) / rows, args->n_tokens, QN_VK_SQUARE * s->tokens);
+    const uint32_t constants[] = {
+        format->bits,      (uint32_t)s->tokens, format->group_shift, kind->planes,
+        (uint32_t)s->rows, (uint32_t)lanes,     kind->is_normed,     features->matrix_depth
+    };
+    memcpy(l.constants, constants, sizeof constants);
+    return l;
+}
+
 qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *features, const qn_vk_matmul_kind *kind,
                           const qn_vk_matmul_args *args)
 {
@@ -246,10 +333,17 @@ qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *feat
         l.constants[0] = (uint32_t)tokens;
         return l;
     }
+    const struct squares squares = squares_of(args, kind->planes, features);
+    if (!has_epilogue && squares.rows && args->n_tokens > MATMUL_TOKENS)
+        return launch_tiles(format, features, kind, args, &squares);
     l = matmul_launch(features->dot ? MATMUL_DOT : MATMUL, (tiles + teams - 1) / teams, args->n_tokens, tokens);
-    const uint32_t constants[] = { format->bits,    (uint32_t)tokens, format->group_shift,
-                                   kind->planes,    (uint32_t)team,   (uint32_t)lanes,
-                                   kind->is_normed, kind->epilogue,   kind->next_planes };
+    const uint32_t constants[] = {
+        format->bits,        (uint32_t)tokens,
+        format->group_shift, kind->planes,
+        (uint32_t)team,      (uint32_t)lanes,
+        kind->is_normed,     kind->epilogue,
+        kind->next_planes,   (uint32_t)passes_of(args->n_cols, tokens, team, teams, features)
+    };
     memcpy(l.constants, constants, sizeof constants);
     return l;
 }
@@ -277,16 +371,25 @@ static qn_vk_launch with_dropped(qn_vk_launch l)
     return l;
 }
 
-qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads)
+qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads, size_t taps)
 {
-    return with_dropped(launch(CONV, 2 * n_k_heads + n_v_heads, n_rows));
+    qn_vk_launch l = with_dropped(launch(CONV, 2 * n_k_heads + n_v_heads, n_rows));
+    l.constants[0] = (uint32_t)taps;
+    return l;
 }
 
-qn_vk_launch qn_vk_delta(bool has_single_rows, size_t n_sequences, size_t n_v_heads, size_t head_v)
+qn_vk_launch qn_vk_delta_row(size_t n_sequences, size_t n_v_heads, size_t head_v)
 {
-    enum { BLOCK_ROWS = 16 };
+    return launch(DELTA_ROW, n_v_heads * QN_GDN_SCALE_GROUPS(head_v), n_sequences);
+}
+
+qn_vk_launch qn_vk_delta(size_t n_sequences, size_t n_v_heads, size_t head_v, const qn_vk_features *features)
+{
+    enum { SMALL_BLOCK = 16, LARGE_BLOCK = 32, LARGE_SHARED = 48 << 10, LANES_OF_ROW = 8 };
+    const bool is_large = features->shared_bytes >= LARGE_SHARED && features->lanes >= LANES_OF_ROW * LARGE_BLOCK;
     qn_vk_launch l = launch(DELTA, n_v_heads * QN_GDN_SCALE_GROUPS(head_v), n_sequences);
-    l.constants[0] = has_single_rows ? 1 : BLOCK_ROWS;
+    l.constants[0] = is_large ? LARGE_BLOCK : SMALL_BLOCK;
+    l.constants[2] = LANES_OF_ROW * l.constants[0];
     return l;
 }
 

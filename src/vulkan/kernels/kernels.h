@@ -9,6 +9,7 @@
 enum {
     QN_VK_TILE_ROWS = 4,   /* weight rows of a workgroup of matmul */
     QN_VK_MATMUL_OUTS = 4, /* matrices of a launch */
+    QN_VK_SQUARE = 32,     /* rows of weights and of activations of a square of matmul_tiles */
     QN_VK_BLOCK = 128,     /* columns of a block of weights and activations */
     QN_VK_MAX_HEAD = 512,  /* values of a head */
     QN_VK_F16_BITS = 16,
@@ -178,7 +179,7 @@ typedef struct qn_vk_conv_args {
     uint64_t sequences, granules;
     uint32_t shift;
     uint32_t history_at, inputs_at; /* of the layer, in a state and in an open chunk */
-    uint32_t k_heads, v_heads, head_k, head_v, taps;
+    uint32_t k_heads, v_heads, head_k, head_v;
 } qn_vk_conv_args;
 
 /* The delta rule: y [rows][v_heads][head_v]; states, and values and scales of open chunks. */
@@ -225,7 +226,7 @@ size_t qn_vk_scale_words(const qn_vk_format *format, size_t n_cols);
 void qn_vk_pack_row(const qn_type_info *type, const uint8_t *row, size_t n_cols, float *scratch, uint32_t *codes,
                     uint32_t *scales);
 
-/* The launches. n_rows > 0, and n_tiles of qn_vk_matmul > 0. has_single_rows: no sequence has more than one row. */
+/* The launches. n_rows > 0, and n_tiles of qn_vk_matmul > 0. */
 qn_vk_launch qn_vk_embed(const qn_vk_format *format, bool is_rotated, size_t n_rows, size_t width, size_t piece);
 qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_quantize(const qn_vk_codes *codes, size_t n_pages, size_t n_kv_heads, size_t n_layers);
@@ -248,8 +249,11 @@ size_t qn_vk_prepare_shared(size_t piece);
 size_t qn_vk_attention_shared(size_t dim);
 
 qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece);
-qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads);
-qn_vk_launch qn_vk_delta(bool has_single_rows, size_t n_sequences, size_t n_v_heads, size_t head_v);
+qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads, size_t taps);
+/* The delta rule of the sequences with one row, and of those with more; neither needs the other's results. */
+qn_vk_launch qn_vk_delta_row(size_t n_sequences, size_t n_v_heads, size_t head_v);
+qn_vk_launch qn_vk_delta(size_t n_sequences, size_t n_v_heads, size_t head_v, const qn_vk_features *features);
+
 qn_vk_launch qn_vk_append(size_t n_sequences, size_t width, size_t n_k_heads, size_t n_v_heads);
 
 /* qn_vk_kernel - returns the i-th shader; NULL after the last. */

@@ -16,78 +16,35 @@ layout(constant_id = 5) const uint WORKGROUP = 64;
 layout(local_size_x_id = 5) in;
 #include "common.glsl"
 
-#define TILE_ROWS 4 /* QN_VK_TILE_ROWS */
-#define OUTS 4
 #define QUADS_OF_GROUP 8
 #define NONE 0 /* QN_VK_EPILOGUE_* */
 #define NORM 1
 #define SWIGLU 2
-#define MAX_TOTALS 4 /* RESULTS / LANES, at most */
+#define READ 8       /* parts that a lane reads before it adds them; a team has a multiple of it */
 
-layout(constant_id = 0) const uint BITS = 1; /* of a weight: 1, 2, 4, 8 */
 layout(constant_id = 1) const uint TOKENS = 1;
-layout(constant_id = 2) const uint GROUP_SHIFT = 7; /* log2 of the weights of a scale */
-layout(constant_id = 3) const uint PLANES = 1;      /* of the activations */
 layout(constant_id = 4) const uint TEAM = 32;       /* lanes */
-layout(constant_id = 6) const uint IS_NORMED = 0;   /* the activations are those of an RMS norm */
 layout(constant_id = 7) const uint EPILOGUE = 0;    /* NONE, NORM, SWIGLU */
 layout(constant_id = 8) const uint NEXT_PLANES = 1; /* of the activations that it computes */
+layout(constant_id = 9) const uint PASSES = 1;      /* blocks of a lane whose products are added together */
+#include "matmul.glsl"
+
 const uint TEAMS = LANES / TEAM, SUMS = TILE_ROWS * TOKENS, RESULTS = TEAMS * SUMS,
            ROWS = TEAMS * TILE_ROWS;
+const uint TOTALS = (RESULTS + LANES - 1) / LANES;       /* results of a lane */
 const uint VECTORS = BITS == 8 ? 2 : 1;                  /* of 16 bytes that are loaded together */
 const uint GROUPS = BITS == 1 ? 4 : BITS == 2 ? 2 : 1;   /* of 32 columns in them */
-const uint PER_WORD = 8 / BITS;                          /* fours of columns */
-const int ZERO_POINT = BITS == 4 ? 8 : BITS == 8 ? 0 : 1; /* codes of 1 bit count as 0 and 2, those of 8 are signed */
 
-layout(push_constant) uniform Args {
-    uvec2 codes, scales, acts;
-    uvec2 outs[OUTS]; /* with an epilogue: [2] the activations that it writes, [3] the weight of the norm */
-    uint first_tiles[OUTS], n_rows[OUTS], strides[OUTS];
-    uint n_cols, n_tokens, n_tiles;
-    uint accumulate; /* bit i: of out i */
-    float eps;       /* of the norm of the activations */
-};
-
-layout(buffer_reference, std430, buffer_reference_align = 16) buffer Codes { ivec4 at[]; };
-
+const uint HAS_ONE_TOKEN = TOKENS == 1 ? 1 : 0; /* its activations are loaded with the weights */
 const uint MAX_VALUES = EPILOGUE == NONE ? 4 : TOKENS * ROWS;
-#define SQUARE_PARTS 8
 
-shared float parts[RESULTS * (TEAM + 1)];
-shared float square_parts[TOKENS * SQUARE_PARTS];
+const uint PARTS = PASSES * TEAM + 1; /* of a result; one more, so that lanes read different banks */
+
+shared float parts[RESULTS * PARTS];
 shared float values[MAX_VALUES];
 shared float inputs[MAX_VALUES]; /* of the norm */
 
 #include "quantize.glsl"
-
-#ifdef DOT
-spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019], id = 4450)
-int signed_dot(int a, int b, spirv_literal int format); /* OpSDotKHR; format 0: four int8 */
-
-int dot_of(int a, int b)
-{
-    return signed_dot(a, b, 0);
-}
-#else
-int dot_of(int a, int b)
-{
-    int sum = 0;
-    for (int i = 0; i < 32; i += 8)
-        sum += bitfieldExtract(a, i, 8) * bitfieldExtract(b, i, 8);
-    return sum;
-}
-#endif
-
-/* Four codes, as bytes: number i of a group whose words are `words`. */
-int codes_of(uint word, uint i)
-{
-    if (BITS == 8)
-        return int(word);
-    const uint at = i % PER_WORD * BITS;
-    if (BITS == 1)
-        return int((at == 0 ? word << 1 : word >> at - 1) & 0x02020202);
-    return int(word >> at & (BITS == 2 ? 0x03030303 : 0x0f0f0f0f));
-}
 
 /* The products of a block's columns: SUMS of them. */
 void multiply(uint tile, uint first_token, uint block, uint blocks, out float products[SUMS])
@@ -98,6 +55,18 @@ void multiply(uint tile, uint first_token, uint block, uint blocks, out float pr
     precise float sums[SUMS];
     for (uint i = 0; i < SUMS; i++)
         sums[i] = 0;
+    uint scale_words_of[TILE_ROWS];
+    for (uint r = 0; r < TILE_ROWS && GROUP_SHIFT >= 7; r++)
+        scale_words_of[r] = row_scales.at[r * scale_words + (block * BLOCK >> GROUP_SHIFT) / 2];
+    ivec4 only_acts[HAS_ONE_TOKEN * 8 * PLANES + 1];
+    uvec2 only_groups[HAS_ONE_TOKEN * 4 + 1];
+    if (HAS_ONE_TOKEN != 0) {
+        const uvec2 row = advance(acts, first_token, act_row_bytes(n_cols, PLANES));
+        for (uint i = 0; i < 8 * PLANES; i++)
+            only_acts[i] = Codes(row).at[i * blocks + block];
+        for (uint i = 0; i < 4; i++)
+            only_groups[i] = Addresses(advance(row, 1, act_groups_at(blocks, PLANES))).at[i * blocks + block];
+    }
     for (uint chunk = 0; chunk < 4 / GROUPS; chunk++) {
         uvec4 loaded[TILE_ROWS * VECTORS];
         for (uint r = 0; r < TILE_ROWS; r++)
@@ -117,16 +86,28 @@ void multiply(uint tile, uint first_token, uint block, uint blocks, out float pr
                     group_scales[r] =
                         half_to_float(row_scales.at[r * scale_words + at / 2] >> 16 * (at & 1) & 0xffff);
             }
-            for (uint t = 0; t < TOKENS && first_token + t < n_tokens; t++) {
-                const uvec2 row = advance(acts, first_token + t, act_row_bytes(n_cols, PLANES));
-                const uvec2 info =
-                    Addresses(advance(row, 1, act_groups_at(blocks, PLANES))).at[group * blocks + block];
-                const ivec4 first = Codes(row).at[2 * group * blocks + block],
-                            second = Codes(row).at[(2 * group + 1) * blocks + block];
-                ivec4 first_low = ivec4(0), second_low = ivec4(0);
-                if (PLANES == 2) {
-                    first_low = Codes(row).at[(8 + 2 * group) * blocks + block];
-                    second_low = Codes(row).at[(9 + 2 * group) * blocks + block];
+            for (uint t = 0; t < TOKENS; t++) {
+                if (HAS_ONE_TOKEN == 0 && first_token + t >= n_tokens)
+                    break;
+                uvec2 info;
+                ivec4 first, second, first_low = ivec4(0), second_low = ivec4(0);
+                if (HAS_ONE_TOKEN != 0) {
+                    info = only_groups[group];
+                    first = only_acts[2 * group];
+                    second = only_acts[2 * group + 1];
+                    if (PLANES == 2) {
+                        first_low = only_acts[8 + 2 * group];
+                        second_low = only_acts[9 + 2 * group];
+                    }
+                } else {
+                    const uvec2 row = advance(acts, first_token + t, act_row_bytes(n_cols, PLANES));
+                    info = Addresses(advance(row, 1, act_groups_at(blocks, PLANES))).at[group * blocks + block];
+                    first = Codes(row).at[2 * group * blocks + block];
+                    second = Codes(row).at[(2 * group + 1) * blocks + block];
+                    if (PLANES == 2) {
+                        first_low = Codes(row).at[(8 + 2 * group) * blocks + block];
+                        second_low = Codes(row).at[(9 + 2 * group) * blocks + block];
+                    }
                 }
                 for (uint r = 0; r < TILE_ROWS; r++) {
                     int sum = 0;
@@ -149,10 +130,8 @@ void multiply(uint tile, uint first_token, uint block, uint blocks, out float pr
     }
     for (uint r = 0; r < TILE_ROWS; r++) {
         float scale = 1;
-        if (GROUP_SHIFT >= 7) {
-            const uint at = block * BLOCK >> GROUP_SHIFT;
-            scale = half_to_float(row_scales.at[r * scale_words + at / 2] >> 16 * (at & 1) & 0xffff);
-        }
+        if (GROUP_SHIFT >= 7)
+            scale = half_to_float(scale_words_of[r] >> 16 * ((block * BLOCK >> GROUP_SHIFT) & 1) & 0xffff);
         for (uint t = 0; t < TOKENS; t++) {
             precise const float product = GROUP_SHIFT < 7 ? sums[r * TOKENS + t] : scale * sums[r * TOKENS + t];
             products[r * TOKENS + t] = product;
@@ -163,71 +142,56 @@ void multiply(uint tile, uint first_token, uint block, uint blocks, out float pr
 /* ---- Results ---- */
 
 /* A result before the norm's factor: number i of those of the tiles from first_tile on, in the lane i % LANES. */
-void compute(uint first_tile, uint first_token, uint blocks, out float totals[MAX_TOTALS])
+void compute(uint first_tile, uint first_token, uint blocks, out float totals[TOTALS])
 {
     const uint lane = gl_LocalInvocationIndex, team = lane / TEAM, member = lane % TEAM, tile = first_tile + team;
-    precise float sums[MAX_TOTALS];
-    for (uint i = 0; i < MAX_TOTALS; i++)
+    precise float sums[TOTALS];
+    for (uint i = 0; i < TOTALS; i++)
         sums[i] = 0;
-    for (uint first = 0; first < blocks; first += TEAM) {
-        const uint block = first + member, n = min(TEAM, blocks - first);
-        if (tile < n_tiles && block < blocks) {
+    for (uint first = 0; first < blocks; first += PASSES * TEAM) {
+        for (uint pass = 0; pass < PASSES; pass++) {
+            const uint block = first + pass * TEAM + member;
             float products[SUMS];
-            multiply(tile, first_token, block, blocks, products);
             for (uint i = 0; i < SUMS; i++)
-                parts[(team * SUMS + i) * (TEAM + 1) + member] = products[i];
+                products[i] = 0;
+            if (tile < n_tiles && block < blocks)
+                multiply(tile, first_token, block, blocks, products);
+            for (uint i = 0; i < SUMS; i++)
+                parts[(team * SUMS + i) * PARTS + pass * TEAM + member] = products[i];
         }
         barrier();
         for (uint i = lane, k = 0; i < RESULTS; i += LANES, k++)
-            for (uint j = 0; j < n; j++)
-                sums[k] += parts[i * (TEAM + 1) + j];
+            for (uint j = 0; j < PASSES * TEAM; j += READ) {
+                float read[READ];
+                for (uint q = 0; q < READ; q++)
+                    read[q] = parts[i * PARTS + j + q];
+                for (uint q = 0; q < READ; q++)
+                    sums[k] += read[q];
+            }
         barrier();
     }
-    totals = sums;
+    for (uint k = 0; k < TOTALS; k++)
+        totals[k] = sums[k];
 }
 
-/* Adds the squares of the norm's input, in parts. */
-void add_squares(uint first_token, uint blocks)
+/* Where results go, and what they are added to, before anything is computed: the loads are not waited for. */
+void load_results(uint first_tile, uint first_token, out uvec2 to[TOTALS], out bool adds[TOTALS],
+                  out float before[TOTALS], out float norm_weights[TOTALS])
 {
-    const uint lane = gl_LocalInvocationIndex, token = first_token + lane / SQUARE_PARTS;
-    if (IS_NORMED == 0 || lane >= TOKENS * SQUARE_PARTS || token >= n_tokens)
-        return;
-    Floats squares =
-        Floats(advance(advance(acts, token, act_row_bytes(n_cols, PLANES)), 1, act_squares_at(blocks, PLANES)));
-    precise float sum = 0;
-    for (uint i = lane % SQUARE_PARTS; i < 4 * blocks; i += SQUARE_PARTS)
-        sum += squares.at[i];
-    square_parts[lane] = sum;
-}
-
-/* The norm's factor for token t of the workgroup. */
-float factor_of(uint t)
-{
-    if (IS_NORMED == 0)
-        return 1;
-    precise float sum = 0;
-    for (uint i = 0; i < SQUARE_PARTS; i++)
-        sum += square_parts[t * SQUARE_PARTS + i];
-    precise const float mean = sum / float(n_cols) + eps;
-    precise const float factor = 1.0 / sqrt(mean);
-    return factor;
-}
-
-/* Returns what is stored. */
-float write_result(uint tile, uint r, uint token, float sum)
-{
-    uint o = 0;
-    for (uint i = 1; i < OUTS; i++)
-        o = tile >= first_tiles[i] ? i : o;
-    const uint row = (tile - first_tiles[o]) * TILE_ROWS + r;
-    if (row >= n_rows[o])
-        return 0;
-    Floats y = Floats(advance(outs[o], token, 4 * strides[o]));
-    precise float result = sum;
-    if ((accumulate >> o & 1) != 0)
-        result = y.at[row] + sum;
-    y.at[row] = result;
-    return result;
+    for (uint k = 0; k < TOTALS; k++) {
+        const uint i = gl_LocalInvocationIndex + k * LANES, tile = first_tile + i / SUMS, r = i % SUMS / TOKENS,
+                   token = first_token + i % TOKENS;
+        adds[k] = false;
+        to[k] = uvec2(0);
+        before[k] = norm_weights[k] = 0;
+        if (EPILOGUE == SWIGLU || i >= RESULTS || tile >= n_tiles || token >= n_tokens)
+            continue;
+        to[k] = address_of(tile, r, token, adds[k]);
+        if (adds[k] && !is_null(to[k]))
+            before[k] = Floats(to[k]).at[0];
+        if (EPILOGUE == NORM)
+            norm_weights[k] = Floats(outs[3]).at[tile * TILE_ROWS + r];
+    }
 }
 
 /* ---- Epilogues ---- */
@@ -258,8 +222,13 @@ void main()
     const uint first_tile = (gl_WorkGroupID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x) * TEAMS,
                first_token = gl_WorkGroupID.z * TOKENS, blocks = act_blocks(n_cols), lane = gl_LocalInvocationIndex,
                tokens = min(TOKENS, n_tokens - first_token);
-    float totals[MAX_TOTALS];
-    add_squares(first_token, blocks);
+    float totals[TOTALS];
+    uvec2 to[TOTALS];
+    bool adds[TOTALS];
+    float before[TOTALS], norm_weights[TOTALS];
+    load_results(first_tile, first_token, to, adds, before, norm_weights);
+    for (uint part = lane; part < TOKENS * SQUARE_PARTS; part += LANES)
+        add_squares(part, first_token, blocks);
     compute(first_tile, first_token, blocks, totals);
     for (uint i = lane, k = 0; i < RESULTS; i += LANES, k++) {
         const uint tile = first_tile + i / SUMS, t = i % TOKENS, row = i / SUMS * TILE_ROWS + i % SUMS / TOKENS;
@@ -268,10 +237,12 @@ void main()
             result = result * factor_of(t);
         if (t >= tokens || tile >= n_tiles)
             continue;
-        if (EPILOGUE != SWIGLU)
-            result = write_result(tile, i % SUMS / TOKENS, first_token + t, result);
+        if (EPILOGUE != SWIGLU && !is_null(to[k])) {
+            result = adds[k] ? before[k] + result : result;
+            Floats(to[k]).at[0] = result;
+        }
         if (EPILOGUE == NORM) {
-            precise const float value = result * Floats(outs[3]).at[first_tile * TILE_ROWS + row];
+            precise const float value = result * norm_weights[k];
             inputs[t * ROWS + row] = result;
             values[t * ROWS + row] = value;
         } else if (EPILOGUE == SWIGLU) {

@@ -2,32 +2,42 @@
 #include "vulkan/runtime/context.h"
 
 #include "base/memory.h"
+#include "vulkan/runtime/matrices.h"
 #include "vulkan/runtime/pipeline_cache.h"
 
 #include <string.h>
 
 static qn_status create_device(qn_vk *vk)
 {
-    static const char *const extensions[] = { VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME };
+    const qn_vk_features *features = &vk->info.features;
+    const char *extensions[2];
+    uint32_t n_extensions = 0;
     const float priority = 1;
+    qn_vk_matrix_features matrices;
     VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR,
         .shaderIntegerDotProduct = VK_TRUE
     };
     VkPhysicalDeviceBufferDeviceAddressFeatures addresses = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
-        .pNext = vk->info.features.dot ? &dot : NULL,
+        .pNext = features->dot ? &dot : NULL,
         .bufferDeviceAddress = VK_TRUE
     };
     const VkDeviceQueueCreateInfo queue = { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                             .queueFamilyIndex = vk->info.queue_family,
                                             .queueCount = 1,
                                             .pQueuePriorities = &priority };
+    if (features->dot)
+        extensions[n_extensions++] = VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME;
+    if (features->matrix_depth)
+        extensions[n_extensions++] = QN_VK_MATRIX_EXTENSION;
     const VkDeviceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                                      .pNext = &addresses,
+                                      .pNext = features->matrix_depth
+                                                   ? qn_vk_link_matrix_features(&matrices, &addresses)
+                                                   : (void *)&addresses,
                                       .queueCreateInfoCount = 1,
                                       .pQueueCreateInfos = &queue,
-                                      .enabledExtensionCount = vk->info.features.dot,
+                                      .enabledExtensionCount = n_extensions,
                                       .ppEnabledExtensionNames = extensions };
     QN_TRY(QN_VK(&vk->instance.call, vkCreateDevice, vk->info.physical, &info, NULL, &vk->device));
 #define FIND(function)                                                                                                 \

@@ -3,6 +3,7 @@
 
 #include "base/append.h"
 #include "base/memory.h"
+#include "vulkan/runtime/matrices.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,6 +236,8 @@ static qn_status find_features(const qn_vk_instance *instance, qn_vk_info *info)
         info->features.dot = !is_off("dot") &&
                              has_extension(extensions, n, VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME) &&
                              find_dot(instance, info);
+    if (result == VK_SUCCESS && !is_off("matrix") && has_extension(extensions, n, QN_VK_MATRIX_EXTENSION))
+        info->features.matrix_depth = qn_vk_find_matrices(instance, info->physical);
     qn_free(extensions);
     return qn_vk_check(result, "vkEnumerateDeviceExtensionProperties");
 }

@@ -16,6 +16,7 @@ enum { QN_VK_MAX_DEVICES = 16, QN_VK_REASON = 96, QN_VK_MESSAGE = 256 };
  * device cannot be used. */
 typedef struct qn_vk_features {
     bool dot;              /* integer dot products of four int8, accelerated */
+    uint32_t matrix_depth; /* matrix: K of products of int8 matrices of 16 x K and K x 16; 0: none */
     uint32_t lanes;        /* the most in a workgroup; at least 128 */
     uint32_t shared_bytes; /* shared memory of a workgroup; at least 16 KiB */
 } qn_vk_features;

@@ -43,7 +43,7 @@ qn_status qn_vk_zero(qn_vk *vk, const qn_vk_buffer *buffer);
 
 /* ---- Pipelines ---- */
 
-enum { QN_VK_MAX_ARGS = 128 /* bytes: every device has as many push constants */, QN_VK_CONSTANTS = 9 };
+enum { QN_VK_MAX_ARGS = 128 /* bytes: every device has as many push constants */, QN_VK_CONSTANTS = 10 };
 
 /* A shader, from which pipelines are made with specialisation constants. Static. */
 typedef struct qn_vk_shader {
