@@ -4,7 +4,7 @@
 #   lavapipe, swiftshader   quern-check, and golden models within 4e-2 of the CPU's logits, with the validation layer, which may report
 #                           nothing; the same bits with staged copies, with kernels in reverse order between barriers, and without each
 #                           feature that a device may have
-#   addresses               some kernels and two models on lavapipe, whose accesses the layer checks: none is outside a buffer
+#   addresses               some kernels and a model on lavapipe, whose accesses the layer checks: none is outside a buffer
 #   spirv                   tools/make_spirv.sh gives the code that is kept, and both drivers the same bits
 #
 # Skipped without the driver or the compiler, unless QN_VULKAN_REQUIRED is set.
@@ -85,17 +85,15 @@ addresses)
     export QN_VULKAN_VALIDATE=gpu
     quern devices
     ! grep -q 'vulkan: .*VK_ERROR_LAYER_NOT_PRESENT' "$work/out" || missing 'no validation layer'
-    # An access searches all buffers: few tokens, in one step and one after the other, and a few that are drawn.
+    # An access searches all buffers: few tokens, in one step and one after the other.
     nice timeout -s KILL 300 "$QN_BIN/quern-check" --device vulkan --op rows --every 3 || fail 'quern-check --device vulkan'
-    for model in llama.q1_0 qwen2.f16 qwen35.pq2_0; do
+    for model in qwen2.q1_0; do
         for rows in 6 1; do
             quern logits -m "$golden/$model.gguf" --ids 1,2,3,4,5,6 --batch $rows --device vulkan -o "$work/of-$rows"
             [ $status -eq 0 ] || fail "logits of $model"
         done
         cmp -s "$work/of-6" "$work/of-1" || fail "$model: other bits"
     done
-    quern bench -m "$golden/qwen2.q1_0.gguf" --device vulkan -p 4 -n 4 -r 1 --temp 0.8
-    [ $status -eq 0 ] || fail 'bench'
     ;;
 spirv)
     use lavapipe || missing 'no lavapipe'
