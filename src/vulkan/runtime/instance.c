@@ -155,7 +155,7 @@ static uint64_t device_memory(const qn_vk_instance *instance, VkPhysicalDevice p
 /* ---- Features ---- */
 
 /* The names that QN_VULKAN_OFF may have. */
-static const char *const feature_names[] = { "dot", "lanes", "shared", "addresses" };
+static const char *const feature_names[] = { "dot", "matrix", "lanes", "shared", "addresses" };
 
 enum { N_FEATURES = sizeof feature_names / sizeof *feature_names };
 

@@ -150,12 +150,11 @@ TEST(bytes)
 TEST(layers_of_a_block_drafter)
 {
     const uint32_t slots[] = { 0, 1, 2, 3, 4 };
-    const qn_plan plan = { .n_layers = 5,
-                           .heads = { .n_heads = 4, .n_kv_heads = 2, .head_dim = 64 },
-                           .head = { .draft = 1,
-                                     .block = 8,
-                                     .n_layers = 3,
-                                     .heads = { .n_heads = 6, .n_kv_heads = 3, .head_dim = 128 } } };
+    const qn_plan plan = {
+        .n_layers = 5,
+        .heads = { .n_heads = 4, .n_kv_heads = 2, .head_dim = 64 },
+        .head = { .draft = 1, .block = 8, .n_layers = 3, .heads = { .n_heads = 6, .n_kv_heads = 3, .head_dim = 128 } }
+    };
     const qn_kv_format *f16, *codes;
     qn_gpu_format f;
     assert_ok(qn_kv_format_named("f16", &f16));
