@@ -123,6 +123,7 @@ typedef struct qn_device_params {
      * thread at a time; may be NULL. Must not call the device. */
     void (*on_log)(void *user, const char *line);
     void *user;
+    bool must_draft;    /* "auto" takes only devices on which draft models run (qn_backend.drafts) */
     bool deterministic; /* results of a row do not depend on the other rows of a step; always true on the CPU */
 } qn_device_params;
 

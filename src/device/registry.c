@@ -204,7 +204,7 @@ static void log_choice(const qn_backend *backend, const qn_device_params *params
 static qn_status open_auto(const qn_device_params *params, qn_device **device)
 {
     for (size_t b = 1; b < N_BACKENDS; b++) {
-        if (!is_automatic(backends[b]))
+        if (!is_automatic(backends[b]) || (params->must_draft && !backends[b]->drafts))
             continue;
         const qn_status status = backends[b]->open(0, params, device);
         log_choice(backends[b], params, status);

@@ -12,6 +12,7 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params)
                                       .memory = params->memory,
                                       .memory_share = model->memory_share,
                                       .shares_team = model->is_draft,
+                                      .must_draft = params->draft_model || model->is_draft,
                                       .deterministic = params->deterministic,
                                       .on_log = params->on_log,
                                       .user = params->user };

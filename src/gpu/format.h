@@ -1,10 +1,18 @@
 /* A cache format of a model on a GPU: the arrays in each kind of pool item, and their offsets.
  *
- *   page         for each attention layer, those of a block drafter last: keys [n_kv_heads][64][key_row], values
- * [n_kv_heads][64][value_row]; with AURA codes also key_scales, value_scales [n_kv_heads][64] f32 fp16 page    for each
- * attention layer: keys, values [n_kv_heads][64][head_dim] f16 in the rotated basis; means [n_kv_heads][head_dim] f32,
- * used in page 0 only state, open chunk   for each recurrent layer: gpu/recurrent_layout.h head's rows         of a
- * plan with a draft head: gpu/head_rows.h
+ *   page
+ *     for each attention layer, those of a block drafter last: keys [n_kv_heads][64][key_row], values
+ *     [n_kv_heads][64][value_row]; with AURA codes also key_scales, value_scales [n_kv_heads][64] f32
+ *
+ *   fp16 page
+ *     for each attention layer: keys, values [n_kv_heads][64][head_dim] f16 in the rotated basis; means
+ *     [n_kv_heads][head_dim] f32, used in page 0 only
+ *
+ *   state, open chunk
+ *     for each recurrent layer: gpu/recurrent_layout.h
+ *
+ *   head's rows
+ *     of a plan with a draft head: gpu/head_rows.h
  *
  * Arrays of pages begin at multiples of QN_POOL_ALIGN bytes. States and open chunks are the same in all formats. */
 #ifndef QN_GPU_FORMAT_H

@@ -5,10 +5,12 @@
 
 #ifdef __CUDACC__
 #define QN_HOST_DEVICE static __device__ __forceinline__
+#define QN_FMAF fmaf
 #else
 #include "base/fmaf.h"
 #include <math.h>
 #define QN_HOST_DEVICE static inline
+#define QN_FMAF qn_fmaf
 #endif
 
 /* Bounds between which 2^n stays a normal number. */
@@ -21,16 +23,16 @@
 QN_HOST_DEVICE float qn_exp_series(float x, float *n)
 {
     *n = rintf(x * 1.44269504f);
-    float r = qn_fmaf(*n, -0.693359375f, x);
-    r = qn_fmaf(*n, 2.12194440e-4f, r);
+    float r = QN_FMAF(*n, -0.693359375f, x);
+    r = QN_FMAF(*n, 2.12194440e-4f, r);
     float y = 1.0f / 5040;
-    y = qn_fmaf(y, r, 1.0f / 720);
-    y = qn_fmaf(y, r, 1.0f / 120);
-    y = qn_fmaf(y, r, 1.0f / 24);
-    y = qn_fmaf(y, r, 1.0f / 6);
-    y = qn_fmaf(y, r, 0.5f);
-    y = qn_fmaf(y, r, 1.0f);
-    return qn_fmaf(y, r, 1.0f);
+    y = QN_FMAF(y, r, 1.0f / 720);
+    y = QN_FMAF(y, r, 1.0f / 120);
+    y = QN_FMAF(y, r, 1.0f / 24);
+    y = QN_FMAF(y, r, 1.0f / 6);
+    y = QN_FMAF(y, r, 0.5f);
+    y = QN_FMAF(y, r, 1.0f);
+    return QN_FMAF(y, r, 1.0f);
 }
 
 #endif

@@ -195,9 +195,13 @@ static void add_ask(qn_scheduler *s, qn_request *r, size_t most, size_t *n)
     if (r->drafts.looks_up)
         (void)qn_request_propose(r, QN_DRAFT_TOKENS);
     most = qn_request_draft_room(r, most < r->drafts.most ? most : r->drafts.most);
-    if (!most || (!r->drafts.sequence && !begin_sequence(s, r)) ||
-        !qn_draft_sequence_follow(r->drafts.sequence, r->tokens, r->n_tokens, &n_held))
+    if (!most)
         return;
+    if ((!r->drafts.sequence && !begin_sequence(s, r)) ||
+        !qn_draft_sequence_follow(r->drafts.sequence, r->tokens, r->n_tokens, &n_held)) {
+        r->drafts.follows = false; /* else steps would wait for its proposals (qn_draft_model_expects) */
+        return;
+    }
     *ask = (struct ask){ .request = r, .n_new = r->n_tokens - n_held, .reached = 1 };
     const size_t rows = qn_draft_sequence_most(r->drafts.sequence, ask->n_new);
     ask->most = rows < most ? rows + 1 : most; /* the last token of a proposal is not evaluated */

@@ -2,7 +2,6 @@
  * Sequences start at different steps, so that the rows of a launch are at different positions and some of them fold.
  * All memory that a launch must not write is compared before and after. */
 #include "cuda_deltanet.h"
-#include "cuda_matmul_problem.h"
 
 /* Keys and v' of the chunk are f16, and rows are computed from S rounded to f16: each by at most 2^-11 of itself, 2e-4
  * in the mean square. What is computed is S k + the rows' contributions, of which S or the rows are the larger part:
@@ -161,42 +160,6 @@ static void check_states_unchanged(const struct open_run *r, const uint8_t *all_
     }
 }
 
-/* The launch again, with its output as activations: they have the bits of the output's floats, quantised. */
-static void check_acts(const struct open_run *r, size_t n_rows, size_t block, uint32_t planes)
-{
-    const size_t values = r->l.values;
-    struct gpu_acts expected = qn_check_acts_new(QN_ACTS_HILO, values, n_rows),
-                    found = qn_check_acts_new(QN_ACTS_HILO, values, n_rows);
-    found.acts.planes = planes;
-    const qn_matmul_rotation rotation = { block ? qn_gpu_copy(qn_signs_of(values)) : 0, block };
-    const qn_gdn_gpu gpu = qn_gdn_device();
-    qn_gdn_open_args args = r->args;
-    qn_matmul_launch quantize;
-    qn_launch launch;
-    qn_assert_ok(qn_matmul_gpu_quantize(&expected.acts, QN_ACTS_OP_NONE, args.out, 0, 0, 0, values, n_rows, &quantize));
-    qn_assert_ok(qn_matmul_gpu_quantize_rotated(&quantize, &rotation));
-    qn_check_launch(&quantize);
-    qn_assert_ok(qn_matmul_gpu_hilo_acts(&found.acts, &rotation, &args.acts));
-    qn_assert_ok(qn_gdn_gpu_open_row(&args, &gpu, &launch));
-    qn_gpu_launch(&launch, &args);
-    const uint8_t *bytes[2] = { qn_check_acts_read(&expected), qn_check_acts_read(&found) };
-    const float *scales[2] = { qn_gpu_read(expected.scale), qn_gpu_read(found.scale) };
-    for (size_t row = 0; row < n_rows; row++)
-        for (size_t k = 0; k < values; k++) {
-            const int code = qn_check_hilo_code(&found, bytes[1], row, k),
-                      wanted = qn_check_hilo_code(&expected, bytes[0], row, k);
-            qn_expect(code == wanted, "row %zu, column %zu in Hadamard blocks of %zu: %d, expected %d", row, k, block,
-                      code, wanted);
-            if (k % QN_ACTS_HILO_COLS)
-                continue;
-            const float scale = qn_check_hilo_scale(&found, bytes[1], scales[1], row, k),
-                        wanted_scale = qn_check_hilo_scale(&expected, bytes[0], scales[0], row, k);
-            qn_check_plane_sums(&found, bytes[1], row, k);
-            qn_expect(scale == wanted_scale, "row %zu, columns from %zu on: scale %g, expected %g", row, k,
-                      (double)scale, (double)wanted_scale);
-        }
-}
-
 /* separate: a fold writes the sequence's other slot. */
 static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n, bool separate)
 {
@@ -236,10 +199,6 @@ static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n,
     qn_gpu_launch(&launch, &r->args);
     check_states_unchanged(r, before, qn_gpu_read(r->args.states), may_change, false);
     keep_outputs(r, pieces, n);
-    if (r->by_row && n == SEQUENCES && r->length[0] % 16 == 0 && r->l.values % QN_TILE_COLS == 0)
-        for (size_t block = 0; block <= QN_ACTS_HILO_COLS; block += QN_ACTS_HILO_COLS / 2)
-            for (uint32_t planes = 0; planes <= (n <= QN_PLANES_TOKENS ? 2 : 0); planes++)
-                check_acts(r, n, block, planes);
     for (size_t p = 0; p < n; p++) {
         const uint32_t s = pieces[p].sequence;
         if (folds(r, s, pieces[p].kept + pieces[p].refused)) {

@@ -183,36 +183,12 @@ static bool is_fused(const qn_cuda_rows_step *s, const qn_op *op)
            qn_cuda_step_op(s, op - 1)->fuses_next;
 }
 
-/* Whether the launch of the operation itself writes its activations: of several rows, the only ones, in hi/lo int8
- * alone. */
-static bool writes_acts(const qn_cuda_rows_step *s, const qn_op *op)
-{
-    const qn_op_acts *outs = qn_op_acts_of(op);
-    if (op->kind != QN_OP_GATED_NORM || s->n == 1 || s->in_phases || !qn_cuda_writes_acts(s) || !outs || outs->n != 1)
-        return false;
-    const qn_plan_acts *plan = &s->common->plan->acts[outs->at[0]];
-    return layouts_read(s, op + 1, outs->at[0]) == 1u << QN_ACTS_HILO && plan->rotation.block <= QN_ACTS_HILO_COLS &&
-           plan->width % QN_TILE_COLS == 0;
-}
-
-static qn_status run_recurrent(const qn_cuda_rows_step *s, const qn_op *op)
-{
-    qn_hilo_acts to;
-    if (!writes_acts(s, op))
-        return qn_cuda_run_recurrent_op(s, op, NULL);
-    const int id = qn_op_acts_of(op)->at[0];
-    const qn_matmul_acts acts = acts_of(s, op + 1, id, QN_ACTS_HILO);
-    const qn_matmul_rotation rotation = { s->workspace->acts[id].signs, s->common->plan->acts[id].rotation.block };
-    QN_TRY(qn_matmul_gpu_hilo_acts(&acts, &rotation, &to));
-    return qn_cuda_run_recurrent_op(s, op, &to);
-}
-
 /* Writes the operation's activations, in the layouts that the next operation reads. */
 static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const struct acts_source from = acts_source_of(s, op);
     const qn_op_acts *outs = qn_op_acts_of(op);
-    for (size_t a = 0; outs && !is_fused(s, op) && !writes_acts(s, op) && a < outs->n; a++) {
+    for (size_t a = 0; outs && !is_fused(s, op) && a < outs->n; a++) {
         const qn_plan_acts *plan = &s->common->plan->acts[outs->at[a]];
         const unsigned layouts = layouts_read(s, op + 1, outs->at[a]);
         qn_cuda_acts acts = s->workspace->acts[outs->at[a]];
@@ -388,7 +364,7 @@ static qn_status run_before_acts(const qn_cuda_rows_step *s, const qn_op *op)
     case QN_OP_ATTENTION_COMBINE: return qn_cuda_run_attention_op(s, op);
     case QN_OP_CONV:
     case QN_OP_DELTA_RULE:
-    case QN_OP_GATED_NORM: return run_recurrent(s, op);
+    case QN_OP_GATED_NORM: return qn_cuda_run_recurrent_op(s, op);
     case QN_OP_INPUT: /* not in plans of a GPU (device.c) */
     case QN_OP_NORM:
     case QN_OP_SWIGLU: break;

@@ -107,15 +107,8 @@ static qn_status launch_open_step(const qn_cuda_rows_step *s, const struct delta
     return launch_open(s, &config, args);
 }
 
-bool qn_cuda_writes_acts(const qn_cuda_rows_step *s)
-{
-    const qn_recurrent_shape *shape = &s->common->plan->recurrent;
-    return s->is_decode && qn_gdn_gpu_has_open_row(shape->head_k, shape->head_v, &s->common->gdn);
-}
-
 /* Launches all rows of pieces [first, first + n), with indices from the step's inputs. */
-static qn_status run_open_pieces(const qn_cuda_rows_step *s, const struct delta *d, size_t first, size_t n,
-                                 const qn_hilo_acts *acts)
+static qn_status run_open_pieces(const qn_cuda_rows_step *s, const struct delta *d, size_t first, size_t n)
 {
     const size_t at = first * sizeof(uint32_t);
     qn_gdn_open_args args = open_args(s, d);
@@ -129,8 +122,6 @@ static qn_status run_open_pieces(const qn_cuda_rows_step *s, const struct delta 
     if (!s->is_decode || !qn_gdn_gpu_has_open_row(d->shape->head_k, d->shape->head_v, &s->common->gdn))
         return launch_open_step(s, d, &args);
     qn_launch config;
-    if (acts)
-        args.acts = *acts;
     QN_TRY(qn_gdn_gpu_open_row(&args, &s->common->gdn, &config));
     return launch_open(s, &config, &args);
 }
@@ -300,7 +291,7 @@ static qn_status run_chunk_piece(const qn_cuda_rows_step *s, const struct delta 
     return run_open_rows(s, d, &at);
 }
 
-qn_status qn_cuda_run_recurrent_op(const qn_cuda_rows_step *s, const qn_op *op, const qn_hilo_acts *acts)
+qn_status qn_cuda_run_recurrent_op(const qn_cuda_rows_step *s, const qn_op *op)
 {
     if (op->kind != QN_OP_GATED_NORM)
         return QN_OK;
@@ -309,7 +300,7 @@ qn_status qn_cuda_run_recurrent_op(const qn_cuda_rows_step *s, const qn_op *op, 
         for (n = 0; i + n < s->n_pieces && (!n || !s->in_turn) && !has_complete_chunk(&d, &s->pieces[i + n]);)
             n++;
         if (n) {
-            QN_TRY(run_open_pieces(s, &d, i, n, acts));
+            QN_TRY(run_open_pieces(s, &d, i, n));
         } else {
             QN_TRY(run_chunk_piece(s, &d, &s->pieces[i]));
             n = 1;

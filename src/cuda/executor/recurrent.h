@@ -4,14 +4,10 @@
 
 #include "cuda/executor/step.h"
 
-/* qn_cuda_writes_acts - Returns whether the launch of QN_OP_GATED_NORM can write its output as activations in
- * QN_ACTS_HILO: in a step of one row of each sequence. */
-bool qn_cuda_writes_acts(const qn_cuda_rows_step *s);
-
 /* qn_cuda_run_recurrent_op - Launches QN_OP_CONV, QN_OP_DELTA_RULE or QN_OP_GATED_NORM, without the quantisation of
- * activations, unless the launch of the latter writes `acts`; NULL: it writes floats. Unless a piece contains a
- * complete chunk, the arguments of the launches depend only on the number of pieces. */
-qn_status qn_cuda_run_recurrent_op(const qn_cuda_rows_step *s, const qn_op *op, const qn_hilo_acts *acts);
+ * activations. Unless a piece contains a complete chunk, the arguments of the launches depend only on the number of
+ * pieces. */
+qn_status qn_cuda_run_recurrent_op(const qn_cuda_rows_step *s, const qn_op *op);
 
 /* qn_cuda_fold_full_chunks - Folds full open chunks into their states in all layers, and points the rows' inputs to the
  * folded states. For steps of one row of each sequence, whose kernels do not fold. Call it outside the step's graph,

@@ -26,13 +26,4 @@ enum { QN_PLANES_TOKENS = 4 };
 #define QN_PLANES_INFO(bits) (2 * QN_PLANES_SET(bits) * QN_PLANES_TOKENS * 32)
 #define QN_PLANES_BLOCK_BYTES(bits) (QN_PLANES_INFO(bits) + QN_PLANES_TOKENS * 16)
 
-/* Activations that a kernel writes. */
-typedef struct qn_hilo_acts {
-    QN_GPU_PTR(uint8_t) acts;
-    QN_GPU_PTR(float) scale;
-    qn_hilo_hadamard hadamard; /* of up to QN_ACTS_HILO_COLS columns */
-    uint32_t planes;           /* bits of the weights; 0: hi/lo */
-    uint32_t capacity, n_cols;
-} qn_hilo_acts;
-
 #endif

@@ -41,7 +41,11 @@ static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_p
     model->base.ahead = 0;
     QN_TRY(qn_vk_workspace_reserve(&model->workspace, max_rows,
                                    max_positions < w->max_positions ? w->max_positions : max_positions));
-    QN_TRY(qn_vk_sampler_reserve(&model->sampler));
+    const qn_status status = qn_vk_sampler_reserve(&model->sampler);
+    if (status != QN_OK) {
+        model->workspace.max_rows = model->workspace.max_positions = 0; /* the next call reserves all anew */
+        return status;
+    }
     model->base.ahead = w->embeds_on_host ? 0 : w->logit_rows;
     return QN_OK;
 }

@@ -148,8 +148,10 @@ qn_status qn_vk_sampling_fill(qn_vk_sampler *s, const qn_sample_request *request
     for (size_t i = n; i < padded; i++)
         b->rows[i] = (qn_vk_sample_params){ .kind = QN_VK_SAMPLE_NONE };
     memcpy(b->params.host, b->rows, padded * sizeof *b->rows);
-    memcpy(b->device_lists.host, b->lists, at.masks);
-    memcpy(b->device_lists.host + sizes.masks, b->lists + sizes.masks, at.entries - sizes.masks);
+    if (at.masks)
+        memcpy(b->device_lists.host, b->lists, at.masks);
+    if (at.entries > sizes.masks)
+        memcpy(b->device_lists.host + sizes.masks, b->lists + sizes.masks, at.entries - sizes.masks);
     return QN_OK;
 }
 

@@ -200,6 +200,8 @@ static qn_status wait_for_flight(qn_vk_model *model, qn_vk_flight *flight)
     if (!flight->is_queued)
         return QN_OK;
     flight->is_queued = false;
+    if (flight->awaits_sampling) /* it is given up, and has no submission of its own to wait for */
+        qn_vk_drain(model->common.vk);
     QN_TRY(qn_vk_wait(model->common.vk, &flight->submission));
     if (flight->n_timed) {
         model->timed_rows = flight->n_timed;
@@ -255,6 +257,7 @@ static qn_status queue(struct batch *b, const qn_vk_commands *computing, size_t 
     flight->sampling = b->sampling;
     flight->is_queued = true;
     flight->is_done = false;
+    flight->status = QN_OK;
     flight->awaits_sampling = b->samples_later;
     return QN_OK;
 }
@@ -303,9 +306,9 @@ static qn_status check_ahead(qn_vk_model *model, const qn_step *step, const stru
         return qn_fail(QN_ERR_INVALID, "step: launched while another is in flight, with more sequences than %zu",
                        model->base.ahead);
     qn_vk_flight *other = &model->flights[(b->block + 1) % QN_VK_BLOCKS];
-    return other->requests && qn_vk_sampling_needs_host(other->requests + other->sampling.first, other->sampling.n)
-               ? wait_for_flight(model, other)
-               : QN_OK;
+    if (other->requests && qn_vk_sampling_needs_host(other->requests + other->sampling.first, other->sampling.n))
+        other->status = wait_for_flight(model, other);
+    return other->status;
 }
 
 static qn_status queue_step(qn_vk_model *model, size_t block, const qn_step *step)
@@ -378,7 +381,11 @@ qn_status qn_vk_finish_step(qn_device *device)
 {
     qn_vk_model *model = (qn_vk_model *)device;
     qn_vk_flight *flight = &model->flights[model->n_finished % QN_VK_BLOCKS];
-    qn_status status = wait_for_flight(model, flight);
+    qn_status status = flight->status;
+    if (status != QN_OK)
+        status = qn_fail(status, "step: waiting for it failed when the next one was launched");
+    else
+        status = wait_for_flight(model, flight);
     if (status != QN_OK)
         status = abandon(model, flight, status);
     model->n_finished++;

@@ -10,6 +10,7 @@ typedef struct qn_vk_flight {
     bool is_queued;       /* its last commands are in flight, or finished but not passed on */
     bool awaits_sampling; /* requests are prepared, and sampling is queued, by qn_vk_sample_step */
     bool is_done;         /* the results have been passed on */
+    qn_status status;     /* of waiting for it when the next step was launched */
     float *logits;        /* of the caller; NULL: none */
     qn_sample_request *requests;
     qn_vk_sampling sampling; /* of these requests, or of these logits */

@@ -31,7 +31,7 @@
 #ifndef QN_CUDA_KERNELS_DELTANET_DELTANET_H
 #define QN_CUDA_KERNELS_DELTANET_DELTANET_H
 
-#include "cuda/kernels/hilo.h"
+#include "cuda/kernels/launch.h"
 #include "gpu/recurrent_layout.h"
 #include "plan/page.h"
 
@@ -260,7 +260,6 @@ typedef struct qn_gdn_open_args {
     QN_GPU_PTR(const float) factor; /* [v_heads], < 0 */
     QN_GPU_PTR(const float) norm;   /* [head_v] */
     QN_GPU_PTR(float) out;          /* [rows, v_heads, head_v], out_stride */
-    qn_hilo_acts acts;              /* qn_gdn_open_row: the output as activations, in place of `out`; 0: none */
     QN_GPU_PTR(const uint32_t)
     cu_seqlens; /* [sequences + 1]; a sequence without rows is skipped; or 0: each sequence has one row */
     QN_GPU_PTR(uint32_t) arrivals;    /* [sequences, k_heads]: zeros before the first launch, and after each */

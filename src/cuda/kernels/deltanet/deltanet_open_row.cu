@@ -19,7 +19,6 @@
 // row that the launch reads. A block stores the data of its value head; the block of a key head's first value head also
 // stores the key's data.
 #include "cuda/kernels/deltanet/open_chunk.cuh"
-#include "cuda/kernels/hilo.cuh"
 
 enum {
     ROW_THREADS = QN_GDN_ROW_THREADS,
@@ -36,7 +35,6 @@ enum { QUERY_WARP, KEY_WARP, VALUE_WARP, GATE_WARP, OUTPUT_WARP };
 
 static_assert(QN_HEAD_K == 4 * QN_WARP_SIZE && QN_HEAD_V == QN_HEAD_K, "a lane convolves four channels");
 static_assert(QN_HEAD_V == ROW_WARPS * TILE_ROWS, "a warp has a tile of the state");
-static_assert(QN_HEAD_V == QN_ACTS_HILO_COLS, "a head's output has one scale as activations");
 static_assert(QN_GDN_SCALE_VALUES % TILE_ROWS == 0, "the values of a warp have one scale");
 
 struct row_smem {
@@ -360,15 +358,6 @@ QN_DEVICE value_sums add_values(const row_smem &m, float2 reads, uint32_t n)
     return x;
 }
 
-// A lane's four outputs of a head. By a warp.
-QN_DEVICE void write_acts(const qn_hilo_acts &to, uint32_t head, size_t row, float4 x)
-{
-    if (to.hadamard.block)
-        x = warp_hadamard(apply_signs(x, to.hadamard.signs, head * QN_HEAD_V + 4 * (threadIdx.x % QN_WARP_SIZE), to.n_cols),
-                          to.hadamard.block);
-    write_hilo(to.acts, to.scale, to.capacity, to.planes, head, row, x, to.hadamard.scale, true);
-}
-
 // v', o, and the gated norm.
 QN_DEVICE void finish_row(row_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t row, const value_sums &x)
 {
@@ -394,19 +383,13 @@ QN_DEVICE void finish_row(row_smem &m, const qn_gdn_open_args &a, const open_hea
     for (uint32_t i = 0; i < QN_GDN_SCALE_VALUES / TILE_ROWS; i++)
         largest = fmaxf(largest, m.largest[group * (QN_GDN_SCALE_VALUES / TILE_ROWS) + i]);
     const float2 scale = qn_delta_scale_of(largest);
-    // All have read the values that the outputs replace.
-    float *const out = a.acts.acts ? m.v : a.out + (size_t)h.first * a.out_stride + out_head * QN_HEAD_V;
     if (t < 2)
-        out[value + t] = (t ? o.y : o.x) * rsqrtf(squares / QN_HEAD_V + a.eps) * gate;
+        a.out[(size_t)h.first * a.out_stride + out_head * QN_HEAD_V + value + t] =
+            (t ? o.y : o.x) * rsqrtf(squares / QN_HEAD_V + a.eps) * gate;
     else if (t == 2)
         *(uint32_t *)(values_of(a, h) + row * QN_HEAD_V + value) = qn_f32_to_f16x2(v.x * scale.y, v.y * scale.y);
     else if (value % QN_GDN_SCALE_VALUES == 0)
         scales_of(a, h)[group * CHUNK + row] = scale.x;
-    if (!a.acts.acts)
-        return;
-    __syncthreads();
-    if (warp == OUTPUT_WARP)
-        write_acts(a.acts, out_head, h.first, ((const float4 *)m.v)[threadIdx.x % QN_WARP_SIZE]);
 }
 
 // Grid: value heads (x), sequences (y).

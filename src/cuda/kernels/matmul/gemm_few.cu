@@ -224,8 +224,8 @@ QN_DEVICE void add_first_part(float (&sums)[SUMS], const words *slot)
     }
 }
 
-// Loads of slots before a launch ends with an error, about a second, as in the persistent kernel (grid_barrier_wait).
-enum { MOST_LOADS = 1 << 20 };
+// Loads of slots before a launch ends with an error: some seconds, longer than kernels of others keep blocks from starting.
+enum { MOST_LOADS = 1 << 24 };
 
 // What is waited for at a time, to fit in registers: PIECE of a thread's sums of SLOTS slots, the other one of a pair,
 // then pairs.

@@ -296,20 +296,6 @@ qn_status qn_matmul_gpu_quantize_rotated(qn_matmul_launch *quantize, const qn_ma
     return set_hadamard(rotation, quantize->args.acts.n_cols, QN_MATMUL_MAX_HADAMARD, &quantize->args.acts.hadamard);
 }
 
-qn_status qn_matmul_gpu_hilo_acts(const qn_matmul_acts *acts, const qn_matmul_rotation *rotation, qn_hilo_acts *out)
-{
-    if (acts->layout != QN_ACTS_HILO || acts->n_cols % QN_TILE_COLS)
-        return qn_fail(QN_ERR_INVALID,
-                       "activations of %zu columns in layout %d: expected hi/lo int8 and a multiple of %d columns",
-                       acts->n_cols, acts->layout, QN_TILE_COLS);
-    *out = (qn_hilo_acts){ .acts = acts->address,
-                           .scale = acts->scale,
-                           .planes = acts->planes,
-                           .capacity = (uint32_t)acts->capacity,
-                           .n_cols = (uint32_t)acts->n_cols };
-    return set_hadamard(rotation, acts->n_cols, QN_ACTS_HILO_COLS, &out->hadamard);
-}
-
 /* ---- GEMV and GEMM ---- */
 
 /* Configuration of a GEMV block. */

@@ -68,8 +68,9 @@
  *
  *   b        tokens           layout            kernel
  *   1, 2     1                QN_ACTS_HILO_N1   qn_matmul_gemv
- *   1, 2     2 to 64          QN_ACTS_HILO      qn_matmul_gemm_few; up to QN_PLANES_TOKENS as bit planes, if there is
- * wgmma 1, 2     more than 64     QN_ACTS_F16       qn_matmul_gemm 4, 8     1 to 8           QN_ACTS_F16 qn_matmul_gemv
+ *   1, 2     2 to 64          QN_ACTS_HILO      qn_matmul_gemm_few, of bit planes to QN_PLANES_TOKENS with wgmma
+ *   1, 2     more than 64     QN_ACTS_F16       qn_matmul_gemm
+ *   4, 8     1 to 8           QN_ACTS_F16       qn_matmul_gemv
  *   16       1 to 8           QN_ACTS_F16       qn_matmul_gemv; qn_matmul_gemm if n_tiles >= 2 n_sms
  *   4 to 16  more than 8      QN_ACTS_F16       qn_matmul_gemm
  *   16       2 to 64          rows of floats    qn_matmul_gemv_norm, up to QN_GEMV_NORM_MAX_ROWS rows of weights
@@ -477,11 +478,6 @@ typedef struct qn_matmul_rotation {
  * its operation. QN_ERR_INVALID unless the block is a power of two up to QN_MATMUL_MAX_HADAMARD that divides n_cols,
  * and n_cols is a multiple of 4. */
 qn_status qn_matmul_gpu_quantize_rotated(qn_matmul_launch *quantize, const qn_matmul_rotation *rotation);
-
-/* qn_matmul_gpu_hilo_acts - Fills what another kernel needs to write activations in QN_ACTS_HILO. QN_ERR_INVALID for
- * another layout, for columns that do not fill k-tiles, and for Hadamard blocks that are not within QN_ACTS_HILO_COLS
- * columns. */
-qn_status qn_matmul_gpu_hilo_acts(const qn_matmul_acts *acts, const qn_matmul_rotation *rotation, qn_hilo_acts *out);
 
 /* qn_matmul_gpu_matmul - Fills the launch of the GEMV or GEMM of a tiled matrix by activations. QN_ERR_INVALID for a
  * layout that the tiles do not support, for widths that differ, or for more tokens than the activations hold;
