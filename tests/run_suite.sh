@@ -3,8 +3,8 @@
 #
 #   check   the plain build and the tests of the edit cycle: unit tests and quern-check, without those that take longest
 #   test    the plain build and all of its tests (make test)
-#   more    GPU kernels, drafts, ASan and UBSan with short fuzz runs, TSan, 64-bit ARM under qemu, Windows under Wine; adds to
-#           what `test` counted last
+#   more    GPU kernels, drafts, ASan and UBSan with short fuzz runs, TSan, 64-bit ARM under qemu; adds to what `test` counted last
+#   windows quern.exe and quern-check.exe, cross-compiled, under Wine (make test-windows)
 #
 # Logs lie in BUILD/test-logs. The last line counts the tests of all builds.
 set -u
@@ -123,8 +123,11 @@ stage_more() {
         skipped=$((skipped + 1))
     fi
 
-    # quern.exe and quern-check.exe under Wine, against the plain build.
-    if command -v x86_64-w64-mingw32-gcc-posix >/dev/null && command -v wine >/dev/null && [ -x "$build/quern" ]; then
+}
+
+# quern.exe and quern-check.exe under Wine, against the plain build.
+stage_windows() {
+    if { [ -x "$build/quern" ] || plain_build; } && command -v x86_64-w64-mingw32-gcc-posix >/dev/null && command -v wine >/dev/null; then
         local libraries=$build/cross/windows-x86_64 code=0
         cmake/cross-libraries.sh cmake/windows-x86_64.cmake "$libraries" >"$logs/build-cross-libraries.log" 2>&1 || code=$?
         if [ "$code" = 3 ]; then
@@ -146,7 +149,7 @@ stage_more() {
 
 [ $# -gt 0 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 begin=$SECONDS
-if [ "$1" != more ]; then
+if [ "$1" != more ] && [ "$1" != windows ]; then
     rm -f "$logs"/*
 elif [ -s "$logs/counts" ]; then
     read -r passed failed skipped <"$logs/counts"
