@@ -75,7 +75,7 @@ lavapipe | swiftshader)
         done
         rm -f "$work"/no-*
     done
-    for feature in dot dot,matrix lanes; do
+    for feature in dot,matrix lanes; do
         QN_VULKAN_OFF=$feature nice timeout -s KILL 300 "$QN_BIN/quern-check" --device vulkan --every 15 || fail "quern-check without $feature"
     done
     QN_VULKAN_OFF=addresses refuses 1 'has no bufferDeviceAddress' logits -m "$golden/qwen2.f16.gguf" --ids 1 -o "$work/all" --device vulkan
