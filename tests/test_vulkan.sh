@@ -46,7 +46,7 @@ lavapipe | swiftshader)
         [ -z "${QN_VULKAN_REQUIRED:-}" ] || fail 'the validation layer is not there'
         unset QN_VULKAN_VALIDATE
     fi
-    nice timeout -s KILL 300 "$QN_BIN/quern-check" --device vulkan --every 3 || fail 'quern-check --device vulkan'
+    nice timeout -s KILL 900 "$QN_BIN/quern-check" --device vulkan --every 3 || fail 'quern-check --device vulkan'
     models='llama.q1_0 qwen2.f16 qwen3.q2_0 qwen35.pq2_0 qwen3.f16@aura4'
     [ "$1" = swiftshader ] || models='llama.f16 llama.q1_0 llama.ptq1_0 llama.q2_k qwen2.q1_0 qwen3.f16 qwen3.pq2_0 qwen3-untied.f32
         qwen35.f16 qwen35.q1_0 qwen35-yarn.f16 qwen35-rotated.ptq1_0 qwen35-rotated.pq2_0
@@ -76,7 +76,7 @@ lavapipe | swiftshader)
         rm -f "$work"/no-*
     done
     for feature in dot,matrix lanes; do
-        QN_VULKAN_OFF=$feature nice timeout -s KILL 300 "$QN_BIN/quern-check" --device vulkan --every 15 || fail "quern-check without $feature"
+        QN_VULKAN_OFF=$feature nice timeout -s KILL 900 "$QN_BIN/quern-check" --device vulkan --every 15 || fail "quern-check without $feature"
     done
     QN_VULKAN_OFF=addresses refuses 1 'has no bufferDeviceAddress' logits -m "$golden/qwen2.f16.gguf" --ids 1 -o "$work/all" --device vulkan
     ;;
@@ -86,7 +86,7 @@ addresses)
     quern devices
     ! grep -q 'vulkan: .*VK_ERROR_LAYER_NOT_PRESENT' "$work/out" || missing 'no validation layer'
     # An access searches all buffers: few tokens, in one step and one after the other.
-    nice timeout -s KILL 300 "$QN_BIN/quern-check" --device vulkan --op rows --every 3 || fail 'quern-check --device vulkan'
+    nice timeout -s KILL 900 "$QN_BIN/quern-check" --device vulkan --op rows --every 3 || fail 'quern-check --device vulkan'
     for model in qwen2.q1_0; do
         for rows in 6 1; do
             quern logits -m "$golden/$model.gguf" --ids 1,2,3,4,5,6 --batch $rows --device vulkan -o "$work/of-$rows"
