@@ -64,8 +64,8 @@ fuzz:
 # hundred thousand drawn chat templates, compared with jinja2: a quarter of an hour. Answers for 200 schemas: four minutes; 400 schemas of a
 # benchmark's kinds and 5000 conditions: one. Ten thousand requests from asyncio, and two thousand through Ray, of whose two nodes one is
 # killed: five minutes. A thousand through HAProxy, of whose two replicas one is killed and one stopped: two to four minutes. 100 seconds of
-# clients that cut connections while models, keys and certificates change. Tasks of lm-evaluation-harness, compared with transformers. And all
-# GPU kernels for the oldest architecture.
+# clients that cut connections while models, keys and certificates change. Tasks of lm-evaluation-harness, compared with transformers. Vulkan's
+# kernels and models on software drivers: a quarter of an hour. And all GPU kernels for the oldest architecture.
 soak: all
 	@QN_SOAK=1000 "$$BUILD/tests/test_scheduler_random"
 	@QN_SOAK=1 "$$BUILD/tests/test_golden_logits"
@@ -82,6 +82,9 @@ soak: all
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/haproxy.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/serve_soak.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/serve_lm_eval.sh || [ $$? -eq 77 ]
+	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/test_vulkan.sh lavapipe || [ $$? -eq 77 ]
+	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/test_vulkan.sh swiftshader || [ $$? -eq 77 ]
+	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/test_vulkan.sh spirv || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/test_gpu_architectures.sh
 
 install: all

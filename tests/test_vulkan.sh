@@ -3,7 +3,8 @@
 #
 #   lavapipe, swiftshader   quern-check, and golden models within 4e-2 of the CPU's logits, with the validation layer, which may report
 #                           nothing; the same bits with staged copies, with kernels in reverse order between barriers, and without each
-#                           feature that a device may have
+#                           feature that a device may have. QN_SOAK (make soak): more cases and models; these drivers take seconds to
+#                           compile a kernel. Without it, every 23rd case: a prime, which meets all kinds of them in turn
 #   addresses               some kernels and a model on lavapipe, whose accesses the layer checks: none is outside a buffer
 #   spirv                   tools/make_spirv.sh gives the code that is kept, and both drivers the same bits
 #
@@ -46,11 +47,12 @@ lavapipe | swiftshader)
         [ -z "${QN_VULKAN_REQUIRED:-}" ] || fail 'the validation layer is not there'
         unset QN_VULKAN_VALIDATE
     fi
-    nice timeout -s KILL 900 "$QN_BIN/quern-check" --device vulkan --every 3 || fail 'quern-check --device vulkan'
-    models='llama.q1_0 qwen2.f16 qwen3.q2_0 qwen35.pq2_0 qwen3.f16@aura4'
-    [ "$1" = swiftshader ] || models='llama.f16 llama.q1_0 llama.ptq1_0 llama.q2_k qwen2.q1_0 qwen3.f16 qwen3.pq2_0 qwen3-untied.f32
-        qwen35.f16 qwen35.q1_0 qwen35-yarn.f16 qwen35-rotated.ptq1_0 qwen35-rotated.pq2_0
-        qwen3.q2_0@aura8 qwen3.f16@aura3 qwen35-rotated.q2_0@aura4'
+    every=23 models='llama.q1_0 qwen35.pq2_0 qwen3.f16@aura4' alike='qwen2.q1_0'
+    [ "$1" = swiftshader ] || models='llama.f16 llama.ptq1_0 qwen35-rotated.pq2_0 qwen3.f16@aura8' alike='qwen2.q1_0 qwen35-rotated.f16'
+    [ -z "${QN_SOAK:-}" ] || every=3 alike='qwen2.f16 qwen2.q1_0 qwen35-rotated.f16 qwen3.f16@aura4' models='llama.f16 llama.q1_0
+        llama.ptq1_0 llama.q2_k qwen2.q1_0 qwen3.f16 qwen3.pq2_0 qwen3-untied.f32 qwen35.f16 qwen35.q1_0 qwen35.pq2_0 qwen35-yarn.f16
+        qwen35-rotated.ptq1_0 qwen35-rotated.pq2_0 qwen3.q2_0@aura8 qwen3.f16@aura3 qwen3.f16@aura4 qwen35-rotated.q2_0@aura4'
+    nice timeout -s KILL 900 "$QN_BIN/quern-check" --device vulkan --every $every || fail 'quern-check --device vulkan'
     for model in $models; do
         logits $model cpu --device cpu
         logits $model all --device vulkan
@@ -60,7 +62,7 @@ lavapipe | swiftshader)
     done
     quern bench -m "$golden/qwen2.q1_0.gguf" --device vulkan -p 4 -n 4 -r 1
     [ $status -eq 0 ] && grep -q '^tg4 ' "$work/out" || fail 'bench'
-    for model in qwen2.f16 qwen2.q1_0 qwen35-rotated.f16 qwen3.f16@aura4; do
+    for model in $alike; do
         logits $model all --device vulkan
         logits $model one --device vulkan --batch 1
         QN_VULKAN_STAGING=1 logits $model staged --device vulkan
@@ -76,7 +78,7 @@ lavapipe | swiftshader)
         rm -f "$work"/no-*
     done
     for feature in dot,matrix lanes; do
-        QN_VULKAN_OFF=$feature nice timeout -s KILL 900 "$QN_BIN/quern-check" --device vulkan --every 15 || fail "quern-check without $feature"
+        QN_VULKAN_OFF=$feature nice timeout -s KILL 900 "$QN_BIN/quern-check" --device vulkan --every $((5 * every)) || fail "quern-check without $feature"
     done
     QN_VULKAN_OFF=addresses refuses 1 'has no bufferDeviceAddress' logits -m "$golden/qwen2.f16.gguf" --ids 1 -o "$work/all" --device vulkan
     ;;
@@ -97,7 +99,9 @@ addresses)
     ;;
 spirv)
     use lavapipe || missing 'no lavapipe'
-    for model in llama.f16 qwen2.q1_0 qwen3.iq4_nl qwen35-rotated.q1_0 qwen3.f16@aura3; do
+    models='qwen2.q1_0 qwen35-rotated.q1_0 qwen3.f16@aura3'
+    [ -z "${QN_SOAK:-}" ] || models+=' llama.f16 qwen3.iq4_nl'
+    for model in $models; do
         use lavapipe
         logits $model first --device vulkan
         use swiftshader || missing 'no swiftshader'

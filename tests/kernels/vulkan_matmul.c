@@ -285,6 +285,8 @@ static void check_epilogues(void)
     for (size_t i = 0; i < QN_LENGTH(types); i++)
         for (size_t t = 0; t < QN_LENGTH(tokens); t++) {
             const bool is_norm = (i + t) % 2;
+            if (!qn_case_selected())
+                continue;
             check_epilogue(&(struct fused){
                 .type = qn_type_find(types[i]),
                 .n_cols = i % 2 ? 2560 : 4096,
@@ -368,23 +370,27 @@ void qn_check_vulkan_matmul(bool bench)
                                           .planes = 1 + (t + c / 2) % 2 });
             }
     }
-    /* More tiles than a dimension of the grid has groups. */
-    check(&(struct matrices){ .type = qn_type_find(QN_TYPE_Q1_0),
-                              .n = 1,
-                              .n_rows = { 4 * 32768 + 5 },
-                              .n_cols = 128,
-                              .n_tokens = 1,
-                              .planes = 1 });
-    /* Workgroups of 4 x 2 squares, and of 2 x 2. */
-    check(&(struct matrices){
-        .type = qn_type_find(QN_TYPE_Q1_0), .n = 1, .n_rows = { 4101 }, .n_cols = 128, .n_tokens = 500, .planes = 1 });
-    check(&(struct matrices){ .type = qn_type_find(QN_TYPE_Q2_0),
-                              .n = 1,
-                              .n_rows = { 2053 },
-                              .n_cols = 256,
-                              .n_tokens = 500,
-                              .accumulates = true,
-                              .planes = 1 });
+    const struct matrices large[] = {
+        /* More tiles than a dimension of the grid has groups. */
+        { .type = qn_type_find(QN_TYPE_Q1_0),
+          .n = 1,
+          .n_rows = { 4 * 32768 + 5 },
+          .n_cols = 128,
+          .n_tokens = 1,
+          .planes = 1 },
+        /* Workgroups of 4 x 2 squares, and of 2 x 2. */
+        { .type = qn_type_find(QN_TYPE_Q1_0), .n = 1, .n_rows = { 4101 }, .n_cols = 128, .n_tokens = 500, .planes = 1 },
+        { .type = qn_type_find(QN_TYPE_Q2_0),
+          .n = 1,
+          .n_rows = { 2053 },
+          .n_cols = 256,
+          .n_tokens = 500,
+          .accumulates = true,
+          .planes = 1 },
+    };
+    for (size_t i = 0; i < QN_LENGTH(large); i++)
+        if (qn_case_selected())
+            check(&large[i]);
     check_epilogues();
     if (bench)
         bench_all();

@@ -218,7 +218,7 @@ static const struct golden_drafter split_drafters[] = {
     { CHAIN, NULL, 0, 0 },
 };
 
-/* Splits, threads, other sequences of a step. */
+/* Splits, threads, other sequences of a step: a third of the combinations. */
 TEST_EACH(blocks_do_not_depend_on_steps, struct golden_drafter, of, split_drafters)
 {
     static const int threads[] = { 1, 3, 9 };
@@ -230,7 +230,8 @@ TEST_EACH(blocks_do_not_depend_on_steps, struct golden_drafter, of, split_drafte
         set_up(&d, of->model, of->name, threads[t]);
         for (size_t f = 0; f < COUNT(formats); f++)
             for (size_t p = 0; p < COUNT(pieces); p++)
-                for (size_t i = 0; i < N_LENGTHS; i++) {
+                for (size_t i = p == 0 && !is_known ? 0 : (t + f + p) % 3; i < N_LENGTHS;
+                     i += p == 0 && !is_known ? 1 : 3) {
                     struct memory m = new_memory_as(&d.x, formats[f]), other = new_memory_as(&d.x, formats[f]);
                     label("%s, %d threads, pieces of %zu, %zu tokens", formats[f], threads[t], pieces[p], lengths[i]);
                     evaluate_pieces(&d, &m, ids, 0, lengths[i], pieces[p]);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { ROUNDS = QN_TEST_SANITIZED ? 2 : 5 };
+enum { ROUNDS = QN_TEST_SANITIZED ? 2 : 3 };
 
 /* ---- Equal answers ---- */
 
@@ -249,7 +249,7 @@ TEST(a_budget_ends_reasoning)
     size_t n_accepted = 0;
     assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/scheduler.gguf",
                             &CPU_MODEL(.n_threads = 1, .skip_weight_scan = true, .chat_template = template), &model));
-    for (int64_t budget = 1; budget < 30; budget += QN_TEST_SANITIZED ? 9 : 2) {
+    for (int64_t budget = 1; budget < 30; budget += QN_TEST_SANITIZED ? 9 : 4) {
         for (int how = 0; how < 2; how++) {
             force(how ? "ngram" : NULL);
             qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
@@ -284,7 +284,7 @@ TEST(answers_end_anywhere)
     qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
     params.user = &fast;
     submit_and_wait(s, &params); /* later ones have long drafts */
-    for (unsigned end = 1; end < 120; end += QN_TEST_SANITIZED ? 9 : 2) {
+    for (unsigned end = 1; end < 120; end += QN_TEST_SANITIZED ? 9 : 5) {
         const unsigned kind = end % 3;
         params = request_of(1, &fast);
         label("end %u", end);
@@ -327,7 +327,7 @@ TEST(sessions_end_anywhere)
 {
     static struct answer a[2];
     force("ngram");
-    for (unsigned end = 1; end < 100; end += QN_TEST_SANITIZED ? 9 : 2) {
+    for (unsigned end = 1; end < 100; end += QN_TEST_SANITIZED ? 9 : 5) {
         for (int how = 0; how < 2; how++) {
             qn_request_params params = request_of(0, &a[how]);
             qn_token pending;
@@ -393,7 +393,7 @@ TEST(requests_are_cancelled)
 {
     static struct answer a, b, expected;
     force("ngram");
-    for (int steps = 0; steps < 40; steps += QN_TEST_SANITIZED ? 7 : 1) {
+    for (int steps = 0; steps < 40; steps += QN_TEST_SANITIZED ? 7 : 3) {
         qn_request_params params = request_of(0, &a), other = request_of(3, &b);
         uint64_t id;
         bool idle = false;

@@ -9,7 +9,7 @@
 
 #include <unistd.h>
 
-enum { ROUNDS = QN_TEST_SANITIZED ? 2 : 6 };
+enum { ROUNDS = QN_TEST_SANITIZED ? 2 : 3 };
 
 static const char *const formats[] = { "f16", "aura4", "f32", "aura3", "aura8" };
 
@@ -280,7 +280,7 @@ TEST(answers_end_anywhere)
     qn_request_params params = request_of(1, &all);
     force("mtp");
     answer_slowly(&params, NULL, &all);
-    for (unsigned end = 1; end < 60; end += QN_TEST_SANITIZED ? 9 : 1) {
+    for (unsigned end = 1; end < 60; end += QN_TEST_SANITIZED ? 9 : 4) {
         qn_scheduler *s = create_scheduler(
             model, &SCHEDULER_PARAMS(.n_ctx = end % 2 ? N_CTX : (uint32_t)COUNT(prompt) + end - 1, .no_thread = true));
         params = request_of(1, &fast);

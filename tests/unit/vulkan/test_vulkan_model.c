@@ -74,7 +74,7 @@ static const struct golden {
 
 TEST_EACH(test_model, struct golden, golden, models)
 {
-    static const size_t pieces[] = { 1, 7, 64 };
+    static const size_t pieces[] = { 1, 33 };
     qn_model *model = load(golden->name, "vulkan"), *cpu = load(golden->name, "cpu");
     const size_t n_vocab = qn_model_get_info(model)->n_vocab, n_ids = n_ids_of(golden->kv),
                  bytes = n_ids * n_vocab * sizeof(float);
@@ -191,15 +191,14 @@ TEST_EACH(sessions_move_between_devices, struct kept, kind, kinds)
     size_t n_lengths;
     const size_t *lengths = lengths_of(kind->kv, &n_lengths);
     for (size_t i = 0; i < n_lengths; i++)
-        for (size_t from = 0; from < 2; from++)
-            for (size_t to = 0; to < 2; to++) {
-                label("%s, %s, %zu tokens, %zu to %zu", kind->name, kind->kv, lengths[i], from, to);
-                move_session(models_of[from], models_of[to], kind->kv, lengths[i], found);
-                const double error =
-                    mean_relative_error(found, expected + lengths[i] * n_vocab, n_ids - lengths[i], n_vocab);
-                if (!(error <= kind->bar))
-                    fail_msg("%.3e away from the CPU", error);
-            }
+        for (size_t from = 0; from < 2; from++) {
+            label("%s, %s, %zu tokens, from %zu", kind->name, kind->kv, lengths[i], from);
+            move_session(models_of[from], models_of[1 - from], kind->kv, lengths[i], found);
+            const double error =
+                mean_relative_error(found, expected + lengths[i] * n_vocab, n_ids - lengths[i], n_vocab);
+            if (!(error <= kind->bar))
+                fail_msg("%.3e away from the CPU", error);
+        }
     free(expected);
     free(found);
     qn_model_free(models_of[0]);
@@ -208,7 +207,7 @@ TEST_EACH(sessions_move_between_devices, struct kept, kind, kinds)
 
 /* ---- Many sequences ---- */
 
-enum { N_REQUESTS = 5, N_ANSWER = 6, N_SHARED = 65, N_LONG_ANSWER = 70 };
+enum { N_REQUESTS = 3, N_ANSWER = 6, N_SHARED = 65, N_LONG_ANSWER = 30 };
 
 struct answer {
     qn_token tokens[N_LONG_ANSWER];
@@ -258,7 +257,7 @@ TEST_EACH(requests_are_independent, struct kept, kind, kinds)
 }
 
 /* Answers three requests, whose tokens need nothing of the host: a step is queued while another runs, if that is
- * allowed. They go beyond the end of a page. */
+ * allowed. They go beyond the end of a page, two at different times. */
 static uint64_t answer_ahead(qn_model *model, const char *kv, bool is_ahead, struct answer *answers)
 {
     enum { N = 3 };
@@ -268,7 +267,7 @@ static uint64_t answer_ahead(qn_model *model, const char *kv, bool is_ahead, str
         qn_request_params params = QN_REQUEST_PARAMS_INIT;
         answers[i].n = 0;
         params.tokens = ids;
-        params.n_tokens = 50 + 20 * i;
+        params.n_tokens = (has_codes(kv) ? 105 : 40) + 10 * i;
         params.max_tokens = N_LONG_ANSWER;
         params.ignore_end = true;
         params.sampling =
