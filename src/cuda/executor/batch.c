@@ -4,6 +4,7 @@
 #include "cuda/executor/attention.h"
 #include "cuda/executor/executor.h"
 #include "cuda/executor/inputs.h"
+#include "gpu/requests.h"
 
 static qn_gpu_batching batching_of(const qn_cuda_model *model)
 {
@@ -87,6 +88,6 @@ qn_status qn_cuda_batch_prepare(qn_cuda_batch *b)
     b->sampling = (qn_cuda_sampling){ .n = part->n_logits, .params = s->inputs.sampling, .block = s->block };
     if (!part->requests || b->samples_later)
         return QN_OK;
-    qn_cuda_prepare_requests(s->common, part->requests, part->n_logits);
+    qn_gpu_prepare_requests(s->common->team, part->requests, part->n_logits);
     return qn_cuda_fill_sampling(s->sampler, part->requests, part->n_logits, &b->sampling);
 }

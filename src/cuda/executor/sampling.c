@@ -180,26 +180,6 @@ qn_status qn_cuda_fill_sampling_later(qn_cuda_sampler *s, const qn_sample_reques
                             host_params(s, what), n * sizeof(qn_sample_params));
 }
 
-static void prepare_range(void *context, size_t begin, size_t end, int thread)
-{
-    qn_sample_request *requests = context;
-    (void)thread;
-    for (size_t i = begin; i < end; i++)
-        if (requests[i].prepare)
-            requests[i].prepare(requests[i].user, &requests[i]);
-}
-
-void qn_cuda_prepare_requests(const qn_cuda_common *common, qn_sample_request *requests, size_t n)
-{
-    size_t n_prepared = 0;
-    for (size_t i = 0; i < n; i++)
-        n_prepared += requests[i].prepare != NULL;
-    if (n_prepared > 1)
-        qn_team_divide(common->team, n, 1, prepare_range, requests);
-    else if (n_prepared)
-        prepare_range(requests, 0, n, 0);
-}
-
 /* ---- The end of the step ---- */
 
 qn_status qn_cuda_run_sampler(const qn_cuda_sampler *s, const qn_cuda_sampling *what)

@@ -1,5 +1,5 @@
 /* Sampling at the end of a step: the tokens of rows from their logits in the workspace. Used by the thread that runs
- * steps, which holds stream_lock (internal.h), except in qn_cuda_prepare_requests. */
+ * steps, which holds stream_lock (internal.h). */
 #ifndef QN_CUDA_EXECUTOR_SAMPLING_H
 #define QN_CUDA_EXECUTOR_SAMPLING_H
 
@@ -37,10 +37,6 @@ qn_status qn_cuda_fill_sampling(qn_cuda_sampler *sampler, const qn_sample_reques
  * of the parameters too. */
 qn_status qn_cuda_fill_sampling_later(qn_cuda_sampler *sampler, const qn_sample_request *requests, size_t n,
                                       qn_cuda_sampling *what);
-
-/* qn_cuda_prepare_requests - Calls `prepare` of each request that has one, on the team's threads. The caller does not
- * hold stream_lock, because masks take long. */
-void qn_cuda_prepare_requests(const qn_cuda_common *common, qn_sample_request *requests, size_t n);
 
 /* qn_cuda_run_sampler - Launches the sampling of the first what->n rows of the logits. Mask, bias and penalties change
  * the logits in place. */

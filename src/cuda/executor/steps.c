@@ -12,6 +12,7 @@
 #include "cuda/executor/recurrent.h"
 #include "device/rows.h"
 #include "gpu/hidden.h"
+#include "gpu/requests.h"
 
 #include <string.h>
 
@@ -241,7 +242,7 @@ qn_status qn_cuda_sample_step(qn_device *device)
     qn_cuda_flight *flight = &model->flights.of_block[launched->block];
     if (!flight->awaits_sampling)
         return QN_OK;
-    qn_cuda_prepare_requests(&model->common, flight->requests, flight->sampling.n);
+    qn_gpu_prepare_requests(model->common.team, flight->requests, flight->sampling.n);
     pthread_mutex_lock(&model->common.stream_lock);
     model->flights.block = launched->block;
     qn_status status = queue_later_sampling(model, flight, launched);

@@ -163,26 +163,6 @@ bool qn_vk_sampling_needs_host(const qn_sample_request *requests, size_t n)
     return false;
 }
 
-static void prepare_range(void *context, size_t begin, size_t end, int thread)
-{
-    qn_sample_request *requests = context;
-    (void)thread;
-    for (size_t i = begin; i < end; i++)
-        if (requests[i].prepare)
-            requests[i].prepare(requests[i].user, &requests[i]);
-}
-
-void qn_vk_prepare_requests(const qn_vk_common *common, qn_sample_request *requests, size_t n)
-{
-    size_t n_prepared = 0;
-    for (size_t i = 0; i < n; i++)
-        n_prepared += requests[i].prepare != NULL;
-    if (n_prepared > 1)
-        qn_team_divide(common->team, n, 1, prepare_range, requests);
-    else if (n_prepared)
-        prepare_range(requests, 0, n, 0);
-}
-
 /* ---- Commands ---- */
 
 static qn_status record(const qn_vk_sampler *s, const qn_vk_sampling *what, size_t n, const qn_vk_commands *commands)

@@ -45,9 +45,6 @@ void qn_vk_sampler_free(qn_vk_sampler *sampler);
 /* qn_vk_sampling_needs_host - returns whether any of n requests is sampled on the host. */
 bool qn_vk_sampling_needs_host(const qn_sample_request *requests, size_t n);
 
-/* qn_vk_prepare_requests - calls `prepare` of each request that has one, on the team's threads. */
-void qn_vk_prepare_requests(const qn_vk_common *common, qn_sample_request *requests, size_t n);
-
 /* qn_vk_sampling_fill - writes the parameters of a step's requests [n], masks, bias and penalties to the memory of
  * what->block, and sets what->has_draws. */
 qn_status qn_vk_sampling_fill(qn_vk_sampler *sampler, const qn_sample_request *requests, size_t n,

@@ -8,6 +8,7 @@
 #include "gpu/batch.h"
 #include "gpu/embeddings.h"
 #include "gpu/hidden.h"
+#include "gpu/requests.h"
 #include "kernels/rope/rope.h"
 #include "vulkan/executor/recurrent.h"
 
@@ -270,7 +271,7 @@ static qn_status queue_batch(struct batch *b, const qn_gpu_batching *batching)
     prepare(b, batching);
     model->commands[b->block].step.pieces = pieces_of(model, b->recording.n);
     if (b->part.requests && !b->samples_later) {
-        qn_vk_prepare_requests(&model->common, b->part.requests, n_logits);
+        qn_gpu_prepare_requests(model->common.team, b->part.requests, n_logits);
         QN_TRY(qn_vk_sampling_fill(&model->sampler, b->part.requests, n_logits, &b->sampling));
     }
     if (b->is_decode && b->recording.n <= most) {
@@ -355,7 +356,7 @@ static qn_status queue_later_sampling(qn_vk_model *model, qn_vk_flight *flight)
 {
     const qn_vk_commands *commands;
     flight->awaits_sampling = false;
-    qn_vk_prepare_requests(&model->common, flight->requests, flight->sampling.n);
+    qn_gpu_prepare_requests(model->common.team, flight->requests, flight->sampling.n);
     QN_TRY(qn_vk_sampling_fill(&model->sampler, flight->requests, flight->sampling.n, &flight->sampling));
     QN_TRY(qn_vk_sampling_commands(&model->sampler, &flight->sampling, &commands));
     return qn_vk_submit(model->common.vk, &commands, 1, &flight->submission);
