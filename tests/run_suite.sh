@@ -3,7 +3,8 @@
 #
 #   check   the plain build and the tests of the edit cycle: unit tests and quern-check, without those that take longest
 #   test    the plain build and all of its tests (make test)
-#   more    GPU kernels, drafts, ASan and UBSan with short fuzz runs, TSan, 64-bit ARM under qemu; adds to what `test` counted last
+#   more    GPU kernels, Vulkan models, drafts, ASan and UBSan with short fuzz runs, TSan, 64-bit ARM under qemu; adds to what `test`
+#           counted last
 #   windows quern.exe and quern-check.exe, cross-compiled, under Wine (make test-windows)
 #
 # Logs lie in BUILD/test-logs. The last line counts the tests of all builds.
@@ -147,7 +148,7 @@ stage_windows() {
     fi
 }
 
-[ $# -gt 0 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 begin=$SECONDS
 if [ "$1" != more ] && [ "$1" != windows ]; then
     rm -f "$logs"/*
