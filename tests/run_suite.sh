@@ -110,8 +110,8 @@ stage_more() {
     fi
 
     # test_scheduler_random covers the code of the scheduler's tests, and they run with TSan. test_gpu_code runs the installed compilers,
-    # which no sanitizer checks; test_pipeline has the code that calls them.
-    local long_with_asan='^test_(scheduler(_params)?|gpu_code)$'
+    # which no sanitizer checks; test_pipeline has the code that calls them. The statistics of samples are those of the plain build.
+    local long_with_asan='^test_(scheduler(_params)?|gpu_code|sample_statistics)$'
     build clang-asan-ubsan "$build/fuzz" all --preset fuzz "${launcher[@]}" &&
         run clang-asan-ubsan "$build/fuzz" -L '^(unit|check|fuzz|hostile)$' -E "$long_with_asan"
 
