@@ -65,7 +65,7 @@ fuzz:
 # benchmark's kinds and 5000 conditions: one. Ten thousand requests from asyncio, and two thousand through Ray, of whose two nodes one is
 # killed: five minutes. A thousand through HAProxy, of whose two replicas one is killed and one stopped: two to four minutes. 100 seconds of
 # clients that cut connections while models, keys and certificates change. Tasks of lm-evaluation-harness, compared with transformers. Vulkan's
-# kernels and models on software drivers: a quarter of an hour. And all GPU kernels for the oldest architecture.
+# kernels and models on software drivers. And all GPU kernels for the oldest architecture.
 soak: all
 	@QN_SOAK=1000 "$$BUILD/tests/test_scheduler_random"
 	@QN_SOAK=1 "$$BUILD/tests/test_golden_logits"
