@@ -110,12 +110,12 @@ static qn_status reserve_pages(qn_sequence *s, size_t n)
     return QN_OK;
 }
 
-/* Drops fp16 pages between page 0 and the last page: these are stored as codes too. */
+/* Drops fp16 pages between page 0 and the last page: these are stored as codes too. They are the pages right before the
+ * last one, so that a step takes the same time at every length. */
 static void drop_quantized_pages(qn_sequence *s)
 {
-    for (size_t r = pages_of(s->length); has_codes(s) && r-- > 1;)
-        if (r + 1 < pages_of(s->length))
-            drop(s->cache->f16_pages, &s->f16_pages[r]);
+    for (size_t r = pages_of(s->length); has_codes(s) && r-- > 2 && s->f16_pages[r - 1] != QN_NO_ITEM;)
+        drop(s->cache->f16_pages, &s->f16_pages[r - 1]);
 }
 
 /* Drops the pages that a sequence of s->length tokens does not need, among those below `end`. */
