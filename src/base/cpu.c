@@ -3,6 +3,7 @@
 #include "base/cpu.h"
 #include "base/tile_permission.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,10 +93,15 @@ static bool may_use_amx(void)
 }
 #endif
 
-/* The features that need no permission. */
+/* The features that need no permission. They are read once: in a virtual machine cpuid takes as long as a short
+ * request. */
 static unsigned free_features(void)
 {
-    unsigned features = 0;
+    enum { KNOWN = 1 << 30 };
+    static _Atomic unsigned read;
+    unsigned features = atomic_load_explicit(&read, memory_order_relaxed);
+    if (features & KNOWN)
+        return features & ~(unsigned)KNOWN;
 #if QN_X86
     features = features_of_x86();
 #elif QN_ARM64
@@ -105,6 +111,7 @@ static unsigned free_features(void)
     if (features & QN_CPU_DOTPROD && qn_arm_has_i8mm())
         features |= QN_CPU_I8MM;
 #endif
+    atomic_store_explicit(&read, features | KNOWN, memory_order_relaxed);
     return features;
 }
 
