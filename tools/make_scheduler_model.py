@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Make tests/golden/scheduler.gguf: a model whose evaluation costs little and whose caches are as large as the demo model's.
+"""Make tests/golden/scheduler.gguf: a model whose evaluation costs little and whose layers have caches as large as the demo model's.
 
 usage: make_scheduler_model.py models/quern-demo.gguf tests/golden/scheduler.gguf
 
 Tests of the scheduler draw thousands of tokens; which ones does not matter. The model has random binary weights and the demo
-model's layers, heads, states and tokeniser, so pages, states and vocabulary have the same sizes, but a width of 128: a tenth of
-the arithmetic.
+model's heads, states and tokeniser, so a layer's pages and states and the vocabulary have the same sizes, but a width of 128 and
+a third of the layers: a thirtieth of the arithmetic.
 
 Needs numpy.
 
@@ -18,7 +18,7 @@ import numpy as np
 import ggufio
 import golden_qwen35
 
-SHAPE = dict(golden_qwen35.LOW, recurrent=[1, 1, 1, 0] * 3, heads=4, kv=2, head_dim=128, n_rot=32, n_k=2, n_v=4, head_k=128,
+SHAPE = dict(golden_qwen35.LOW, recurrent=[1, 1, 1, 0], heads=4, kv=2, head_dim=128, n_rot=32, n_k=2, n_v=4, head_k=128,
              head_v=128, tied=True, base=1e4)
 
 

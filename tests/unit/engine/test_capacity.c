@@ -95,7 +95,7 @@ TEST(parameters)
 /* One rule for n_ctx 0: as in training, or what the memory holds. */
 TEST(default_contexts_are_the_same)
 {
-    static const uint64_t memories[] = { 8 << 20, 64 << 20 };
+    static const uint64_t memories[] = { 4 << 20, 64 << 20 };
     for (size_t i = 0; i < 2; i++) {
         qn_model *model;
         qn_scheduler *scheduler;

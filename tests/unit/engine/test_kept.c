@@ -79,7 +79,7 @@ TEST(every_call_evicts)
     assert_true(fd >= 0);
     close(fd);
     make_tokens(77, tokens, 1000);
-    load_model("tests/golden/scheduler.gguf", 64 << 20, 1, &model);
+    load_model("tests/golden/scheduler.gguf", 21 << 20, 1, &model);
     scheduler = create_scheduler(model, NULL);
     keep_prefixes(scheduler, QN_TEST_SANITIZED ? 6 : 18);
     EVICTS(qn_session_create(model, &session_params, &session));
@@ -150,7 +150,7 @@ TEST(admission_counts_reserved_pages_once)
     bool idle;
     make_tokens(3, tokens, N);
     make_tokens(4, late.tokens, 100);
-    load_model("tests/golden/scheduler.gguf", 64 << 20, 1, &model);
+    load_model("tests/golden/scheduler.gguf", 21 << 20, 1, &model);
     let_overlap(model, 0);
     qn_device_vtable vtable = *model->device->vtable;
     vtable.launch = launch_and_submit;
@@ -177,7 +177,7 @@ TEST(failing_copies_are_not_reported)
     static struct ballast ballast;
     qn_model *model;
     qn_session *none;
-    load_spilling(64 << 20, &model);
+    load_spilling(21 << 20, &model);
     qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.prefix_host = 256 << 20));
     keep_prefixes(scheduler, 1);
     const size_t n_pages = qn_kept_counts(scheduler->kept).pages;
@@ -208,7 +208,7 @@ TEST(a_spilled_prefix_is_reused)
     qn_scheduler *scheduler;
     make_tokens(5, tokens, N + MORE);
     for (int spills = 0; spills < 2; spills++) {
-        load_spilling(32 << 20, &model);
+        load_spilling(11 << 20, &model);
         scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.prefix_host = 256 << 20, .no_prefix_host = !spills));
         qn_request_params params = prompt_of(tokens, N, 2, &found);
         submit_and_wait(scheduler, &params);
@@ -242,7 +242,7 @@ TEST(spilled_prefixes_are_copied_beside_steps)
     qn_model *model;
     bool idle = false;
     make_tokens(6, tokens, N + MORE);
-    load_spilling(64 << 20, &model);
+    load_spilling(21 << 20, &model);
     let_overlap(model, 0);
     qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.prefix_host = 256 << 20, .no_thread = true));
     qn_request_params params = prompt_of(tokens, N, 2, &first);
@@ -285,7 +285,7 @@ TEST(a_sequence_set_aside_is_spilled)
         qn_model *model;
         bool idle = false;
         label("%d", spills);
-        load_spilling(64 << 20, &model);
+        load_spilling(21 << 20, &model);
         const qn_scheduler_params scheduler_params =
             SCHEDULER_PARAMS(.prefix_host = 256 << 20, .no_prefix_host = !spills, .no_thread = true);
         qn_scheduler *scheduler = create_scheduler(model, &scheduler_params);
@@ -356,7 +356,7 @@ TEST(steps_do_not_wait_for_copies)
     qn_model *model;
     qn_scheduler *scheduler;
     struct answer again;
-    load_spilling(64 << 20, &model);
+    load_spilling(21 << 20, &model);
     let_overlap(model, 0);
     create_for_one_state(model, &scheduler);
     begin_copy(model, scheduler);
@@ -388,7 +388,7 @@ TEST(eviction_waits_for_copies)
     pthread_t thread;
     qn_model *model;
     qn_scheduler *scheduler;
-    load_spilling(64 << 20, &model);
+    load_spilling(21 << 20, &model);
     create_for_one_state(model, &scheduler);
     begin_copy(model, scheduler);
     const size_t n_held = items_held(scheduler->cache);
@@ -407,7 +407,7 @@ TEST(freeing_a_scheduler_waits_for_copies)
     pthread_t thread;
     qn_model *model;
     qn_scheduler *scheduler;
-    load_spilling(64 << 20, &model);
+    load_spilling(21 << 20, &model);
     create_for_one_state(model, &scheduler);
     begin_copy(model, scheduler);
     const qn_cache *cache = scheduler->cache;
@@ -425,7 +425,7 @@ TEST(little_memory_is_spilled_beside_steps)
     qn_model *model;
     struct answer answer;
     qn_token tokens[40];
-    load_spilling(64 << 20, &model);
+    load_spilling(21 << 20, &model);
     let_overlap(model, 0);
     qn_scheduler *scheduler = create_scheduler(model, &SCHEDULER_PARAMS(.prefix_host = 256 << 20, .no_thread = true));
     keep_prefixes(scheduler, 3);

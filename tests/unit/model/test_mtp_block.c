@@ -9,7 +9,7 @@
 
 #define GOLDEN(name) QN_SOURCE_DIR "/tests/golden/" name ".gguf"
 
-static qn_string rotated[] = { { "blk.12.attn_q.weight", 20 } };
+static qn_string rotated[] = { { "blk.4.attn_q.weight", 20 } };
 static int32_t few_layers[] = { 4 };
 
 /* Of scheduler-mtp-block.gguf. */
@@ -25,9 +25,9 @@ static const struct misfit {
       "general.architecture is 'qwen3next', but 'qwen35' in " },
     { "two_blocks", { .keys = { { "qwen35.nextn_predict_layers", .value = 2 } } }, QN_ERR_INVALID, "it has 2 MTP blo" },
     { "a_tensor_of_another_block",
-      { .renamed = "blk.12.attn_q.weight", .to = "blk.13.nextn.x.weight" },
+      { .renamed = "blk.4.attn_q.weight", .to = "blk.5.nextn.x.weight" },
       QN_ERR_INVALID,
-      "blocks 12 and 13 are MTP blocks, expected one" },
+      "blocks 4 and 5 are MTP blocks, expected one" },
     { "another_width",
       { .keys = { { "qwen35.embedding_length", .value = 96 } } },
       QN_ERR_INVALID,
@@ -57,22 +57,22 @@ static const struct misfit {
       QN_ERR_INVALID,
       "rope.dimension_count: 16, but 32 in " },
     { "no_hidden_norm",
-      { .without = "blk.12.nextn.hnorm.weight" },
+      { .without = "blk.4.nextn.hnorm.weight" },
       QN_ERR_FORMAT,
-      "tensor 'blk.12.nextn.hnorm.weight' of the MTP block is missing" },
-    { "no_keys", { .without = "blk.12.attn_k.weight" }, QN_ERR_FORMAT, "tensor 'blk.12.attn_k.weight' of the MTP " },
+      "tensor 'blk.4.nextn.hnorm.weight' of the MTP block is missing" },
+    { "no_keys", { .without = "blk.4.attn_k.weight" }, QN_ERR_FORMAT, "tensor 'blk.4.attn_k.weight' of the MTP " },
     { "a_projection_transposed",
-      { .misshapen = "blk.12.nextn.eh_proj.weight" },
+      { .misshapen = "blk.4.nextn.eh_proj.weight" },
       QN_ERR_FORMAT,
-      "tensor 'blk.12.nextn.eh_proj.weight' is 128 x 256 x 1 x 1, expected 256 x 128" },
+      "tensor 'blk.4.nextn.eh_proj.weight' is 128 x 256 x 1 x 1, expected 256 x 128" },
     { "a_wide_norm",
-      { .misshapen = "blk.12.attn_norm.weight" },
+      { .misshapen = "blk.4.attn_norm.weight" },
       QN_ERR_FORMAT,
-      "tensor 'blk.12.attn_norm.weight' is 64 x 2 x 1 x 1, expected 128 x 1" },
+      "tensor 'blk.4.attn_norm.weight' is 64 x 2 x 1 x 1, expected 128 x 1" },
     { "an_unknown_tensor",
-      { .renamed = "blk.12.nextn.shared_head_norm.weight", .to = "blk.12.nextn.shared_head_form.weight" },
+      { .renamed = "blk.4.nextn.shared_head_norm.weight", .to = "blk.4.nextn.shared_head_form.weight" },
       QN_ERR_FORMAT,
-      "tensor 'blk.12.nextn.shared_head_form.weight' is unknown in an MTP block of 'qwen35'" },
+      "tensor 'blk.4.nextn.shared_head_form.weight' is unknown in an MTP block of 'qwen35'" },
     { "other_tokens",
       { .keys = { { "tokenizer.ggml.tokens", .strings = rotated, .n = 1 } } },
       QN_ERR_INVALID,
@@ -80,7 +80,7 @@ static const struct misfit {
     { "a_rotated_block",
       { .keys = { { "prism.hadamard.weight_names", .strings = rotated, .n = 1 } } },
       QN_ERR_UNSUPPORTED,
-      "'blk.12.attn_q.weight' is rotated (prism.hadamard.weight_names), which a block to join may not be" },
+      "'blk.4.attn_q.weight' is rotated (prism.hadamard.weight_names), which a block to join may not be" },
 };
 
 static qn_status build(const char *model, const qn_gguf *block)

@@ -367,7 +367,7 @@ TEST(requests_are_set_aside)
         params[i].max_tokens = 200;
         answer_slowly(&params[i], NULL, &expected[i]);
     }
-    for (uint64_t memory = 40 << 20; memory >= 4 << 20 && !n_set_aside; memory -= 4 << 20) {
+    for (uint64_t memory = 14 << 20; memory >= 2 << 20 && !n_set_aside; memory -= 1 << 20) {
         load_model("tests/golden/scheduler.gguf", memory, 1, &model);
         qn_scheduler *s =
             create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = 6, .no_thread = true));

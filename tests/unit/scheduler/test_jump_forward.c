@@ -436,7 +436,7 @@ TEST(requests_are_set_aside)
     qn_request_params params[REQUESTS];
     uint32_t n_set_aside = 0;
     size_t n_jumped = 0;
-    for (uint64_t memory = 40 << 20; memory >= 4 << 20 && !n_set_aside; memory -= 4 << 20) {
+    for (uint64_t memory = 14 << 20; memory >= 2 << 20 && !n_set_aside; memory -= 1 << 20) {
         qn_grammar *grammar = grammar_of(sparse);
         for (uint64_t i = 0; i < REQUESTS; i++) {
             params[i] = request_of(grammar, i, &found[i]);

@@ -499,7 +499,7 @@ TEST(memory_is_given_up_by_who_has_most)
     static struct job many[N], small[SMALL];
     qn_model *tight;
     qn_scheduler *scheduler;
-    load_model("tests/golden/scheduler.gguf", 40 << 20, 1, &tight);
+    load_model("tests/golden/scheduler.gguf", 13 << 20, 1, &tight);
     scheduler = create_scheduler(tight, &SCHEDULER_PARAMS(.n_ctx = 2048, .max_sequences = 2 * N, .no_thread = true));
     for (size_t i = 0; i < N; i++) {
         make_job(&many[i], "many", i, PROMPT, 250);

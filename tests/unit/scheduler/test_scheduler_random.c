@@ -24,13 +24,13 @@ static void run(struct run *r)
 
 TEST(hybrid_in_little_memory)
 {
-    run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 24 << 20, .params = { .max_sequences = 8 },
+    run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 8 << 20, .params = { .max_sequences = 8 },
                        .n = n_large, .how = ALONE });
 }
 
 TEST(hybrid_with_codes)
 {
-    run(&(struct run){ "tests/golden/scheduler.gguf", "aura4", .memory = 64 << 20,
+    run(&(struct run){ "tests/golden/scheduler.gguf", "aura4", .memory = 21 << 20,
                        .params = { .max_rows = 96, .no_thread = true }, .n = n_large, .how = BESIDE });
 }
 
@@ -40,7 +40,7 @@ TEST(beside_the_device)
                        .n = n_requests, .how = BESIDE | OVERLAPPING });
     run(&(struct run){ "tests/golden/qwen3.q2_0.gguf", "aura4v3", .memory = 6 << 20, .params = { .max_rows = 256 },
                        .n = n_requests, .how = OVERLAPPING });
-    run(&(struct run){ "tests/golden/scheduler.gguf", "aura4", .memory = 64 << 20,
+    run(&(struct run){ "tests/golden/scheduler.gguf", "aura4", .memory = 21 << 20,
                        .params = { .max_rows = 96, .no_thread = true }, .n = n_large / 2, .how = OVERLAPPING });
 }
 
@@ -52,7 +52,7 @@ TEST(ahead_of_the_device)
                        .n = n_requests, .how = AHEAD, .change = let_run_ahead });
     run(&(struct run){ "tests/golden/qwen3.q2_0.gguf", "aura4v3", .memory = 6 << 20, .params = { .max_rows = 256 },
                        .n = n_requests, .how = AHEAD, .change = let_run_ahead });
-    run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 24 << 20,
+    run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 8 << 20,
                        .params = { .max_sequences = 8, .no_thread = true, .run_ahead = true }, .n = n_large,
                        .how = AHEAD, .change = let_run_ahead });
 }
@@ -65,8 +65,8 @@ TEST(spilling_beside_the_device)
     run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "aura4", .memory = 12 << 20,
                        .params = { .max_sequences = 32, .prefix_host = 4 << 20 }, .n = n_requests,
                        .how = OVERLAPPING | SPILLING });
-    run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 24 << 20,
-                       .params = { .max_sequences = 32, .prefix_host = 64 << 20 }, .n = n_large,
+    run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 8 << 20,
+                       .params = { .max_sequences = 32, .prefix_host = 21 << 20 }, .n = n_large,
                        .how = AHEAD | SPILLING, .change = let_run_ahead });
 }
 
