@@ -79,6 +79,8 @@ while read -r package folder options; do
         exit 1
     fi
 done <<<"$libraries"
+# curl names the compiler's own libraries, also those of which there are two; quern's build has the system's.
+[ ! -f "$prefix/lib/pkgconfig/libcurl.pc" ] || sed -i 's,^\(Libs: .* -lcurl\) .*,\1,' "$prefix/lib/pkgconfig/libcurl.pc"
 # xxHash writes the prefix of its own makefile.
 sed -i "s,^prefix=.*,prefix=$prefix," "$prefix"/lib/pkgconfig/*.pc
 echo "$libraries" >"$prefix/complete"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # quern.exe and quern-check.exe under Wine: kernels against their references at every level, logits of the golden models with the bits
-# of this system's quern, and commands with the paths, ends of lines and streams of Windows.
+# of this system's quern, commands with the paths, ends of lines and streams of Windows, and the server with clients of this system.
 #   test_windows.sh FOLDER_OF_EXE FOLDER_OF_QUERN [quick]
-# quick: a sample of the kernels' cases.
+# quick: a sample of the kernels' cases, and two of the server's tests.
 set -u
 exe=$(realpath "$1")
 native=$(realpath "$2")
@@ -121,6 +121,42 @@ printf 'Hello\n' | timeout 60 wine "$exe/quern.exe" chat "$demo" -n 8 --seed 1 >
 check "chat: a message from a pipe" '[ $? -eq 0 ] && [ -s "$work/out" ]'
 windows convert tests/golden/checkpoints/none "$work/x.gguf" f16
 check "convert: a missing folder" '[ $status -ne 0 ] && [ -s "$work/err" ]'
+
+# ---- The server: tests of this system, whose signals become Ctrl-C ----
+
+mkdir "$work/bin" "$work/served"
+cat >"$work/bin/quern" <<EOF
+#!/usr/bin/env bash
+wine "$exe/quern.exe" "\$@" &
+program=\$!
+trap 'kill -INT \$program 2>/dev/null' TERM INT
+while :; do
+    wait \$program
+    status=\$?
+    kill -0 \$program 2>/dev/null || exit \$status
+done
+EOF
+chmod +x "$work/bin/quern"
+
+# serves SCRIPT ARGUMENTS... - a script of tests/server/ with quern.exe.
+serves() {
+    QN_BIN=$work/bin QN_SANITIZE='' timeout 300 python3 "tests/server/$1.py" "${@:2}" >"$work/out" 2>"$work/err"
+    status=$?
+    check "$1: status $status" '[ $status -eq 0 ]'
+}
+if command -v python3 >/dev/null; then
+    serves serve_events "$demo"
+    serves serve_routes "$demo" tests/golden "$work/served"
+    if [ -z "$every" ]; then
+        serves serve_http "$demo"
+        serves serve_fair "$demo"
+        serves serve_load "$demo" --requests 100
+    fi
+fi
+windows serve "$demo" --port 0 --tls-cert a --tls-key b
+check "serve: TLS is refused" '[ $status -eq 1 ] && grep -q "has no TLS" "$work/err"'
+windows serve "$demo" --host 192.0.2.1 --port 0 --allow-unauthenticated
+check "serve: an address of another machine" '[ $status -eq 1 ] && grep -q -- "--host 192.0.2.1" "$work/err"'
 
 echo "$checks checks, $failures failed"
 [ $failures -eq 0 ]
