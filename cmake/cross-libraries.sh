@@ -83,4 +83,8 @@ done <<<"$libraries"
 [ ! -f "$prefix/lib/pkgconfig/libcurl.pc" ] || sed -i 's,^\(Libs: .* -lcurl\) .*,\1,' "$prefix/lib/pkgconfig/libcurl.pc"
 # xxHash writes the prefix of its own makefile.
 sed -i "s,^prefix=.*,prefix=$prefix," "$prefix"/lib/pkgconfig/*.pc
+# Vulkan's headers are the same for every system; its loader is found at run time.
+for folder in vulkan vk_video; do
+    [ ! -d /usr/include/$folder ] || cp -R /usr/include/$folder "$prefix/include/"
+done
 echo "$libraries" >"$prefix/complete"
