@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.." || exit 1
 command -v wine >/dev/null && [ -x "$exe/quern.exe" ] && [ -x "$native/quern" ] || { echo "skipped: no Wine, or not built"; exit 77; }
 work=$(mktemp -d)
 export WINEPREFIX=${WINEPREFIX:-$work/wine} WINEDEBUG=-all WINEARCH=win64 TMPDIR=$work
-trap 'wineserver -k 2>/dev/null; rm -rf "$work"' EXIT
+trap 'wineserver -k 2>/dev/null; [ -z "${display:-}" ] || kill "$display" 2>/dev/null; rm -rf "$work"' EXIT
 failures=0 checks=0
 
 check() {
@@ -29,6 +29,15 @@ windows() {
     status=$?
 }
 
+# Wine's Vulkan needs a display, from its first program on.
+software=$(compgen -G '/usr/share/vulkan/icd.d/lvp_icd*.json' | head -n 1)
+if command -v Xvfb >/dev/null && [ -n "$software" ]; then
+    Xvfb -displayfd 3 -screen 0 640x480x24 3>"$work/display" >/dev/null 2>&1 &
+    display=$!
+    for _ in {1..50}; do [ -s "$work/display" ] && break || sleep 0.1; done
+    DISPLAY=:$(cat "$work/display")
+    export DISPLAY
+fi
 timeout 300 wineboot -u >/dev/null 2>&1
 
 # ---- Kernels ----
@@ -121,6 +130,31 @@ printf 'Hello\n' | timeout 60 wine "$exe/quern.exe" chat "$demo" -n 8 --seed 1 >
 check "chat: a message from a pipe" '[ $? -eq 0 ] && [ -s "$work/out" ]'
 windows convert tests/golden/checkpoints/none "$work/x.gguf" f16
 check "convert: a missing folder" '[ $status -ne 0 ] && [ -s "$work/err" ]'
+
+# ---- GPUs: without a driver each says what is missing; Vulkan by a driver that computes on the processor ----
+
+windows devices
+check "devices: NVIDIA's driver is not here" '[ $status -eq 0 ] && grep -q "^cuda: no NVIDIA driver: nvcuda.dll cannot be loaded" "$work/out"'
+check "devices: Vulkan" 'grep -q "^vulkan: " "$work/out"'
+windows logits tests/golden/qwen2.q1_0.gguf --ids 1,2,3 --device cuda -o "$work/windows.f32"
+check "logits --device cuda" '[ $status -eq 1 ] && grep -q "no NVIDIA driver" "$work/err"'
+windows kernels --clear
+check "kernels --clear" '[ $status -eq 0 ] && grep -q "AppData.*quern/cache" "$work/out"'
+if [ -n "${display:-}" ]; then
+    export VK_DRIVER_FILES=$software VK_ICD_FILENAMES=$software QN_VULKAN_CPU=1
+    arguments=(logits tests/golden/qwen2.q1_0.gguf --ids 1,2,3,4,5,6 --device vulkan)
+    "$native/quern" "${arguments[@]}" -o "$work/native.f32" >"$work/out" 2>"$work/err"
+    for _ in 1 2; do # compiled, then from the cache
+        windows "${arguments[@]}" -o "$work/windows.f32"
+        check "logits by Vulkan have the bits of Linux" '[ $status -eq 0 ] && cmp -s "$work/native.f32" "$work/windows.f32"'
+    done
+    windows kernels --clear
+    check "kernels --clear: of Vulkan" '[ $status -eq 0 ] && ! grep -q "^0 files" "$work/out"'
+    timeout 300 wine "$exe/quern-check.exe" --device vulkan --op rows --every 20 >"$work/out" 2>"$work/err"
+    status=$?
+    check "quern-check.exe --device vulkan: status $status" '[ $status -eq 0 ]'
+    unset VK_DRIVER_FILES VK_ICD_FILENAMES QN_VULKAN_CPU
+fi
 
 # ---- The server: tests of this system, whose signals become Ctrl-C ----
 

@@ -31,10 +31,12 @@ struct qn_server {
 
 /* ---- Control: qn_server_stop and qn_server_reload are called by other threads and signal handlers ---- */
 
+/* The stop is counted last: from then on the server may be freed. If the loop has taken the wake before, it sees the
+ * stop in its next turn, at the latest with the next tick. */
 void qn_server_stop(qn_server *server)
 {
-    atomic_fetch_add(&server->http.stops, 1);
     qn_poller_wake(server->http.poller);
+    atomic_fetch_add(&server->http.stops, 1);
 }
 
 void qn_server_reload(qn_server *server)
@@ -140,7 +142,7 @@ static void take_answers(qn_http *http)
 
 static void take_control(qn_http *http)
 {
-    if (atomic_exchange(&http->reloads, 0))
+    if (atomic_load(&http->reloads) && atomic_exchange(&http->reloads, 0))
         reload(http);
     if (atomic_load(&http->stops) && !http->is_draining)
         begin_drain(http);
@@ -187,10 +189,9 @@ static void turn(qn_http *http, int milliseconds)
         qn_poller_wait(http->poller, milliseconds, http->has_epoll ? NULL : &sets, events, EVENTS, &is_woken);
     for (size_t i = 0; i < n; i++)
         qn_connection_take(events[i].data, events[i].has_ended);
-    if (is_woken) {
-        take_control(http);
+    take_control(http);
+    if (is_woken)
         take_answers(http);
-    }
     take_tick(http);
     if (http->has_epoll)
         MHD_run(http->daemon);
