@@ -156,6 +156,55 @@ if [ -n "${display:-}" ]; then
     unset VK_DRIVER_FILES VK_ICD_FILENAMES QN_VULKAN_CPU
 fi
 
+# ---- The hub: into a cache without links, by TLS of Windows ----
+
+if command -v python3 >/dev/null && command -v openssl >/dev/null; then
+    mkdir "$work/hub"
+    export TLS_CERT=$work/hub/cert.pem TLS_KEY=$work/hub/key.pem HF_HOME=$work/home
+    openssl req -x509 -newkey rsa:2048 -nodes -keyout "$TLS_KEY" -out "$TLS_CERT" -days 1 -subj /CN=localhost \
+        -addext "subjectAltName=DNS:localhost" >/dev/null 2>&1
+    python3 tests/e2e/hub_server.py "$work/hub" &
+    hub_server=$!
+    for _ in {1..100}; do [ -s "$work/hub/ports" ] && break || sleep 0.1; done
+    read -r hub _ tls <"$work/hub/ports"
+    snapshot=$HF_HOME/hub/models--t--good-gguf/snapshots/0123456789abcdef0123456789abcdef01234567
+    export HF_ENDPOINT=http://$hub
+    windows pull -q t/good-gguf:Q1_0
+    check "pull" '[ $status -eq 0 ] && [ "$(cat "$work/out")" = "$snapshot/m-Q1_0.gguf" ]'
+    sum=$(sha256sum <"$snapshot/m-Q1_0.gguf" | cut -d " " -f 1)
+    check "pull: the content" '[ "$sum" = ba11c17412b5136347ea20891fe3ce35c3e51d277da06b8ca555ff32e60911f2 ]'
+    : >"$work/hub/log"
+    windows pull -q t/good-gguf:Q1_0
+    check "pull again: nothing is downloaded" '[ $status -eq 0 ] && ! grep -q resolve "$work/hub/log"'
+    for i in 1 2; do
+        timeout 60 wine "$exe/quern.exe" pull -q t/good-gguf:Q8_0 >"$work/pull.$i" 2>&1 &
+        pulls+=($!)
+    done
+    wait "${pulls[@]}"
+    check "two pulls at once" 'cmp -s "$work/pull.1" "$work/pull.2" && [ "$(grep -c "cdn GET.*m-Q8_0" "$work/hub/log")" = 1 ]'
+    windows pull -q t/cut:Q1_0
+    check "pull: a connection that breaks" '[ $status -eq 0 ]'
+    windows run t/models:parrot-F16.gguf hi -n 2
+    check "run: a model by its name" '[ $status -eq 0 ]'
+    windows list
+    check "list" '[ $status -eq 0 ] && grep -q "t/good-gguf:m-Q8_0.gguf$" "$work/out"'
+    windows rm t/good-gguf
+    check "rm" '[ $status -eq 0 ] && [ ! -e "$snapshot" ]'
+    for name in aux.gguf sub/m-F16.gguf:x.gguf end./m.gguf; do
+        windows pull -q "t/devices:$name"
+        check "pull: $name" '[ $status -eq 1 ] && grep -q "Windows has no file of this name" "$work/err"'
+    done
+    export HF_ENDPOINT=https://localhost:${tls##*:}
+    windows pull -q t/none:config.json
+    check "pull: an unknown certificate" '[ $status -eq 1 ] && grep -qi "trust" "$work/err"'
+    SSL_CERT_FILE=$TLS_CERT windows pull -q t/none:config.json
+    check "pull: a certificate that is trusted" '[ $status -eq 0 ]'
+    HF_ENDPOINT=https://127.0.0.1:${tls##*:} SSL_CERT_FILE=$TLS_CERT windows pull -q t/none:empty.txt
+    check "pull: a certificate of another name" '[ $status -eq 1 ]'
+    kill $hub_server
+    unset HF_ENDPOINT HF_HOME
+fi
+
 # ---- The server: tests of this system, whose signals become Ctrl-C ----
 
 mkdir "$work/bin" "$work/served"
