@@ -9,9 +9,8 @@
 #include "base/win32/sockets.h"
 #include "base/win32/wide.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
+#include <stdlib.h>
 
 enum { COUNT_EVERY = 10, LONGEST_PAUSE = 10000 /* milliseconds */ };
 
