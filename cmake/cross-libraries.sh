@@ -11,14 +11,20 @@ toolchain=$(realpath "$1")
 mkdir -p "$2"
 prefix=$(realpath "$2")
 sources=$(dirname "$prefix")/sources
-# Source package, folder of its CMakeLists.txt, options.
+# Source package, folder of its CMakeLists.txt or configure, options.
 libraries="
 pcre2 . -DPCRE2_BUILD_PCRE2GREP=OFF -DPCRE2_BUILD_TESTS=OFF -DPCRE2_SUPPORT_UNICODE=ON
 utf8proc . -DUTF8PROC_ENABLE_TESTING=OFF
 xxhash cmake_unofficial -DXXHASH_BUILD_XXHSUM=OFF
-jansson . -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES=OFF"
+jansson . -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES=OFF
+libmicrohttpd . --disable-https --disable-doc --disable-examples --disable-curl --disable-tools --disable-nls --disable-dauth --disable-bauth"
+case $(basename "$toolchain") in
+windows-*) libraries+="
+curl . -DBUILD_CURL_EXE=OFF -DBUILD_TESTING=OFF -DHTTP_ONLY=ON -DCURL_USE_SCHANNEL=ON -DCURL_ZLIB=OFF -DCURL_USE_LIBSSH2=OFF -DUSE_LIBIDN2=OFF" ;;
+esac
 
-[ ! -f "$prefix/complete" ] || exit 0
+# Complete by this list of libraries: another one is built anew.
+[ "$(cat "$prefix/complete" 2>/dev/null)" != "$libraries" ] || exit 0
 
 # fetch PACKAGE... - unpacks Debian's source packages below $sources. apt checks their signatures and hashes.
 fetch() {
@@ -38,19 +44,47 @@ for package in $(awk 'NF { print $1 }' <<<"$libraries"); do
 done
 [ -z "$missing" ] || { mkdir -p "$sources" && fetch $missing >"$sources/fetch.log" 2>&1; } || { tail -n 20 "$sources/fetch.log" >&2; exit 3; }
 
+# with_cmake SOURCE BUILD OPTION... - configures, builds and installs a library by its CMakeLists.txt.
+with_cmake() {
+    local source=$1 build=$2
+    shift 2
+    cmake -S "$source" -B "$build" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$toolchain" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" \
+        -DCMAKE_INSTALL_LIBDIR=lib -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON -Wno-dev "$@" &&
+        cmake --build "$build" && cmake --install "$build"
+}
+
+# chosen NAME - the value of a variable of the toolchain file.
+chosen() { sed -n "s/^set($1 \"*\([^\")]*\)\"*\( CACHE.*\)*)\$/\1/p" "$toolchain" | sed 's/ CACHE.*//'; }
+
+# with_configure SOURCE BUILD OPTION... - the same by its configure.
+with_configure() {
+    local source=$1 build=$2 compiler
+    shift 2
+    compiler=$(chosen CMAKE_C_COMPILER)
+    cd "$build" && "$source/configure" --host="$($compiler -dumpmachine)" --prefix="$prefix" --libdir="$prefix/lib" --disable-shared --enable-static \
+        --with-pic CC="$compiler" AR="$(chosen CMAKE_AR)" RANLIB="$(chosen CMAKE_RANLIB)" CPPFLAGS="$(chosen CMAKE_C_FLAGS_INIT)" CFLAGS=-O2 "$@" &&
+        make -j"$(nproc)" && make install
+}
+
 while read -r package folder options; do
     [ -n "$package" ] || continue
     build=$prefix/build/$package
+    source=$(realpath "$(echo "$sources/$package"-[0-9]*/)/$folder")
+    how=with_cmake
+    [ -f "$source/CMakeLists.txt" ] || how=with_configure
     mkdir -p "$build"
-    if ! { cmake -S "$(echo "$sources/$package"-[0-9]*/)/$folder" -B "$build" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$toolchain" \
-               -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib -DBUILD_SHARED_LIBS=OFF \
-               -DCMAKE_POSITION_INDEPENDENT_CODE=ON -Wno-dev $options && cmake --build "$build" && cmake --install "$build"
-         } >"$build/log" 2>&1; then
+    if ! ($how "$source" "$build" $options) >"$build/log" 2>&1; then
         tail -n 20 "$build/log" >&2
         echo "cross-libraries: $package cannot be built for $toolchain; the log is $build/log" >&2
         exit 1
     fi
 done <<<"$libraries"
+# curl names the compiler's own libraries, also those of which there are two; quern's build has the system's.
+[ ! -f "$prefix/lib/pkgconfig/libcurl.pc" ] || sed -i 's,^\(Libs: .* -lcurl\) .*,\1,' "$prefix/lib/pkgconfig/libcurl.pc"
 # xxHash writes the prefix of its own makefile.
 sed -i "s,^prefix=.*,prefix=$prefix," "$prefix"/lib/pkgconfig/*.pc
-touch "$prefix/complete"
+# Vulkan's headers are the same for every system; its loader is found at run time.
+for folder in vulkan vk_video; do
+    [ ! -d /usr/include/$folder ] || cp -R /usr/include/$folder "$prefix/include/"
+done
+echo "$libraries" >"$prefix/complete"

@@ -28,7 +28,7 @@ for purpose in "$@"; do
     test) wanted+=" git binutils clang libcmocka-dev mandoc python3-venv $cross"
         extra+=" chromium chromium-driver haproxy mesa-vulkan-drivers vulkan-validationlayers glslc" ;;
     # Optional, too: half a gigabyte, for one build and its test.
-    windows) extra+=" gcc-mingw-w64-x86-64-posix wine wine64 dpkg-dev" ;;
+    windows) extra+=" gcc-mingw-w64-x86-64-posix wine wine64 dpkg-dev libvulkan-dev xvfb mesa-vulkan-drivers" ;;
     dist) wanted+=" git" ;;
     # Build-Depends of debian/control, libcurl by either of its packages, and lintian.
     deb) wanted+=" $optional debhelper dpkg-dev libcmocka-dev lintian" ;;

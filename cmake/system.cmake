@@ -20,15 +20,22 @@ function(qn_append_system list folder)
     set(${list} ${${list}} ${sources} PARENT_SCOPE)
 endfunction()
 
-# qn_adapt_to_system() - definitions for the targets that follow, and QN_SYSTEM_LIBRARIES.
+# qn_adapt_to_system() - definitions for the targets that follow, the system's libraries, and how the assembler begins and ends
+# bytes of a file (QN_BLOB_BEGIN, _END) and hides a symbol from other modules (QN_BLOB_HIDE).
 macro(qn_adapt_to_system)
-    set(QN_SYSTEM_LIBRARIES "")
+    set(QN_BLOB_BEGIN ".pushsection .rodata")
+    set(QN_BLOB_HIDE ".hidden")
+    set(QN_BLOB_END ".popsection")
     if(WIN32)
+        set(QN_BLOB_BEGIN ".section .rdata,\\\"dr\\\"")
+        set(QN_BLOB_HIDE "#") # a comment: symbols are hidden unless they are exported
+        set(QN_BLOB_END ".text")
         # Windows 10 and later; printf and scanf of C99; sizes of files in 64 bits; localtime_r and gmtime_r.
         add_compile_definitions(_WIN32_WINNT=0x0A00 __USE_MINGW_ANSI_STDIO=1 _FILE_OFFSET_BITS=64 _POSIX_C_SOURCE=200809L
                                 WIN32_LEAN_AND_MEAN NOMINMAX)
         # gcc would check formats as those of Windows' own printf. Other builds check them.
         add_compile_options(-Wno-format -Wno-format-extra-args)
-        set(QN_SYSTEM_LIBRARIES synchronization bcrypt ntdll psapi shell32 ssp)
+        # At the end of each link: other static libraries need them, too.
+        string(APPEND CMAKE_C_STANDARD_LIBRARIES " -lws2_32 -lcrypt32 -lsynchronization -lbcrypt -lntdll -lpsapi -lshell32 -lssp")
     endif()
 endmacro()

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # quern.exe and quern-check.exe under Wine: kernels against their references at every level, logits of the golden models with the bits
-# of this system's quern, and commands with the paths, ends of lines and streams of Windows.
+# of this system's quern, commands with the paths, ends of lines and streams of Windows, and the server with clients of this system.
 #   test_windows.sh FOLDER_OF_EXE FOLDER_OF_QUERN [quick]
-# quick: a sample of the kernels' cases.
+# quick: a sample of the kernels' cases, and two of the server's tests.
 set -u
 exe=$(realpath "$1")
 native=$(realpath "$2")
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.." || exit 1
 command -v wine >/dev/null && [ -x "$exe/quern.exe" ] && [ -x "$native/quern" ] || { echo "skipped: no Wine, or not built"; exit 77; }
 work=$(mktemp -d)
 export WINEPREFIX=${WINEPREFIX:-$work/wine} WINEDEBUG=-all WINEARCH=win64 TMPDIR=$work
-trap 'wineserver -k 2>/dev/null; rm -rf "$work"' EXIT
+trap 'wineserver -k 2>/dev/null; [ -z "${display:-}" ] || kill "$display" 2>/dev/null; rm -rf "$work"' EXIT
 failures=0 checks=0
 
 check() {
@@ -29,6 +29,15 @@ windows() {
     status=$?
 }
 
+# Wine's Vulkan needs a display, from its first program on.
+software=$(compgen -G '/usr/share/vulkan/icd.d/lvp_icd*.json' | head -n 1)
+if command -v Xvfb >/dev/null && [ -n "$software" ]; then
+    Xvfb -displayfd 3 -screen 0 640x480x24 3>"$work/display" >/dev/null 2>&1 &
+    display=$!
+    for _ in {1..50}; do [ -s "$work/display" ] && break || sleep 0.1; done
+    DISPLAY=:$(cat "$work/display")
+    export DISPLAY
+fi
 timeout 300 wineboot -u >/dev/null 2>&1
 
 # ---- Kernels ----
@@ -121,6 +130,116 @@ printf 'Hello\n' | timeout 60 wine "$exe/quern.exe" chat "$demo" -n 8 --seed 1 >
 check "chat: a message from a pipe" '[ $? -eq 0 ] && [ -s "$work/out" ]'
 windows convert tests/golden/checkpoints/none "$work/x.gguf" f16
 check "convert: a missing folder" '[ $status -ne 0 ] && [ -s "$work/err" ]'
+
+# ---- GPUs: without a driver each says what is missing; Vulkan by a driver that computes on the processor ----
+
+windows devices
+check "devices: NVIDIA's driver is not here" '[ $status -eq 0 ] && grep -q "^cuda: no NVIDIA driver: nvcuda.dll cannot be loaded" "$work/out"'
+check "devices: Vulkan" 'grep -q "^vulkan: " "$work/out"'
+windows logits tests/golden/qwen2.q1_0.gguf --ids 1,2,3 --device cuda -o "$work/windows.f32"
+check "logits --device cuda" '[ $status -eq 1 ] && grep -q "no NVIDIA driver" "$work/err"'
+windows kernels --clear
+check "kernels --clear" '[ $status -eq 0 ] && grep -q "AppData.*quern/cache" "$work/out"'
+if [ -n "${display:-}" ]; then
+    export VK_DRIVER_FILES=$software VK_ICD_FILENAMES=$software QN_VULKAN_CPU=1
+    arguments=(logits tests/golden/qwen2.q1_0.gguf --ids 1,2,3,4,5,6 --device vulkan)
+    "$native/quern" "${arguments[@]}" -o "$work/native.f32" >"$work/out" 2>"$work/err"
+    for _ in 1 2; do # compiled, then from the cache
+        windows "${arguments[@]}" -o "$work/windows.f32"
+        check "logits by Vulkan have the bits of Linux" '[ $status -eq 0 ] && cmp -s "$work/native.f32" "$work/windows.f32"'
+    done
+    windows kernels --clear
+    check "kernels --clear: of Vulkan" '[ $status -eq 0 ] && ! grep -q "^0 files" "$work/out"'
+    timeout 300 wine "$exe/quern-check.exe" --device vulkan --op rows --every 20 >"$work/out" 2>"$work/err"
+    status=$?
+    check "quern-check.exe --device vulkan: status $status" '[ $status -eq 0 ]'
+    unset VK_DRIVER_FILES VK_ICD_FILENAMES QN_VULKAN_CPU
+fi
+
+# ---- The hub: into a cache without links, by TLS of Windows ----
+
+if command -v python3 >/dev/null && command -v openssl >/dev/null; then
+    mkdir "$work/hub"
+    export TLS_CERT=$work/hub/cert.pem TLS_KEY=$work/hub/key.pem HF_HOME=$work/home
+    openssl req -x509 -newkey rsa:2048 -nodes -keyout "$TLS_KEY" -out "$TLS_CERT" -days 1 -subj /CN=localhost \
+        -addext "subjectAltName=DNS:localhost" >/dev/null 2>&1
+    python3 tests/e2e/hub_server.py "$work/hub" &
+    hub_server=$!
+    for _ in {1..100}; do [ -s "$work/hub/ports" ] && break || sleep 0.1; done
+    read -r hub _ tls <"$work/hub/ports"
+    snapshot=$HF_HOME/hub/models--t--good-gguf/snapshots/0123456789abcdef0123456789abcdef01234567
+    export HF_ENDPOINT=http://$hub
+    windows pull -q t/good-gguf:Q1_0
+    check "pull" '[ $status -eq 0 ] && [ "$(cat "$work/out")" = "$snapshot/m-Q1_0.gguf" ]'
+    sum=$(sha256sum <"$snapshot/m-Q1_0.gguf" | cut -d " " -f 1)
+    check "pull: the content" '[ "$sum" = ba11c17412b5136347ea20891fe3ce35c3e51d277da06b8ca555ff32e60911f2 ]'
+    : >"$work/hub/log"
+    windows pull -q t/good-gguf:Q1_0
+    check "pull again: nothing is downloaded" '[ $status -eq 0 ] && ! grep -q resolve "$work/hub/log"'
+    for i in 1 2; do
+        timeout 60 wine "$exe/quern.exe" pull -q t/good-gguf:Q8_0 >"$work/pull.$i" 2>&1 &
+        pulls+=($!)
+    done
+    wait "${pulls[@]}"
+    check "two pulls at once" 'cmp -s "$work/pull.1" "$work/pull.2" && [ "$(grep -c "cdn GET.*m-Q8_0" "$work/hub/log")" = 1 ]'
+    windows pull -q t/cut:Q1_0
+    check "pull: a connection that breaks" '[ $status -eq 0 ]'
+    windows run t/models:parrot-F16.gguf hi -n 2
+    check "run: a model by its name" '[ $status -eq 0 ]'
+    windows list
+    check "list" '[ $status -eq 0 ] && grep -q "t/good-gguf:m-Q8_0.gguf$" "$work/out"'
+    windows rm t/good-gguf
+    check "rm" '[ $status -eq 0 ] && [ ! -e "$snapshot" ]'
+    for name in aux.gguf sub/m-F16.gguf:x.gguf end./m.gguf; do
+        windows pull -q "t/devices:$name"
+        check "pull: $name" '[ $status -eq 1 ] && grep -q "Windows has no file of this name" "$work/err"'
+    done
+    export HF_ENDPOINT=https://localhost:${tls##*:}
+    windows pull -q t/none:config.json
+    check "pull: an unknown certificate" '[ $status -eq 1 ] && grep -qi "trust" "$work/err"'
+    SSL_CERT_FILE=$TLS_CERT windows pull -q t/none:config.json
+    check "pull: a certificate that is trusted" '[ $status -eq 0 ]'
+    HF_ENDPOINT=https://127.0.0.1:${tls##*:} SSL_CERT_FILE=$TLS_CERT windows pull -q t/none:empty.txt
+    check "pull: a certificate of another name" '[ $status -eq 1 ]'
+    kill $hub_server
+    unset HF_ENDPOINT HF_HOME
+fi
+
+# ---- The server: tests of this system, whose signals become Ctrl-C ----
+
+mkdir "$work/bin" "$work/served"
+cat >"$work/bin/quern" <<EOF
+#!/usr/bin/env bash
+wine "$exe/quern.exe" "\$@" &
+program=\$!
+trap 'kill -INT \$program 2>/dev/null' TERM INT
+while :; do
+    wait \$program
+    status=\$?
+    kill -0 \$program 2>/dev/null || exit \$status
+done
+EOF
+chmod +x "$work/bin/quern"
+
+# serves SCRIPT ARGUMENTS... - a script of tests/server/ with quern.exe.
+serves() {
+    QN_BIN=$work/bin QN_SANITIZE='' timeout 300 python3 "tests/server/$1.py" "${@:2}" >"$work/out" 2>"$work/err"
+    status=$?
+    check "$1: status $status" '[ $status -eq 0 ]'
+}
+if command -v python3 >/dev/null; then
+    serves serve_events "$demo"
+    serves serve_routes "$demo" tests/golden "$work/served"
+    if [ -z "$every" ]; then
+        serves serve_http "$demo"
+        serves serve_fair "$demo"
+        serves serve_load "$demo" --requests 100
+    fi
+fi
+windows serve "$demo" --port 0 --tls-cert a --tls-key b
+check "serve: TLS is refused" '[ $status -eq 1 ] && grep -q "has no TLS" "$work/err"'
+windows serve "$demo" --host 192.0.2.1 --port 0 --allow-unauthenticated
+check "serve: an address of another machine" '[ $status -eq 1 ] && grep -q -- "--host 192.0.2.1" "$work/err"'
 
 echo "$checks checks, $failures failed"
 [ $failures -eq 0 ]

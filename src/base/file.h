@@ -79,6 +79,15 @@ FILE *qn_file_stream(const char *path, const char *mode);
  * fewer than asked for, 0 at the end, -1 with errno. */
 ptrdiff_t qn_file_read_at(int fd, void *bytes, size_t n, uint64_t offset);
 
+/* qn_file_write_at - writes at an offset. Returns the number of bytes written, -1 with errno. */
+ptrdiff_t qn_file_write_at(int fd, const void *bytes, size_t n, uint64_t offset);
+
+/* qn_file_sync - waits until what was written is on the disk. */
+bool qn_file_sync(int fd);
+
+/* qn_file_free_space - bytes that the user may still write to the file's disk; UINT64_MAX if that is unknown. */
+uint64_t qn_file_free_space(int fd);
+
 /* qn_file_prefetch - tells the system that a range of the file will be read soon. */
 void qn_file_prefetch(int fd, uint64_t offset, uint64_t n);
 
@@ -104,6 +113,10 @@ int qn_file_make_temporary(char *path);
 
 /* qn_file_temporary_folder - the system's folder for temporary files that all users share. */
 const char *qn_file_temporary_folder(void);
+
+/* qn_file_home - the home folder of a user; NULL: of the user who runs the program. NULL if it is unknown. It is valid
+ * until the next call. */
+const char *qn_file_home(const char *user);
 
 /* qn_file_is_separator - whether a character separates the folders of a path. */
 bool qn_file_is_separator(char c);

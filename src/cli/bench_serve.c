@@ -4,6 +4,7 @@
  * With --rate the arrivals are a Poisson process, and latencies count from the arrivals, even if no connection was
  * free. Without it there are --parallel clients, each of which sends its next request after the answer to the last
  * one. */
+#include "base/socket.h"
 #include "base/strings.h"
 #include "cli/bench_report.h"
 #include "cli/bench_serve.h"
@@ -17,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/resource.h>
 
 enum { POLL_MS = 100 };
 
@@ -281,19 +281,9 @@ static bool set_lengths(struct run *run)
     return true;
 }
 
-/* Raises the limit of descriptors: each connection needs one, and shells allow 1024. */
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit); /* if it stays low, requests without a connection count as failed */
-    }
-}
-
 static bool prepare(struct run *run)
 {
-    raise_file_limit();
+    (void)qn_socket_allow(SIZE_MAX); /* with fewer, requests without a connection count as failed */
     if (curl_global_init(CURL_GLOBAL_DEFAULT) || !(run->multi = curl_multi_init()) ||
         curl_multi_setopt(run->multi, CURLMOPT_MAXCONNECTS, 4096L)) {
         qn_cli_error("libcurl cannot be initialised");

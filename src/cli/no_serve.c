@@ -1,4 +1,4 @@
-/* Replaces serve.c if libmicrohttpd or GnuTLS was missing at build time. */
+/* Replaces serve.c if libmicrohttpd was missing at build time. */
 #include "cli/cli.h"
 
 void qn_serve_defaults(qn_args *args)
@@ -10,7 +10,7 @@ int qn_cli_serve(qn_args *args)
 {
     (void)args;
     qn_cli_error(
-        "serve: this quern was built without libmicrohttpd and GnuTLS, so it has no server; install libmicrohttpd-dev "
-        "and libgnutls28-dev and build it again");
+        "serve: this quern was built without libmicrohttpd, so it has no server; install libmicrohttpd-dev and build it "
+        "again");
     return QN_EXIT_FAILED;
 }

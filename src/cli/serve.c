@@ -1,18 +1,17 @@
 /* quern serve: models over HTTP. The server listens while the main thread loads a single model; then the main thread
  * waits. */
+#include "base/file.h"
 #include "base/program.h"
+#include "base/socket.h"
 #include "cli/cli.h"
 #include "cli/draft.h"
 #include "cli/serve_model.h"
 #include "cli/signals.h"
 
 #include "http/guard.h"
-#include "http/listen.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,6 +22,7 @@ typedef struct serve {
     qn_keys *keys;
     qn_access_log *log;
     qn_server *server;
+    qn_signals_server signals;
     qn_model *model;
     qn_scheduler *scheduler;
     char name[QN_REGISTRY_NAME_BYTES];
@@ -50,54 +50,14 @@ void qn_serve_defaults(qn_args *args)
 
 /* ---- Signals ---- */
 
-static qn_server *volatile signalled;
-static volatile sig_atomic_t n_stops;
-
-static void on_signal(int number)
+static void stop_server(void *server)
 {
-    if (number == SIGHUP) {
-        qn_server_reload(signalled);
-    } else if (n_stops++) {
-        signal(number, SIG_DFL);
-        raise(number);
-    } else {
-        qn_server_stop(signalled);
-    }
+    qn_server_stop(server);
 }
 
-/* Sets the handler of a signal. One that the parent process ignores stays ignored. */
-static void catch (int number, void (*handler)(int))
+static void reload_server(void *server)
 {
-    struct sigaction before, action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = handler;
-    action.sa_flags = SA_RESTART;
-    sigemptyset(&action.sa_mask);
-    if (!sigaction(number, NULL, &before) && before.sa_handler != SIG_IGN)
-        sigaction(number, &action, NULL);
-}
-
-/* Catches the signals that stop the server, from now on by its own handler: until now they have stopped loading.
- * Returns whether one of them has arrived. */
-static bool catch_stops(const serve *s)
-{
-    catch (SIGTERM, on_signal);
-    catch (SIGINT, on_signal);
-    catch (SIGQUIT, SIG_DFL);
-    if (!qn_signals_take_stop())
-        return false;
-    n_stops = 1;
-    qn_server_stop(s->server);
-    return true;
-}
-
-static void forget_signals(void)
-{
-    catch (SIGHUP, SIG_IGN);
-    if (n_stops) {
-        catch (SIGTERM, SIG_DFL);
-        catch (SIGINT, SIG_DFL);
-    }
+    qn_server_reload(server);
 }
 
 /* ---- Arguments ---- */
@@ -196,10 +156,10 @@ static int open_keys(serve *s)
 /* Warns of a private key that all users can read, as for files of API keys. */
 static void check_key_mode(const char *path)
 {
-    struct stat key;
-    if (stat(path, &key) == 0 && S_ISREG(key.st_mode) && key.st_mode & S_IROTH)
-        qn_cli_note("%s: all users can read this private key (mode %03o, expected 600)", path,
-                    (unsigned)key.st_mode & 0777u);
+    enum { OTHERS_READ = 04, PERMISSIONS = 0777 };
+    qn_file_info key;
+    if (qn_file_describe(path, &key) && key.kind == QN_FILE_REGULAR && key.mode & OTHERS_READ)
+        qn_cli_note("%s: all users can read this private key (mode %03o, expected 600)", path, key.mode & PERMISSIONS);
 }
 
 static int open_log(serve *s)
@@ -247,8 +207,8 @@ static int open_server(serve *s)
         return qn_cli_fail();
     if (args->tls_key && !args->quiet)
         check_key_mode(args->tls_key);
-    signalled = s->server;
-    catch (SIGHUP, on_signal);
+    s->signals = (qn_signals_server){ .stop = stop_server, .reload = reload_server, .user = s->server };
+    qn_signals_serve(&s->signals);
     printf("listening on %s\n", qn_server_url(s->server));
     return qn_out_flush() ? QN_EXIT_DONE : QN_EXIT_FAILED;
 }
@@ -311,7 +271,7 @@ static void greet(const serve *s)
  * loading, which is not a failure. */
 static int end_early(const serve *s, int status)
 {
-    const int end = catch_stops(s) ? QN_EXIT_DONE : status;
+    const int end = qn_signals_serve_stops() ? QN_EXIT_DONE : status;
     qn_server_stop(s->server);
     qn_server_wait(s->server);
     return end;
@@ -332,14 +292,14 @@ int qn_cli_serve(qn_args *args)
     if (status == QN_EXIT_DONE)
         status = load_model(&s);
     if (status == QN_EXIT_DONE) {
-        qn_notify("READY=1"); /* before a signal can stop the server, which then sends STOPPING=1 */
-        (void)catch_stops(&s);
+        qn_notify_service("READY=1"); /* before a signal can stop the server, which then sends STOPPING=1 */
+        (void)qn_signals_serve_stops();
         greet(&s);
         qn_server_wait(s.server);
     } else if (s.server) {
         status = end_early(&s, status);
     }
-    forget_signals();
+    qn_signals_served();
     qn_scheduler_free(s.scheduler);
     qn_server_free(s.server);
     qn_serve_files_free(s.files);

@@ -12,7 +12,6 @@
 #include "model/model.h"
 #include "model/role.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,13 +159,50 @@ static void add_arguments(const qn_serve_files *f, qn_registry *registry)
 }
 
 /* Whether a file is a model's, or the first of a split model. */
-static int is_model(const struct dirent *entry)
+static bool is_model(const char *name)
 {
-    const size_t length = strlen(entry->d_name);
+    const size_t length = strlen(name);
     uint32_t number, count;
-    if (*entry->d_name == '.' || length < 6 || strcmp(entry->d_name + length - 5, ".gguf") != 0)
-        return 0;
-    return !qn_gguf_split_numbers(entry->d_name, &number, &count) || number == 0;
+    if (*name == '.' || length < 6 || strcmp(name + length - 5, ".gguf") != 0)
+        return false;
+    return !qn_gguf_split_numbers(name, &number, &count) || number == 0;
+}
+
+/* Names of models in the folder, sorted. */
+struct names {
+    char **at;
+    size_t count, capacity;
+};
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Reads the names; some are missing without memory. */
+static struct names read_names(const char *path)
+{
+    struct names names = { 0 };
+    qn_folder *folder = qn_folder_open(path);
+    const char *name;
+    while (folder && (name = qn_folder_next(folder))) {
+        if (!is_model(name) ||
+            qn_realloc_array(&names.at, &names.capacity, names.count + 1, sizeof *names.at, "files of a folder"))
+            continue;
+        names.at[names.count] = strdup(name);
+        names.count += names.at[names.count] != NULL;
+    }
+    qn_folder_close(folder);
+    if (names.count)
+        qsort(names.at, names.count, sizeof *names.at, by_name);
+    return names;
+}
+
+static void free_names(const struct names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        free(names->at[i]);
+    free(names->at);
 }
 
 /* Reads what a file is for. One that cannot be read is a model: loading it says why. */
@@ -234,14 +270,11 @@ static void remove_missing(qn_registry *registry)
 static void scan(void *user, qn_registry *registry)
 {
     qn_serve_files *f = user;
-    struct dirent **entries = NULL;
     add_arguments(f, registry);
-    const int n = f->args->models_dir ? scandir(f->args->models_dir, &entries, is_model, alphasort) : 0;
-    for (int i = 0; i < n; i++) {
-        add_entry(f, registry, entries[i]->d_name);
-        free(entries[i]);
-    }
-    free(entries);
+    const struct names names = f->args->models_dir ? read_names(f->args->models_dir) : (struct names){ 0 };
+    for (size_t i = 0; i < names.count; i++)
+        add_entry(f, registry, names.at[i]);
+    free_names(&names);
     remove_missing(registry);
     f->has_scanned = true;
 }
@@ -251,12 +284,9 @@ static void scan(void *user, qn_registry *registry)
 /* Prints a note if the folder has no models; they may come later. */
 static void note_empty(const qn_args *args)
 {
-    struct dirent **entries = NULL;
-    const int n = scandir(args->models_dir, &entries, is_model, alphasort);
-    for (int i = 0; i < n; i++)
-        free(entries[i]);
-    free(entries);
-    if (!n && !args->quiet)
+    const struct names names = read_names(args->models_dir);
+    free_names(&names);
+    if (!names.count && !args->quiet)
         qn_cli_note("--models-dir %s: has no GGUF files yet", args->models_dir);
 }
 
@@ -284,12 +314,12 @@ static int resolve(qn_args *args)
             status = check_header(args->models.at[i]);
     }
     if (status == QN_EXIT_DONE && args->models_dir) {
-        DIR *folder = opendir(args->models_dir);
+        qn_folder *folder = qn_folder_open(args->models_dir);
         if (!folder) {
             qn_cli_error("--models-dir %s: %s", args->models_dir, strerror(errno));
             return QN_EXIT_FAILED;
         }
-        closedir(folder);
+        qn_folder_close(folder);
         note_empty(args);
     }
     return status;

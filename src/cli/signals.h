@@ -20,9 +20,23 @@ void qn_signals_session(qn_session *session);
 /* qn_signals_stop_requested - whether a signal has requested a stop. */
 bool qn_signals_stop_requested(void);
 
-/* qn_signals_take_stop - whether SIGINT or SIGTERM has requested a stop; clears the request, as the caller stops in its
- * own way and the program does not end by the signal. */
-bool qn_signals_take_stop(void);
+/* What signals do to a server. The functions are called by signal handlers. */
+typedef struct qn_signals_server {
+    void (*stop)(void *user);   /* the first SIGINT or SIGTERM */
+    void (*reload)(void *user); /* SIGHUP */
+    void *user;
+} qn_signals_server;
+
+/* qn_signals_serve - SIGHUP has the server reload from now on. *server is valid until qn_signals_served. */
+void qn_signals_serve(const qn_signals_server *server);
+
+/* qn_signals_serve_stops - from now on, SIGINT and SIGTERM stop the server, the second one ends the program. If one of
+ * them has requested a stop before, `stop` is called now and true is returned: the program does not end by it. */
+bool qn_signals_serve_stops(void);
+
+/* qn_signals_served - the server is freed next: SIGHUP is ignored; SIGINT and SIGTERM end the program if one of them
+ * has stopped the server. */
+void qn_signals_served(void);
 
 /* qn_signals_clear - clear a SIGINT, so that a conversation continues after Ctrl-C. Other signals stay set. */
 void qn_signals_clear(void);

@@ -8,14 +8,12 @@
 
 #include "base/append.h"
 #include "base/atomic_file.h"
+#include "gpu/code_store.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -42,21 +40,12 @@ void qn_code_file_name(const qn_code_kind *kind, const qn_code_key *key, char na
 
 qn_status qn_code_folder(char **folder)
 {
-    static const struct place {
-        const char *variable, *below;
-    } places[] = { { "XDG_CACHE_HOME", "/quern" }, { "HOME", "/.cache/quern" } };
-    *folder = NULL;
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const char *base = getenv(places[i].variable);
-        if (!base || base[0] != '/') /* the XDG specification: relative paths are ignored */
-            continue;
-        if (asprintf(folder, "%s%s", base, places[i].below) < 0) {
-            *folder = NULL;
-            return qn_fail(QN_ERR_MEMORY, "no memory for the name of the kernel cache");
-        }
-        return QN_OK;
-    }
-    return QN_OK;
+    return qn_code_store_place(folder);
+}
+
+qn_status qn_code_check_folder(const char *folder)
+{
+    return qn_code_store_check(folder);
 }
 
 static qn_status path_of(const qn_code_kind *kind, const char *folder, const qn_code_key *key, char **path)
@@ -74,54 +63,6 @@ static uint64_t checksum(const struct header *h, const void *payload)
     struct header without = *h;
     without.checksum = 0;
     return XXH3_64bits_withSeed(payload, (size_t)h->payload_bytes, XXH3_64bits(&without, sizeof without));
-}
-
-/* ---- Trust ---- */
-
-/* Checks the owner and mode of a file or directory of the cache. Cached code runs with this user's rights: the owner of
- * a file or directory of the cache, and everyone who may write to it, must be this user or root. */
-static qn_status check_trust(const char *path, const struct stat *st)
-{
-    if (st->st_uid != geteuid() && st->st_uid != 0)
-        return qn_fail(QN_ERR_INVALID,
-                       "%s: belongs to user %u, expected %u or root: kernels of another user are not run", path,
-                       (unsigned)st->st_uid, (unsigned)geteuid());
-    if (!S_ISLNK(st->st_mode) && st->st_mode & 022)
-        return qn_fail(QN_ERR_INVALID, "%s: has mode %03o: kernels that other users can write are not run", path,
-                       (unsigned)st->st_mode & 0777u);
-    return QN_OK;
-}
-
-/* Opens the directory; *fd is -1 if it does not exist. A symbolic link counts if it is a trusted user's. */
-static qn_status open_folder(const char *folder, int *fd)
-{
-    struct stat st;
-    *fd = -1;
-    if (lstat(folder, &st) != 0)
-        return errno == ENOENT || errno == ENOTDIR ? QN_OK
-                                                   : qn_fail(QN_ERR_IO, "%s: cannot open: %s", folder, strerror(errno));
-    QN_TRY(check_trust(folder, &st));
-    const int opened = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (opened < 0)
-        return errno == ENOENT || errno == ENOTDIR ? QN_OK
-                                                   : qn_fail(QN_ERR_IO, "%s: cannot open: %s", folder, strerror(errno));
-    const qn_status status = fstat(opened, &st) == 0
-                                 ? check_trust(folder, &st)
-                                 : qn_fail(QN_ERR_IO, "%s: cannot read: %s", folder, strerror(errno));
-    if (status)
-        close(opened);
-    else
-        *fd = opened;
-    return status;
-}
-
-qn_status qn_code_check_folder(const char *folder)
-{
-    int fd;
-    QN_TRY(open_folder(folder, &fd));
-    if (fd >= 0)
-        close(fd);
-    return QN_OK;
 }
 
 /* ---- Reading ---- */
@@ -156,22 +97,16 @@ static qn_status check_header(const qn_code_kind *kind, const char *path, const 
     return QN_OK;
 }
 
-static qn_status read_open(const qn_code_kind *kind, int fd, const char *path, const qn_code_key *key, void **data,
-                           size_t *bytes, char compiler[QN_COMPILER_MAX])
+static qn_status read_open(const qn_code_kind *kind, int fd, const char *path, const qn_code_key *key,
+                           uint64_t file_bytes, void **data, size_t *bytes, char compiler[QN_COMPILER_MAX])
 {
-    struct stat st;
     struct header h;
-    if (fstat(fd, &st) != 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        return qn_fail(QN_ERR_FORMAT, "%s: is not a regular file", path);
-    QN_TRY(check_trust(path, &st));
     const ssize_t n = read_fully(fd, &h, sizeof h);
     if (n < 0)
         return qn_fail(QN_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
     if ((size_t)n < sizeof h)
         return qn_fail(QN_ERR_FORMAT, "%s: has %zd bytes, its header alone has %zu", path, n, sizeof h);
-    QN_TRY(check_header(kind, path, &h, key, (uint64_t)st.st_size));
+    QN_TRY(check_header(kind, path, &h, key, file_bytes));
     *bytes = (size_t)h.payload_bytes;
     *data = malloc(*bytes + 1); /* not NULL for an empty payload */
     if (!*data)
@@ -189,24 +124,16 @@ qn_status qn_code_file_read(const qn_code_kind *kind, const char *folder, const 
                             size_t *bytes, char compiler[QN_COMPILER_MAX])
 {
     char *path;
-    int directory;
+    int fd;
+    uint64_t file_bytes;
     *data = NULL;
     *bytes = 0;
-    QN_TRY(open_folder(folder, &directory));
-    if (directory < 0)
-        return QN_OK;
-    qn_status status = path_of(kind, folder, key, &path);
-    /* O_NOFOLLOW: quern makes no links here. O_NONBLOCK: do not block if it is a FIFO. */
-    const int fd =
-        status ? -1 : openat(directory, strrchr(path, '/') + 1, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd >= 0)
-        status = read_open(kind, fd, path, key, data, bytes, compiler);
-    else if (!status && errno != ENOENT)
-        status = errno == ELOOP ? qn_fail(QN_ERR_FORMAT, "%s: is a symbolic link, expected a file", path)
-                                : qn_fail(QN_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
-    if (fd >= 0)
+    QN_TRY(path_of(kind, folder, key, &path));
+    qn_status status = qn_code_store_open(folder, path, strrchr(path, '/') + 1, &fd, &file_bytes);
+    if (fd >= 0) {
+        status = read_open(kind, fd, path, key, file_bytes, data, bytes, compiler);
         close(fd);
-    close(directory);
+    }
     if (status) {
         free(*data);
         *data = NULL;
@@ -216,30 +143,6 @@ qn_status qn_code_file_read(const qn_code_kind *kind, const char *folder, const 
 }
 
 /* ---- Writing ---- */
-
-/* Creates the directory and its parents with mode 0700, as the XDG specification requires. */
-static qn_status make_folder(const char *folder)
-{
-    char *path = strdup(folder);
-    if (!path)
-        return qn_fail(QN_ERR_MEMORY, "%s: no memory for the name of a directory", folder);
-    int failed = 0;
-    for (char *at = path; *at && !failed; at++) {
-        if (at == path || *at != '/')
-            continue;
-        *at = '\0';
-        failed = mkdir(path, 0700) != 0 && errno != EEXIST ? errno : 0;
-        *at = '/';
-    }
-    if (!failed && mkdir(path, 0700) != 0 && errno != EEXIST)
-        failed = errno;
-    free(path);
-    errno = failed;
-    /* EROFS and EACCES may come from parents that exist already; if not, creating the file fails */
-    return failed && failed != EROFS && failed != EACCES
-               ? qn_fail(QN_ERR_IO, "%s: cannot create this directory: %s", folder, strerror(errno))
-               : QN_OK;
-}
 
 static qn_status write_parts(qn_atomic_file *file, const struct header *h, const void *data, size_t bytes)
 {
@@ -261,8 +164,8 @@ qn_status qn_code_file_write(const qn_code_kind *kind, const char *folder, const
     snprintf(h.version, sizeof h.version, "%s", QN_VERSION);
     h.checksum = checksum(&h, data);
     char *path;
-    QN_TRY(make_folder(folder));
-    QN_TRY(qn_code_check_folder(folder));
+    QN_TRY(qn_code_store_make(folder));
+    QN_TRY(qn_code_store_check(folder));
     QN_TRY(path_of(kind, folder, key, &path));
     qn_atomic_file file;
     qn_status status = qn_atomic_file_create(&file, path, QN_FILE_PRIVATE);
@@ -285,7 +188,7 @@ static bool is_hex(const char *text, size_t n)
 
 /* Whether a file name is one of the cache: <hex><suffix>, or .<hex><suffix>.XXXXXX.quern.part of an unfinished
  * write. */
-static bool is_ours(const qn_code_kind *kind, const char *name)
+static bool is_of_kind(const qn_code_kind *kind, const char *name)
 {
     const char *suffix = kind->suffix;
     const size_t length = strlen(name), whole = HEX + strlen(suffix);
@@ -296,35 +199,12 @@ static bool is_ours(const qn_code_kind *kind, const char *name)
            !memcmp(name + 1 + HEX, suffix, strlen(suffix)) && !strcmp(name + length - (sizeof part - 1), part);
 }
 
-static qn_status clear_open(DIR *dir, const char *folder, size_t *n_files, uint64_t *bytes)
+static bool is_ours(const char *name)
 {
-    for (;;) {
-        errno = 0;
-        const struct dirent *entry = readdir(dir);
-        if (!entry)
-            return errno ? qn_fail(QN_ERR_IO, "%s: cannot list: %s", folder, strerror(errno)) : QN_OK;
-        struct stat st;
-        if ((!is_ours(&qn_cubin_files, entry->d_name) && !is_ours(&qn_pipeline_files, entry->d_name)) ||
-            fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
-            continue;
-        if (unlinkat(dirfd(dir), entry->d_name, 0) == 0) {
-            ++*n_files;
-            *bytes += (uint64_t)st.st_size;
-        } else if (errno != ENOENT) { /* ENOENT: another process may be clearing too */
-            return qn_fail(QN_ERR_IO, "%s/%s: cannot remove: %s", folder, entry->d_name, strerror(errno));
-        }
-    }
+    return is_of_kind(&qn_cubin_files, name) || is_of_kind(&qn_pipeline_files, name);
 }
 
 qn_status qn_code_file_clear(const char *folder, size_t *n_files, uint64_t *bytes)
 {
-    *n_files = 0;
-    *bytes = 0;
-    DIR *dir = opendir(folder);
-    if (!dir)
-        return errno == ENOENT || errno == ENOTDIR ? QN_OK
-                                                   : qn_fail(QN_ERR_IO, "%s: cannot list: %s", folder, strerror(errno));
-    const qn_status status = clear_open(dir, folder, n_files, bytes);
-    closedir(dir);
-    return status;
+    return qn_code_store_clear(folder, is_ours, n_files, bytes);
 }

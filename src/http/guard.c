@@ -4,8 +4,6 @@
 #include "base/strings.h"
 #include "http/bytes.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <string.h>
 #include <strings.h>
 
@@ -52,13 +50,13 @@ static bool is_name(const host *h, const char *name)
  * function does not. */
 static bool is_address(const host *h)
 {
-    char text[INET6_ADDRSTRLEN];
-    unsigned char bytes[16];
+    char text[QN_ADDRESS_TEXT_BYTES];
+    qn_address address;
     if (h->length >= sizeof text)
         return false;
     memcpy(text, h->name, h->length);
     text[h->length] = '\0';
-    return inet_pton(h->is_ipv6 ? AF_INET6 : AF_INET, text, bytes) == 1;
+    return qn_address_read(text, h->is_ipv6, &address);
 }
 
 bool qn_guard_listed_host(const char *host_header, const char *const *allowed, size_t n_allowed)
@@ -86,9 +84,9 @@ bool qn_guard_host(const char *host_header, const char *const *allowed, size_t n
 
 bool qn_guard_is_host(const char *text)
 {
-    unsigned char bytes[16];
+    qn_address address;
     const size_t n = strlen(text);
-    if (inet_pton(AF_INET6, text, bytes) == 1)
+    if (qn_address_read(text, true, &address))
         return true;
     return n && n < 256 && strspn(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-._") == n;
 }
@@ -171,22 +169,13 @@ bool qn_guard_json(const char *content_type)
 
 /* ---- Addresses ---- */
 
-bool qn_guard_is_loopback(const struct sockaddr *address)
+bool qn_guard_is_loopback(const qn_address *address)
 {
-    if (address->sa_family == AF_UNIX)
-        return true;
-    if (address->sa_family == AF_INET) {
-        struct sockaddr_in ipv4;
-        memcpy(&ipv4, address, sizeof ipv4);
-        return ntohl(ipv4.sin_addr.s_addr) >> 24 == 127;
-    }
-    if (address->sa_family == AF_INET6) {
-        struct sockaddr_in6 ipv6;
-        memcpy(&ipv6, address, sizeof ipv6);
-        return IN6_IS_ADDR_LOOPBACK(&ipv6.sin6_addr) ||
-               (IN6_IS_ADDR_V4MAPPED(&ipv6.sin6_addr) && ipv6.sin6_addr.s6_addr[12] == 127);
-    }
-    return false;
+    static const uint8_t loopback[16] = { [15] = 1 };
+    if (!address->is_ipv6)
+        return address->bytes[0] == 127;
+    return !memcmp(address->bytes, loopback, sizeof loopback) ||
+           (qn_address_is_mapped(address) && address->bytes[12] == 127);
 }
 
 /* ---- Paths ---- */

@@ -3,9 +3,7 @@
 #ifndef QN_HTTP_GUARD_H
 #define QN_HTTP_GUARD_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <sys/socket.h>
+#include "base/socket.h"
 
 /* qn_guard_host - whether a Host header names this server: an IPv4 address, an IPv6 address in brackets, localhost or a
  * name of `allowed` [n_allowed], in any case of letters, with or without a port. Other names are refused even if they
@@ -42,8 +40,8 @@ size_t qn_guard_token(const char *text, size_t length);
  * parameters. Browsers send other types across sites without a preflight. NULL is refused. */
 bool qn_guard_json(const char *content_type);
 
-/* qn_guard_is_loopback - whether an address is 127.0.0.0/8, ::1, 127.0.0.0/8 mapped to IPv6, or a Unix socket. */
-bool qn_guard_is_loopback(const struct sockaddr *address);
+/* qn_guard_is_loopback - whether an address is 127.0.0.0/8, ::1, or 127.0.0.0/8 mapped to IPv6. */
+bool qn_guard_is_loopback(const qn_address *address);
 
 /* qn_guard_path - percent-decode the path of a request target, without its query. False: it does not begin with '/',
  * decodes to `capacity` bytes or more, or has an invalid escape, an escaped '/' outside the name after "/models/", a

@@ -1,23 +1,16 @@
-/* A listening socket, and systemd's notifications. Any thread. */
+/* A listening socket. Any thread. */
 #ifndef QN_HTTP_LISTEN_H
 #define QN_HTTP_LISTEN_H
 
-#include "quern/status.h"
-
-#include <stdint.h>
-#include <sys/socket.h>
+#include "base/socket.h"
 
 typedef struct qn_listener {
-    int fd; /* the caller closes it */
-    struct sockaddr_storage address;
+    qn_socket socket; /* the caller closes it */
+    qn_address address;
     char authority[80]; /* of a URL: "127.0.0.1:8080" */
 } qn_listener;
 
-/* qn_listen - listen at a name or address of this machine; of several addresses the first that works is used. Port 0:
- * any free port. QN_ERR_INVALID: the host is unknown. QN_ERR_IO: none of its addresses can be bound. */
+/* qn_listen - listen as qn_socket_listen does; "localhost" is 127.0.0.1. */
 qn_status qn_listen(const char *host, uint16_t port, qn_listener *out);
-
-/* qn_notify - send a state such as "READY=1" to systemd, if NOTIFY_SOCKET is set. */
-void qn_notify(const char *state);
 
 #endif

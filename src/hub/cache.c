@@ -1,18 +1,17 @@
 /* Paths, locks, references and links of the cache; finds a model in it. */
 #include "hub/cache.h"
 
+#include "base/memory.h"
 #include "gguf/gguf.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
+
+enum { LINK_SIZE = 4096 };
 
 /* ---- Paths ---- */
 
@@ -38,44 +37,63 @@ char *qn_hub_folder(const char *repo)
 void qn_hub_tag(const qn_hub_cache *cache)
 {
     static const char name[] = "CACHEDIR.TAG";
-    struct stat st;
-    if (!qn_hub_stat(cache, name, false, &st)) /* a cache without the tag works as well */
+    qn_hub_status found;
+    if (!qn_hub_stat(cache, name, false, &found)) /* a cache without the tag works as well */
         (void)qn_hub_write_text(
             cache, name, "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache of models, made by quern.\n");
+}
+
+/* ---- Names ---- */
+
+struct reading {
+    qn_hub_names *names;
+    qn_status status;
+};
+
+static bool add_name(void *user, const char *name)
+{
+    struct reading *r = user;
+    qn_hub_names *names = r->names;
+    r->status =
+        qn_realloc_array(&names->at, &names->capacity, names->count + 1, sizeof *names->at, "names in the hub's cache");
+    char *copy = r->status ? NULL : strdup(name);
+    if (copy)
+        names->at[names->count++] = copy;
+    else if (!r->status)
+        r->status = qn_fail(QN_ERR_MEMORY, "no memory for the names in the hub's cache");
+    return r->status == QN_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+qn_status qn_hub_read_names(const qn_hub_cache *cache, const char *folder, qn_hub_names *names)
+{
+    struct reading reading = { .names = names };
+    *names = (qn_hub_names){ 0 };
+    qn_hub_each_name(cache, folder, add_name, &reading);
+    if (names->count)
+        qsort(names->at, names->count, sizeof *names->at, by_name);
+    return reading.status;
+}
+
+void qn_hub_names_free(qn_hub_names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        free(names->at[i]);
+    free(names->at);
+    *names = (qn_hub_names){ 0 };
 }
 
 /* ---- Locks ---- */
 
 qn_status qn_hub_lock(const qn_hub_cache *cache, const char *repo, const char *hash, int *fd)
 {
-    struct stat st;
-    const char *name;
-    int at = -1;
     char *folder = qn_hub_folder(repo), *path = folder ? qn_hub_path(".locks/%s/%s.lock", folder, hash) : NULL;
-    qn_status status = path ? qn_hub_make_parent(cache, path, &name, &at) : QN_ERR_MEMORY;
     *fd = -1;
-    if (!status) {
-        *fd = openat(at, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0664);
-        if (*fd < 0)
-            status = qn_fail(QN_ERR_IO, "%s/%s: cannot open the lock: %s", cache->path, path, strerror(errno));
-    }
-    if (*fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB)) {
-        /* On a file system without locks, two downloads at once only waste one: blobs are renamed when complete. */
-        const bool taken = errno == EWOULDBLOCK || errno == EACCES || errno == EINTR;
-        if (taken) {
-            close(*fd);
-            *fd = -1;
-        } else if (errno != ENOSYS && errno != ENOTSUP && errno != ENOLCK) {
-            status = qn_fail(QN_ERR_IO, "%s/%s: cannot lock: %s", cache->path, path, strerror(errno));
-        }
-    }
-    /* A lock file that was removed meanwhile locks nothing. */
-    if ((*fd >= 0 && fstat(*fd, &st) == 0 && st.st_nlink == 0) || (status && *fd >= 0)) {
-        close(*fd);
-        *fd = -1;
-    }
-    if (at >= 0)
-        close(at);
+    const qn_status status = path ? qn_hub_lock_file(cache, path, fd) : QN_ERR_MEMORY;
     free(path);
     free(folder);
     return status;
@@ -123,17 +141,14 @@ qn_status qn_hub_write_ref(const qn_hub_cache *cache, const char *folder, const 
 
 qn_status qn_hub_make_snapshot(const qn_hub_cache *cache, const char *folder, const char *commit, const char *path)
 {
-    const char *name;
-    int at = -1;
     char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path);
-    const qn_status status = link ? qn_hub_make_parent(cache, link, &name, &at) : QN_ERR_MEMORY;
-    if (at >= 0)
-        close(at);
+    const qn_status status = link ? qn_hub_make_parent(cache, link) : QN_ERR_MEMORY;
     free(link);
     return status;
 }
 
-/* Whether symlink's error means that the file system has no symbolic links: FAT, exFAT, FUSE, network file systems. */
+/* Whether an error of qn_hub_make_link means that the file system has no symbolic links: FAT, exFAT, FUSE, network file
+ * systems. */
 static bool means_no_links(int error)
 {
     return error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
@@ -143,29 +158,26 @@ static bool means_no_links(int error)
  * temporary name is next to the blob, since it could be too long next to `link`. */
 static qn_status replace_link(const qn_hub_cache *cache, const char *link, const char *target, const char *blob)
 {
-    char temporary[QN_HUB_HASH_SIZE + 32];
-    const char *name, *blob_name;
-    int at, blobs = -1;
-    QN_TRY(qn_hub_make_parent(cache, link, &name, &at));
-    qn_status status = qn_hub_make_parent(cache, blob, &blob_name, &blobs);
+    QN_TRY(qn_hub_make_parent(cache, link));
+    QN_TRY(qn_hub_make_parent(cache, blob));
+    char *temporary = qn_hub_path("%s.%d.tmp", blob, (int)getpid());
+    qn_status status = temporary ? QN_OK : QN_ERR_MEMORY;
     if (!status) {
-        snprintf(temporary, sizeof temporary, "%s.%d.tmp", blob_name, (int)getpid());
-        (void)unlinkat(blobs, temporary, 0); /* left by a process that was interrupted */
-        const bool linked = symlinkat(target, blobs, temporary) == 0, moves = !linked && means_no_links(errno);
-        if ((!linked && !moves) || renameat(blobs, moves ? blob_name : temporary, at, name)) {
+        (void)qn_hub_unlink(cache, temporary, false); /* left by a process that was interrupted */
+        const bool linked = qn_hub_make_link(cache, temporary, target), moves = !linked && means_no_links(errno);
+        if ((!linked && !moves) || !qn_hub_rename(cache, moves ? blob : temporary, link)) {
             status = qn_fail(QN_ERR_IO, "%s/%s: cannot create the link: %s", cache->path, link, strerror(errno));
-            (void)unlinkat(blobs, temporary, 0);
+            (void)qn_hub_unlink(cache, temporary, false);
         }
-        close(blobs);
     }
-    close(at);
+    free(temporary);
     return status;
 }
 
 qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char *commit, const char *path,
                       const char *hash)
 {
-    char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path), found[PATH_MAX];
+    char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path), found[LINK_SIZE];
     char *blob = qn_hub_path("%s/blobs/%s", folder, hash);
     char *target = qn_hub_path("../../blobs/%s", hash);
     qn_status status = link && blob && target ? QN_OK : QN_ERR_MEMORY;
@@ -190,27 +202,27 @@ qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char 
 static qn_status read_folder(const qn_hub_cache *cache, const char *snapshot, const char *inside, int depth,
                              qn_hub_files *files)
 {
+    qn_hub_names names;
     char *folder = qn_hub_path("%s%s%s", snapshot, *inside ? "/" : "", inside);
-    DIR *directory = folder ? qn_hub_opendir(cache, folder) : NULL;
-    qn_status status = folder ? QN_OK : QN_ERR_MEMORY;
-    while (directory && !status) {
-        const struct dirent *entry = readdir(directory);
-        struct stat st, target;
-        if (!entry)
-            break;
-        char *path = qn_hub_path("%s%s%s", inside, *inside ? "/" : "", entry->d_name);
-        if (!path)
+    if (!folder)
+        return QN_ERR_MEMORY;
+    qn_status status = qn_hub_read_names(cache, folder, &names);
+    for (size_t i = 0; i < names.count && !status; i++) {
+        qn_hub_status entry, target;
+        char *path = qn_hub_path("%s%s%s", inside, *inside ? "/" : "", names.at[i]),
+             *whole = qn_hub_path("%s/%s", folder, names.at[i]);
+        if (!path || !whole)
             status = QN_ERR_MEMORY;
-        else if (!qn_hub_path_is_safe(path) || fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
-            ; /* "." and "..", and entries that were removed meanwhile */
-        else if (S_ISDIR(st.st_mode))
+        else if (!qn_hub_path_is_safe(path) || !qn_hub_stat(cache, whole, false, &entry))
+            ; /* also entries that were removed meanwhile */
+        else if (entry.kind == QN_HUB_FOLDER)
             status = depth < QN_HUB_MAX_DEPTH ? read_folder(cache, snapshot, path, depth + 1, files) : QN_OK;
-        else if (fstatat(dirfd(directory), entry->d_name, &target, 0) == 0 && S_ISREG(target.st_mode))
-            status = qn_hub_files_add(files, path, (uint64_t)target.st_size, NULL);
+        else if (qn_hub_stat(cache, whole, true, &target) && target.kind == QN_HUB_FILE)
+            status = qn_hub_files_add(files, path, target.size, NULL);
+        free(whole);
         free(path);
     }
-    if (directory)
-        closedir(directory);
+    qn_hub_names_free(&names);
     free(folder);
     return status;
 }
@@ -226,18 +238,6 @@ qn_status qn_hub_read_snapshot(const qn_hub_cache *cache, const char *folder, co
     return status;
 }
 
-/* Reads what a file is for. That is no use of it: the time of last use stays, if the file is the user's. */
-static bool read_role(const char *path, qn_file_role *role)
-{
-    struct stat st;
-    if (stat(path, &st))
-        return false;
-    const bool known = qn_file_role_read(path, role);
-    const struct timespec before[2] = { st.st_atim, { .tv_nsec = UTIME_OMIT } };
-    (void)utimensat(AT_FDCWD, path, before, 0);
-    return known;
-}
-
 void qn_hub_read_roles(const qn_hub_cache *cache, const char *folder, qn_hub_files *files)
 {
     for (size_t i = 0; i < files->count; i++) {
@@ -246,21 +246,9 @@ void qn_hub_read_roles(const qn_hub_cache *cache, const char *folder, qn_hub_fil
         if (!qn_hub_path_is_gguf(file->path) || (qn_gguf_split_numbers(file->path, &no, &n_parts) && no != 0))
             continue;
         char *path = qn_hub_path("%s/%s/snapshots/%s/%s", cache->path, folder, files->commit, file->path);
-        file->has_role = path && read_role(path, &file->role);
+        file->has_role = path && qn_hub_file_role(path, &file->role);
         free(path);
     }
-}
-
-/* Sets the time of last use to now; in a read-only cache it stays. */
-static void mark_used(const qn_hub_cache *cache, const char *path)
-{
-    const struct timespec now[2] = { { .tv_nsec = UTIME_NOW }, { .tv_nsec = UTIME_OMIT } };
-    const char *name;
-    const int at = qn_hub_parent(cache, path, &name);
-    if (at < 0)
-        return;
-    (void)utimensat(at, name, now, 0);
-    close(at);
 }
 
 /* The path of the first selected file. Marks all as used now. */
@@ -272,7 +260,7 @@ static char *use(const qn_hub_cache *cache, const char *folder, const qn_hub_fil
         char *path = qn_hub_path("%s/snapshots/%s/%s", folder, files->commit, files->at[selection->at[i]].path);
         if (!path)
             break;
-        mark_used(cache, path);
+        qn_hub_touch(cache, path);
         if (i == 0)
             first = qn_hub_path("%s/%s", cache->path, path);
         free(path);
@@ -316,31 +304,37 @@ qn_status qn_hub_find_cached(const qn_hub_cache *cache, const qn_hub_name *name,
     return status;
 }
 
+static bool is_older(const qn_hub_status *a, const qn_hub_status *b)
+{
+    return a->modified < b->modified ||
+           (a->modified == b->modified && a->modified_nanoseconds < b->modified_nanoseconds);
+}
+
 qn_status qn_hub_find_elsewhere(const qn_hub_cache *cache, const qn_hub_name *name,
                                 char commit[QN_HUB_COMMIT_LENGTH + 1], char **path)
 {
-    struct timespec newest = { 0 };
+    qn_hub_names names = { 0 };
+    qn_hub_status newest = { 0 };
     char *folder = qn_hub_folder(name->repo), *snapshots = folder ? qn_hub_path("%s/snapshots", folder) : NULL;
-    DIR *directory = snapshots ? qn_hub_opendir(cache, snapshots) : NULL;
-    qn_status status = snapshots ? QN_OK : QN_ERR_MEMORY;
-    const struct dirent *entry;
+    qn_status status = snapshots ? qn_hub_read_names(cache, snapshots, &names) : QN_ERR_MEMORY;
     bool found;
     commit[0] = '\0';
     *path = NULL;
-    while (directory && !status && (entry = readdir(directory))) {
-        struct stat st;
-        if (!qn_hub_is_hash(entry->d_name, QN_HUB_COMMIT_LENGTH) ||
-            fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) || st.st_mtim.tv_sec < newest.tv_sec ||
-            (st.st_mtim.tv_sec == newest.tv_sec && st.st_mtim.tv_nsec < newest.tv_nsec))
+    for (size_t i = 0; i < names.count && !status; i++) {
+        qn_hub_status entry;
+        char *snapshot = qn_hub_path("%s/%s", snapshots, names.at[i]);
+        const bool is_newer = snapshot && qn_hub_is_hash(names.at[i], QN_HUB_COMMIT_LENGTH) &&
+                              qn_hub_stat(cache, snapshot, false, &entry) && !is_older(&entry, &newest);
+        free(snapshot);
+        if (!is_newer)
             continue;
-        status = find_in(cache, folder, entry->d_name, name, true, &found, NULL);
+        status = find_in(cache, folder, names.at[i], name, true, &found, NULL);
         if (!status && found) {
-            newest = st.st_mtim;
-            strcpy(commit, entry->d_name);
+            newest = entry;
+            strcpy(commit, names.at[i]);
         }
     }
-    if (directory)
-        closedir(directory);
+    qn_hub_names_free(&names);
     if (!status && *commit)
         status = find_in(cache, folder, commit, name, true, &found, path);
     free(snapshots);

@@ -23,6 +23,17 @@ char *qn_hub_path(const char *format, ...) QN_PRINTF(1, 2);
 /* qn_hub_folder - the folder of a repository in the cache; free() it. NULL without memory, as above. */
 char *qn_hub_folder(const char *repo);
 
+/* The entries of a folder, sorted. */
+typedef struct qn_hub_names {
+    char **at;
+    size_t count, capacity;
+} qn_hub_names;
+
+/* qn_hub_read_names - lists a folder; a missing one has no names. Free it with qn_hub_names_free, even after an error.
+ */
+qn_status qn_hub_read_names(const qn_hub_cache *cache, const char *folder, qn_hub_names *names);
+void qn_hub_names_free(qn_hub_names *names);
+
 /* qn_hub_tag - marks the cache folder as a cache for backup programs (CACHEDIR.TAG), as huggingface_hub does. */
 void qn_hub_tag(const qn_hub_cache *cache);
 

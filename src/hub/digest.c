@@ -3,22 +3,22 @@
 
 #include "base/append.h"
 #include "base/memory.h"
+#include "hub/hash.h"
 
-#include <gnutls/crypto.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { N_BLOCKS = 8, HASH_BYTES = 32 };
+enum { N_BLOCKS = 8, HASH_BYTES = QN_HUB_HASH_BYTES };
 
 /* `lock` protects filled, hashed and stop. Blocks [hashed, filled) of the ring and their lengths belong to the thread
  * that hashes, the others to the thread that downloads. `hash` belongs to the hashing thread while a block is left. */
 struct qn_hub_digest {
     char expected[2 * HASH_BYTES + 1];
     uint64_t size;
-    gnutls_hash_hd_t hash;
+    qn_hub_hash *hash;
     uint8_t *ring; /* [N_BLOCKS * QN_HUB_BLOCK] */
     size_t lengths[N_BLOCKS];
     uint64_t filled, hashed; /* total numbers of blocks */
@@ -28,23 +28,19 @@ struct qn_hub_digest {
     pthread_t thread;
 };
 
-static gnutls_digest_algorithm_t algorithm(const qn_hub_digest *d)
+static qn_hub_algorithm algorithm(const qn_hub_digest *d)
 {
-    return strlen(d->expected) == 2 * HASH_BYTES ? GNUTLS_DIG_SHA256 : GNUTLS_DIG_SHA1;
+    return strlen(d->expected) == 2 * HASH_BYTES ? QN_HUB_SHA256 : QN_HUB_SHA1;
 }
 
 static qn_status begin(qn_hub_digest *d)
 {
     char header[40];
-    const int error = gnutls_hash_init(&d->hash, algorithm(d));
-    if (error) {
-        d->hash = NULL;
-        return qn_fail(QN_ERR_UNSUPPORTED, "GnuTLS cannot compute the hash of a file: %s", gnutls_strerror(error));
-    }
+    QN_TRY(qn_hub_hash_begin(algorithm(d), &d->hash));
     qn_text_buffer text = QN_APPEND_TO(header);
     qn_append(&text, "blob %" PRIu64, d->size);
-    if (algorithm(d) == GNUTLS_DIG_SHA1)
-        gnutls_hash(d->hash, header, text.length + 1); /* git hashes the terminating zero, too */
+    if (algorithm(d) == QN_HUB_SHA1)
+        qn_hub_hash_add(d->hash, header, text.length + 1); /* git hashes the terminating zero, too */
     return QN_OK;
 }
 
@@ -59,7 +55,7 @@ static void *hash_blocks(void *user)
             break;
         const size_t at = d->hashed % N_BLOCKS;
         pthread_mutex_unlock(&d->lock);
-        gnutls_hash(d->hash, d->ring + at * QN_HUB_BLOCK, d->lengths[at]);
+        qn_hub_hash_add(d->hash, d->ring + at * QN_HUB_BLOCK, d->lengths[at]);
         pthread_mutex_lock(&d->lock);
         d->hashed++;
         pthread_cond_broadcast(&d->changed);
@@ -86,7 +82,7 @@ qn_status qn_hub_digest_create(const char *expected, uint64_t size, qn_hub_diges
             return QN_OK;
         }
         status = qn_fail(QN_ERR_MEMORY, "no thread for the hash of a file");
-        gnutls_hash_deinit(d->hash, NULL);
+        qn_hub_hash_end(d->hash, NULL);
     }
     qn_free(d->ring);
     qn_free(d);
@@ -128,8 +124,7 @@ static void drain(qn_hub_digest *d)
 qn_status qn_hub_digest_restart(qn_hub_digest *d)
 {
     drain(d);
-    if (d->hash)
-        gnutls_hash_deinit(d->hash, NULL);
+    qn_hub_hash_end(d->hash, NULL);
     return begin(d);
 }
 
@@ -138,14 +133,14 @@ qn_status qn_hub_digest_finish(qn_hub_digest *d, const char *name)
     uint8_t bytes[HASH_BYTES];
     char found[2 * HASH_BYTES + 1];
     drain(d);
-    gnutls_hash_deinit(d->hash, bytes);
+    qn_hub_hash_end(d->hash, bytes);
     d->hash = NULL;
     qn_text_buffer text = QN_APPEND_TO(found);
     qn_append_hex(&text, bytes, strlen(d->expected) / 2);
     if (strcmp(found, d->expected) == 0)
         return QN_OK;
     return qn_fail(QN_ERR_FORMAT, "%s: its %s is %s, expected %s", name,
-                   algorithm(d) == GNUTLS_DIG_SHA256 ? "SHA-256" : "SHA-1 as a git blob", found, d->expected);
+                   algorithm(d) == QN_HUB_SHA256 ? "SHA-256" : "SHA-1 as a git blob", found, d->expected);
 }
 
 void qn_hub_digest_free(qn_hub_digest *d)
@@ -157,8 +152,7 @@ void qn_hub_digest_free(qn_hub_digest *d)
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
     pthread_join(d->thread, NULL);
-    if (d->hash)
-        gnutls_hash_deinit(d->hash, NULL);
+    qn_hub_hash_end(d->hash, NULL);
     pthread_mutex_destroy(&d->lock);
     pthread_cond_destroy(&d->changed);
     qn_free(d->ring);

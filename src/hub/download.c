@@ -6,13 +6,10 @@
 #include "hub/digest.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum {
@@ -24,9 +21,9 @@ enum {
 struct transfer {
     const qn_hub_params *params;
     const qn_hub_file *file;
+    const qn_hub_cache *cache;
     const char *path;              /* path of the incomplete file, for error texts */
-    int folder;                    /* folder of the blob */
-    const char *blob, *incomplete; /* names in the folder */
+    const char *blob, *incomplete; /* paths in the cache */
     int fd;
     qn_hub_digest *digest;
     qn_hub_request request;
@@ -46,7 +43,7 @@ static void set_done(struct transfer *t, uint64_t done)
 
 static qn_status restart(struct transfer *t)
 {
-    if (ftruncate(t->fd, 0))
+    if (!qn_file_truncate(t->fd, 0))
         return qn_fail(QN_ERR_IO, "%s: cannot be emptied: %s", t->path, strerror(errno));
     set_done(t, 0);
     t->written_back = t->request.progress.before = 0;
@@ -82,7 +79,7 @@ static qn_status flush(struct transfer *t)
     const uint8_t *from = t->block;
     const size_t size = t->filled;
     while (t->filled) {
-        const ssize_t n = pwrite(t->fd, from, t->filled, (off_t)t->done);
+        const ptrdiff_t n = qn_file_write_at(t->fd, from, t->filled, t->done);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0) {
@@ -132,7 +129,7 @@ static qn_status hash_existing(struct transfer *t, uint64_t size)
     while (t->done < size && !status) {
         const uint64_t left = size - t->done;
         uint8_t *block = qn_hub_digest_block(t->digest);
-        const ssize_t n = pread(t->fd, block, left < QN_HUB_BLOCK ? (size_t)left : QN_HUB_BLOCK, (off_t)t->done);
+        const ptrdiff_t n = qn_file_read_at(t->fd, block, left < QN_HUB_BLOCK ? (size_t)left : QN_HUB_BLOCK, t->done);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -150,23 +147,14 @@ static qn_status hash_existing(struct transfer *t, uint64_t size)
 
 static qn_status open_incomplete(struct transfer *t)
 {
-    struct stat st;
-    t->fd = openat(t->folder, t->incomplete, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
-    if (t->fd < 0 || fstat(t->fd, &st))
-        return qn_fail(QN_ERR_IO, "%s: cannot open: %s", t->path, strerror(errno));
-    if (!S_ISREG(st.st_mode) || st.st_nlink != 1) /* a second name could belong to anybody's file */
-        return qn_fail(QN_ERR_IO, "%s: is not a regular file with a single name", t->path);
-    if ((uint64_t)st.st_size > t->file->size)
-        return restart(t);
-    return hash_existing(t, (uint64_t)st.st_size);
+    uint64_t size;
+    QN_TRY(qn_hub_open_own(t->cache, t->incomplete, &t->fd, &size));
+    return size > t->file->size ? restart(t) : hash_existing(t, size);
 }
 
 static qn_status check_space(const struct transfer *t)
 {
-    struct statvfs fs;
-    if (fstatvfs(t->fd, &fs) || fs.f_blocks == 0)
-        return QN_OK;
-    const uint64_t left = t->file->size - t->done, free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+    const uint64_t left = t->file->size - t->done, free_bytes = qn_file_free_space(t->fd);
     if (left <= free_bytes)
         return QN_OK;
     return qn_fail(QN_ERR_IO,
@@ -219,7 +207,7 @@ static qn_status receive_verified(qn_hub_http *http, struct transfer *t)
         if (status != QN_ERR_FORMAT)
             return status;
         if (!resumed) {
-            (void)unlinkat(t->folder, t->incomplete, 0);
+            (void)qn_hub_unlink(t->cache, t->incomplete, false);
             return status;
         }
         qn_hub_log(t->params, "%s: what an earlier download left does not fit; from the beginning", t->file->path);
@@ -233,10 +221,11 @@ static qn_status download(qn_hub_http *http, struct transfer *t)
     QN_TRY(qn_hub_digest_create(t->file->hash, t->file->size, &t->digest));
     QN_TRY(open_incomplete(t));
     QN_TRY(receive_verified(http, t));
-    if (fdatasync(t->fd))
+    if (!qn_file_sync(t->fd))
         return qn_fail(QN_ERR_IO, "%s: cannot write: %s", t->path, strerror(errno));
-    if (renameat(t->folder, t->incomplete, t->folder, t->blob))
-        return qn_fail(QN_ERR_IO, "%s: cannot be renamed to '%s': %s", t->path, t->blob, strerror(errno));
+    if (!qn_hub_rename(t->cache, t->incomplete, t->blob))
+        return qn_fail(QN_ERR_IO, "%s: cannot be renamed to '%s': %s", t->path, strrchr(t->blob, '/') + 1,
+                       strerror(errno));
     return QN_OK;
 }
 
@@ -249,9 +238,10 @@ qn_status qn_hub_download(qn_hub_http *http, const qn_hub_params *params, const 
     struct transfer t = {
         .params = params,
         .file = file,
+        .cache = cache,
         .path = path,
-        .incomplete = strrchr(path, '/') + 1,
-        .folder = -1,
+        .blob = blob,
+        .incomplete = path + strlen(cache->path) + 1,
         .fd = -1,
         .request = { .repo = repo,
                      .what = file->path,
@@ -261,13 +251,9 @@ qn_status qn_hub_download(qn_hub_http *http, const qn_hub_params *params, const 
                      .user = &t,
                      .progress = { .file = file->path, .total = file->size, .part = part, .n_parts = n_parts } },
     };
-    qn_status status = qn_hub_make_parent(cache, blob, &t.blob, &t.folder);
-    if (!status)
-        status = download(http, &t);
+    const qn_status status = download(http, &t);
     if (t.fd >= 0)
         close(t.fd);
-    if (t.folder >= 0)
-        close(t.folder);
     qn_hub_digest_free(t.digest);
     free(path);
     return status;

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static const double lock_interval = 0.2;
 
@@ -108,21 +107,21 @@ static qn_status ask(struct fetch *f, char *url, qn_hub_file *file)
 
 static bool is_there(const struct fetch *f, const qn_hub_file *file)
 {
-    struct stat st;
+    qn_hub_status st;
     char *blob = *file->hash ? qn_hub_path("%s/blobs/%s", f->folder, file->hash) : NULL;
     const bool found = blob && qn_hub_stat(&f->cache, blob, true, &st);
     free(blob);
-    return found && S_ISREG(st.st_mode) && (!file->size || (uint64_t)st.st_size == file->size);
+    return found && st.kind == QN_HUB_FILE && (!file->size || st.size == file->size);
 }
 
 /* Whether the snapshot holds the content itself, as in a cache without symbolic links. */
 static bool is_in_snapshot(const struct fetch *f, const qn_hub_file *file)
 {
-    struct stat st;
+    qn_hub_status st;
     char *path = qn_hub_path("%s/snapshots/%s/%s", f->folder, f->files.commit, file->path);
     const bool found = path && file->size && qn_hub_stat(&f->cache, path, false, &st);
     free(path);
-    return found && S_ISREG(st.st_mode) && (uint64_t)st.st_size == file->size;
+    return found && st.kind == QN_HUB_FILE && st.size == file->size;
 }
 
 /* Locks a blob; waits while another process downloads it. */

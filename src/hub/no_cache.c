@@ -1,4 +1,4 @@
-/* Replaces the hub's cache where its folders cannot be opened as descriptors: on Windows and macOS, so far. */
+/* Replaces the hub's cache where its folders cannot be opened as descriptors: on macOS, so far. */
 #include "hub/hub.h"
 
 static qn_status refuse(const char *name)

@@ -1,17 +1,15 @@
 /* Reads the environment. */
 #include "hub/settings.h"
 
+#include "base/file.h"
 #include "base/strings.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { DEFAULT_TIMEOUT = 10, MAX_TIMEOUT = 3600, TOKEN_SIZE = 4096 };
@@ -33,13 +31,6 @@ static const char *set(const char *value)
 
 /* ---- Folders ---- */
 
-static const char *home(void)
-{
-    const char *folder = set(getenv("HOME"));
-    const struct passwd *user = folder ? NULL : getpwuid(getuid());
-    return user ? user->pw_dir : folder;
-}
-
 /* Appends `length` bytes to an allocated text; false without memory. */
 static bool append(char **text, const char *bytes, size_t length)
 {
@@ -58,13 +49,12 @@ static bool append_home(char **text, const char *path, const char **rest)
 {
     const size_t length = path[0] == '~' ? strcspn(path, "/") : 0;
     char name[64];
-    const char *folder = length == 1 ? home() : NULL;
+    const char *folder = length == 1 ? qn_file_home(NULL) : NULL;
     *rest = path;
     if (length > 1 && length < sizeof name) {
         memcpy(name, path + 1, length - 1);
         name[length - 1] = '\0';
-        const struct passwd *user = getpwnam(name);
-        folder = user ? user->pw_dir : NULL;
+        folder = qn_file_home(name);
     }
     if (!folder)
         return append(text, "", 0);
@@ -119,7 +109,9 @@ static char *join(const char *folder, const char *name)
 static char *hub_home(void)
 {
     const char *given = set(getenv("HF_HOME")), *caches = set(getenv("XDG_CACHE_HOME"));
-    char *path = given ? strdup(given) : caches ? join(caches, "huggingface") : join(home(), ".cache/huggingface");
+    char *path = given    ? strdup(given)
+                 : caches ? join(caches, "huggingface")
+                          : join(qn_file_home(NULL), ".cache/huggingface");
     char *expanded = path ? expand(path) : NULL;
     free(path);
     return expanded;
@@ -144,9 +136,11 @@ static void clean(char *token)
  * file is read, so that nobody can make quern wait. */
 static FILE *open_token(const char *path, bool given)
 {
-    struct stat st;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | (given ? 0 : O_NONBLOCK));
-    if (fd >= 0 && !given && (fstat(fd, &st) || !S_ISREG(st.st_mode))) {
+    qn_file_info info;
+    if (given)
+        return qn_file_stream(path, "r");
+    const int fd = qn_file_open_read(path);
+    if (fd >= 0 && (!qn_file_describe_fd(fd, &info) || info.kind != QN_FILE_REGULAR)) {
         close(fd);
         errno = EINVAL;
         return NULL;

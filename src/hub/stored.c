@@ -6,66 +6,17 @@
 #include "base/append.h"
 #include "base/memory.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { MAX_DEPTH = QN_HUB_MAX_DEPTH + 2 }; /* a path is in snapshots/COMMIT/ */
 
-/* ---- Names in folders ---- */
-
-struct names {
-    char **at;
-    size_t count, capacity;
-};
-
-static void free_names(struct names *names)
-{
-    for (size_t i = 0; i < names->count; i++)
-        free(names->at[i]);
-    free(names->at);
-    *names = (struct names){ 0 };
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* The entries of a folder except "." and "..", sorted. A missing folder has none. */
-static qn_status read_names(const qn_hub_cache *cache, const char *folder, struct names *names)
-{
-    DIR *directory = qn_hub_opendir(cache, folder);
-    qn_status status = QN_OK;
-    const struct dirent *entry;
-    *names = (struct names){ 0 };
-    while (directory && !status && (entry = readdir(directory))) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        status = qn_realloc_array(&names->at, &names->capacity, names->count + 1, sizeof *names->at,
-                                  "names in the hub's cache");
-        char *name = status ? NULL : strdup(entry->d_name);
-        if (name)
-            names->at[names->count++] = name;
-        else if (!status)
-            status = qn_fail(QN_ERR_MEMORY, "no memory for the names in the hub's cache");
-    }
-    if (directory)
-        closedir(directory);
-    if (names->count)
-        qsort(names->at, names->count, sizeof *names->at, by_name);
-    return status;
-}
-
 static bool is_folder(const qn_hub_cache *cache, const char *path)
 {
-    struct stat st;
-    return qn_hub_stat(cache, path, false, &st) && S_ISDIR(st.st_mode);
+    qn_hub_status st;
+    return qn_hub_stat(cache, path, false, &st) && st.kind == QN_HUB_FOLDER;
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -86,15 +37,15 @@ struct listing {
     bool go_on;
 };
 
-static time_t last_use(const qn_hub_cache *cache, const char *folder, const qn_hub_files *files,
-                       const qn_hub_selection *selection)
+static int64_t last_use(const qn_hub_cache *cache, const char *folder, const qn_hub_files *files,
+                        const qn_hub_selection *selection)
 {
-    time_t used = 0;
+    int64_t used = 0;
     for (size_t i = 0; i < selection->count; i++) {
-        struct stat st;
+        qn_hub_status st;
         char *path = qn_hub_path("%s/snapshots/%s/%s", folder, files->commit, files->at[selection->at[i]].path);
-        if (path && qn_hub_stat(cache, path, true, &st) && st.st_atime > used)
-            used = st.st_atime;
+        if (path && qn_hub_stat(cache, path, true, &st) && st.used > used)
+            used = st.used;
         free(path);
     }
     return used;
@@ -103,14 +54,13 @@ static time_t last_use(const qn_hub_cache *cache, const char *folder, const qn_h
 /* Whether branch main has the same content under the same name. */
 static bool is_in_main(const qn_hub_cache *cache, const char *folder, const char *commit, const char *file)
 {
-    struct stat here, main;
+    qn_hub_status here, main;
     char now[QN_HUB_COMMIT_LENGTH + 1];
     qn_hub_read_ref(cache, folder, "main", now);
     char *path = qn_hub_path("%s/snapshots/%s/%s", folder, commit, file),
          *current = qn_hub_path("%s/snapshots/%s/%s", folder, now, file);
     const bool same = path && current && qn_hub_stat(cache, path, true, &here) &&
-                      qn_hub_stat(cache, current, true, &main) && here.st_dev == main.st_dev &&
-                      here.st_ino == main.st_ino;
+                      qn_hub_stat(cache, current, true, &main) && qn_file_id_equal(here.id, main.id);
     free(current);
     free(path);
     return same;
@@ -121,11 +71,11 @@ static bool is_in_main(const qn_hub_cache *cache, const char *folder, const char
 static void find_ref(const qn_hub_cache *cache, const char *refs, const char *inside, int depth, const char *commit,
                      char revision[QN_HUB_REVISION_SIZE])
 {
-    struct names names = { 0 };
+    qn_hub_names names = { 0 };
     const char *slash = *inside ? "/" : "";
     char *folder = qn_hub_path("%s%s%s", refs, slash, inside);
     if (folder)
-        (void)read_names(cache, folder, &names); /* without it there is no branch */
+        (void)qn_hub_read_names(cache, folder, &names); /* without it there is no branch */
     for (size_t i = 0; i < names.count && !*revision && depth < MAX_DEPTH; i++) {
         char found[QN_HUB_COMMIT_LENGTH + 1];
         char *name = qn_hub_path("%s%s%s", inside, slash, names.at[i]);
@@ -140,7 +90,7 @@ static void find_ref(const qn_hub_cache *cache, const char *refs, const char *in
         free(path);
         free(name);
     }
-    free_names(&names);
+    qn_hub_names_free(&names);
     free(folder);
 }
 
@@ -187,25 +137,25 @@ static void list_model(struct listing *l, const qn_hub_files *files, const qn_hu
 /* Lists the incomplete downloads of a repository as one entry. */
 static qn_status list_incomplete(const struct listing *l)
 {
-    struct names names;
+    qn_hub_names names;
     qn_hub_entry entry = { .repo = l->repo, .type = "", .revision = "" };
     char *blobs = qn_hub_path("%s/blobs", l->folder);
-    qn_status status = blobs ? read_names(l->cache, blobs, &names) : QN_ERR_MEMORY;
+    qn_status status = blobs ? qn_hub_read_names(l->cache, blobs, &names) : QN_ERR_MEMORY;
     if (!blobs)
         return status;
     for (size_t i = 0; i < names.count; i++) {
-        struct stat st;
+        qn_hub_status st;
         char *path = ends_with(names.at[i], ".incomplete") ? qn_hub_path("%s/%s", blobs, names.at[i]) : NULL;
         if (path && qn_hub_stat(l->cache, path, false, &st)) {
             entry.n_files++;
-            entry.bytes += (uint64_t)st.st_size;
-            entry.used = st.st_mtime > entry.used ? st.st_mtime : entry.used;
+            entry.bytes += st.size;
+            entry.used = st.modified > entry.used ? st.modified : entry.used;
         }
         free(path);
     }
     if (!status && entry.n_files)
         (void)l->on_entry(l->user, &entry);
-    free_names(&names);
+    qn_hub_names_free(&names);
     free(blobs);
     return status;
 }
@@ -229,15 +179,15 @@ static qn_status list_snapshot(struct listing *l, const char *commit)
 
 static qn_status list_repository(struct listing *l)
 {
-    struct names commits = { 0 };
+    qn_hub_names commits = { 0 };
     char *snapshots = qn_hub_path("%s/snapshots", l->folder);
-    qn_status status = snapshots ? read_names(l->cache, snapshots, &commits) : QN_ERR_MEMORY;
+    qn_status status = snapshots ? qn_hub_read_names(l->cache, snapshots, &commits) : QN_ERR_MEMORY;
     for (size_t i = 0; i < commits.count && !status && l->go_on; i++)
         if (qn_hub_is_hash(commits.at[i], QN_HUB_COMMIT_LENGTH))
             status = list_snapshot(l, commits.at[i]);
     if (!status && l->go_on)
         status = list_incomplete(l);
-    free_names(&commits);
+    qn_hub_names_free(&commits);
     free(snapshots);
     return status;
 }
@@ -258,13 +208,13 @@ qn_status qn_hub_list(on_entry_fn on_entry, void *user)
 {
     qn_hub_settings settings;
     qn_hub_cache cache = { .fd = -1 };
-    struct names names = { 0 };
+    qn_hub_names names = { 0 };
     struct listing l = { .cache = &cache, .on_entry = on_entry, .user = user, .go_on = true };
     qn_status status = qn_hub_settings_read(&settings);
     if (!status)
         status = qn_hub_cache_open(settings.cache, false, &cache);
     if (!status)
-        status = read_names(&cache, "", &names);
+        status = qn_hub_read_names(&cache, "", &names);
     for (size_t i = 0; i < names.count && !status && l.go_on; i++) {
         char repo[QN_HUB_REPO_SIZE];
         if (!repo_of(names.at[i], repo))
@@ -273,7 +223,7 @@ qn_status qn_hub_list(on_entry_fn on_entry, void *user)
         l.repo = repo;
         status = list_repository(&l);
     }
-    free_names(&names);
+    qn_hub_names_free(&names);
     qn_hub_cache_close(&cache);
     qn_hub_settings_free(&settings);
     return status;
@@ -285,7 +235,7 @@ struct removal {
     qn_hub_cache cache;
     const qn_hub_name *name;
     char *folder;
-    struct names snapshots;
+    qn_hub_names snapshots;
     qn_status refused; /* why a snapshot has no such file, or several */
     qn_hub_removed *removed;
 };
@@ -294,7 +244,7 @@ struct removal {
 static bool blob_of(const qn_hub_cache *cache, const char *link, char hash[QN_HUB_HASH_SIZE])
 {
     static const char blobs[] = "/blobs/";
-    char target[PATH_MAX];
+    char target[4096];
     if (!qn_hub_read_link(cache, link, target, sizeof target))
         return false;
     const char *at = strstr(target, blobs), *name = at ? at + sizeof blobs - 1 : NULL;
@@ -333,15 +283,15 @@ static qn_status lock_blob(const struct removal *r, const char *hash, int *fd)
 /* Removes a blob or its incomplete download. The caller holds its lock. */
 static qn_status remove_blob(const struct removal *r, const char *hash, const char *suffix)
 {
-    struct stat st, target;
+    qn_hub_status st, target;
     char *path = qn_hub_path("%s/blobs/%s%s", r->folder, hash, suffix);
     qn_status status = path ? QN_OK : QN_ERR_MEMORY;
     if (path && qn_hub_stat(&r->cache, path, false, &st)) {
-        const bool shared = S_ISLNK(st.st_mode), there = qn_hub_stat(&r->cache, path, true, &target);
+        const bool shared = st.kind == QN_HUB_LINK, there = qn_hub_stat(&r->cache, path, true, &target);
         if (!qn_hub_unlink(&r->cache, path, false))
             status = qn_fail(QN_ERR_IO, "%s/%s: cannot be removed: %s", r->cache.path, path, strerror(errno));
         else if (there)
-            *(shared ? &r->removed->shared : &r->removed->bytes) += (uint64_t)target.st_size;
+            *(shared ? &r->removed->shared : &r->removed->bytes) += target.size;
     }
     free(path);
     return status;
@@ -350,20 +300,20 @@ static qn_status remove_blob(const struct removal *r, const char *hash, const ch
 static qn_status remove_link(struct removal *r, const char *snapshot, const char *file)
 {
     char hash[QN_HUB_HASH_SIZE];
-    struct stat st;
+    qn_hub_status st;
     int fd = -1;
     bool linked = true;
     char *path = qn_hub_path("%s/snapshots/%s/%s", r->folder, snapshot, file);
     if (!path)
         return QN_ERR_MEMORY;
     const bool has_blob = blob_of(&r->cache, path, hash),
-               is_file = qn_hub_stat(&r->cache, path, false, &st) && S_ISREG(st.st_mode);
+               is_file = qn_hub_stat(&r->cache, path, false, &st) && st.kind == QN_HUB_FILE;
     qn_status status = has_blob ? lock_blob(r, hash, &fd) : QN_OK;
     if (!status && !qn_hub_unlink(&r->cache, path, false))
         status = qn_fail(QN_ERR_IO, "%s/%s: cannot be removed: %s", r->cache.path, path, strerror(errno));
     if (!status) {
         r->removed->n_files++;
-        r->removed->bytes += is_file ? (uint64_t)st.st_size : 0; /* a cache without symbolic links */
+        r->removed->bytes += is_file ? st.size : 0; /* a cache without symbolic links */
     }
     if (!status && has_blob)
         status = is_linked(r, hash, &linked);
@@ -396,11 +346,11 @@ static qn_status remove_from(struct removal *r, const char *snapshot)
 static qn_status remove_incomplete(const struct removal *r)
 {
     static const char suffix[] = ".incomplete";
-    struct names names;
+    qn_hub_names names;
     char *blobs = qn_hub_path("%s/blobs", r->folder);
     if (!blobs)
         return QN_ERR_MEMORY;
-    qn_status status = read_names(&r->cache, blobs, &names);
+    qn_status status = qn_hub_read_names(&r->cache, blobs, &names);
     for (size_t i = 0; i < names.count && !status; i++) {
         char *end = ends_with(names.at[i], suffix) ? names.at[i] + strlen(names.at[i]) - strlen(suffix) : NULL;
         if (!end)
@@ -415,7 +365,7 @@ static qn_status remove_incomplete(const struct removal *r)
             r->removed->n_files += status == QN_OK;
         }
     }
-    free_names(&names);
+    qn_hub_names_free(&names);
     free(blobs);
     return status;
 }
@@ -423,8 +373,8 @@ static qn_status remove_incomplete(const struct removal *r)
 /* Removes empty folders in a folder, with `files` also the files, then the folder itself if it is empty. */
 static void prune(const qn_hub_cache *cache, const char *folder, bool files, int depth)
 {
-    struct names names;
-    (void)read_names(cache, folder, &names); /* if it cannot be read, it stays */
+    qn_hub_names names;
+    (void)qn_hub_read_names(cache, folder, &names); /* if it cannot be read, it stays */
     for (size_t i = 0; i < names.count && depth < MAX_DEPTH; i++) {
         char *path = qn_hub_path("%s/%s", folder, names.at[i]);
         if (path && is_folder(cache, path))
@@ -433,7 +383,7 @@ static void prune(const qn_hub_cache *cache, const char *folder, bool files, int
             (void)qn_hub_unlink(cache, path, false);
         free(path);
     }
-    free_names(&names);
+    qn_hub_names_free(&names);
     (void)qn_hub_unlink(cache, folder, true);
 }
 
@@ -441,8 +391,8 @@ static void prune(const qn_hub_cache *cache, const char *folder, bool files, int
  * subfolders. */
 static void remove_refs(const struct removal *r, const char *refs, int depth)
 {
-    struct names names;
-    (void)read_names(&r->cache, refs, &names);
+    qn_hub_names names;
+    (void)qn_hub_read_names(&r->cache, refs, &names);
     for (size_t i = 0; i < names.count && depth < MAX_DEPTH; i++) {
         char commit[QN_HUB_COMMIT_LENGTH + 1];
         char *path = qn_hub_path("%s/%s", refs, names.at[i]), *snapshot = NULL;
@@ -457,7 +407,7 @@ static void remove_refs(const struct removal *r, const char *refs, int depth)
         free(snapshot);
         free(path);
     }
-    free_names(&names);
+    qn_hub_names_free(&names);
 }
 
 /* Removes huggingface_hub's notes about a repository. If the folder is a link, only the link is removed. */
@@ -494,7 +444,7 @@ static qn_status remove_all(struct removal *r)
     const bool all_revisions = strcmp(r->name->revision, "main") == 0;
     char commit[QN_HUB_COMMIT_LENGTH + 1];
     char *snapshots = qn_hub_path("%s/snapshots", r->folder);
-    qn_status status = snapshots ? read_names(&r->cache, snapshots, &r->snapshots) : QN_ERR_MEMORY;
+    qn_status status = snapshots ? qn_hub_read_names(&r->cache, snapshots, &r->snapshots) : QN_ERR_MEMORY;
     if (!all_revisions)
         qn_hub_read_ref(&r->cache, r->folder, r->name->revision, commit);
     for (size_t s = 0; s < r->snapshots.count && !status; s++)
@@ -508,7 +458,7 @@ static qn_status remove_all(struct removal *r)
         status = r->refused ? r->refused
                             : qn_fail(QN_ERR_INVALID, "%s%s%s: no models of it in %s", r->name->repo,
                                       all_revisions ? "" : "@", all_revisions ? "" : r->name->revision, r->cache.path);
-    free_names(&r->snapshots);
+    qn_hub_names_free(&r->snapshots);
     free(snapshots);
     return status;
 }

@@ -12,14 +12,11 @@
 #include "http/clock.h"
 #include "protocol/json_body.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 /* One of the answer's scheduler requests: the `user` of its callbacks. Valid until its on_end has returned. */
 typedef struct slot {
@@ -72,29 +69,15 @@ struct qn_answer {
 
 /* ---- The outbox ---- */
 
-qn_status qn_outbox_init(qn_outbox *outbox)
+qn_status qn_outbox_init(qn_outbox *outbox, qn_poller *poller)
 {
-    *outbox = (qn_outbox){ .event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
-    if (outbox->event_fd < 0)
-        return qn_fail(QN_ERR_IO, "eventfd: %s", strerror(errno));
-    if (!pthread_mutex_init(&outbox->lock, NULL))
-        return QN_OK;
-    close(outbox->event_fd);
-    return qn_fail(QN_ERR_MEMORY, "no memory for a lock");
+    *outbox = (qn_outbox){ .poller = poller };
+    return pthread_mutex_init(&outbox->lock, NULL) ? qn_fail(QN_ERR_MEMORY, "no memory for a lock") : QN_OK;
 }
 
 void qn_outbox_free(qn_outbox *outbox)
 {
-    close(outbox->event_fd);
     pthread_mutex_destroy(&outbox->lock);
-}
-
-/* Makes event_fd readable. Needs no lock. */
-static void signal_outbox(const qn_outbox *outbox)
-{
-    static const uint64_t one = 1;
-    const ssize_t written = write(outbox->event_fd, &one, sizeof one);
-    (void)written; /* a counter at its limit is readable as well */
 }
 
 /* Puts the answer into the outbox, with a reference, unless it is there. Takes the outbox's lock. */
@@ -115,14 +98,7 @@ static void notify(qn_answer *a)
     }
     pthread_mutex_unlock(&outbox->lock);
     if (is_new && was_empty)
-        signal_outbox(outbox);
-}
-
-void qn_outbox_begin(qn_outbox *outbox)
-{
-    uint64_t count;
-    const ssize_t n = read(outbox->event_fd, &count, sizeof count);
-    (void)n; /* it may be unreadable already */
+        qn_poller_wake(outbox->poller);
 }
 
 qn_answer *qn_outbox_take(qn_outbox *outbox)
@@ -143,7 +119,7 @@ void qn_outbox_end(qn_outbox *outbox)
     const bool is_empty = !outbox->first;
     pthread_mutex_unlock(&outbox->lock);
     if (!is_empty)
-        signal_outbox(outbox);
+        qn_poller_wake(outbox->poller);
 }
 
 /* ---- Life ---- */

@@ -7,6 +7,7 @@
 #ifndef QN_SERVE_ANSWER_H
 #define QN_SERVE_ANSWER_H
 
+#include "base/poller.h"
 #include "http/keys.h"
 #include "serve/registry.h"
 
@@ -18,12 +19,12 @@ enum { QN_ANSWER_CLIENT_BYTES = 64 };
  * more, the client is considered gone. */
 enum { QN_ANSWER_MAX_WAITING = 4 << 20 };
 
-/* The answers that have news, the oldest news first. event_fd becomes readable with the first of them. Any thread adds
+/* The answers that have news, the oldest news first. The first of them wakes the I/O thread. Any thread adds
  * answers; only the I/O thread takes them. `lock` protects the list. */
 typedef struct qn_outbox {
     pthread_mutex_t lock;
     qn_answer *first, *last;
-    int event_fd;
+    qn_poller *poller;
 } qn_outbox;
 
 /* Where a body came from and what its answer needs. Copied, but for the objects pointed to, which outlive the
@@ -64,20 +65,17 @@ typedef struct qn_answer_view {
     qn_answer_usage usage;
 } qn_answer_view;
 
-/* qn_outbox_init - create the outbox, empty. QN_ERR_MEMORY: no lock; QN_ERR_IO: no event descriptor. */
-qn_status qn_outbox_init(qn_outbox *outbox);
+/* qn_outbox_init - create the outbox, empty. News wakes `poller`, which outlives it. QN_ERR_MEMORY: no lock. */
+qn_status qn_outbox_init(qn_outbox *outbox, qn_poller *poller);
 
 /* qn_outbox_free - free the outbox; its answers must have been taken. */
 void qn_outbox_free(qn_outbox *outbox);
-
-/* qn_outbox_begin - make event_fd unreadable, before answers are taken. */
-void qn_outbox_begin(qn_outbox *outbox);
 
 /* qn_outbox_take - take an answer that has news, with a reference, which qn_answer_release gives back. NULL: there is
  * none. */
 qn_answer *qn_outbox_take(qn_outbox *outbox);
 
-/* qn_outbox_end - make event_fd readable again if answers are left. */
+/* qn_outbox_end - wake the poller again if answers are left. */
 void qn_outbox_end(qn_outbox *outbox);
 
 /* qn_answer_create - create an answer, with one reference, to a body, which it takes over. qn_answer_user returns

@@ -1,19 +1,17 @@
 /* Connections: their states, their deadlines, and clients that disconnect.
  *
- * libmicrohttpd neither times out nor watches a suspended connection. So each connection is also in the I/O thread's
- * own epoll set, edge-triggered, which reports that the client closed its end and that the first byte of a request
- * arrived; libmicrohttpd reports a request only when a line is complete. Deadlines are the server's own, and absolute:
- * bytes that arrive do not move them. A connection is closed by shutting its socket down, which libmicrohttpd sees. */
+ * libmicrohttpd neither times out nor watches a suspended connection. So the I/O thread's poller has each connection,
+ * too: it reports that the client closed its end and that the first byte of a request arrived; libmicrohttpd reports a
+ * request only when a line is complete. Deadlines are the server's own, and absolute: bytes that arrive do not move
+ * them. A connection is closed by shutting its socket down, which libmicrohttpd sees. */
 #include "serve/http.h"
 
 #include "http/clock.h"
 #include "http/guard.h"
 
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 
 enum { SEND_SECONDS = 120 /* for the rest of a complete answer */, SILENT_SECONDS = 10 /* until a comment is sent */ };
 
@@ -41,39 +39,32 @@ static void remove_all(qn_connections *list, qn_connection *c)
 
 /* Sets client_text from the address. All addresses of this machine are one client: its users may have any of
  * 127.0.0.0/8. Of other IPv6 addresses the first 64 bits count. */
-static void set_client(qn_connection *c)
+static void set_client(qn_connection *c, const qn_address *address)
 {
-    struct in6_addr network = ((const struct sockaddr_in6 *)&c->address)->sin6_addr;
+    qn_address network = *address;
     if (c->is_loopback) {
         snprintf(c->client_text, sizeof c->client_text, "this machine");
         return;
     }
-    if (c->address.ss_family != AF_INET6 || IN6_IS_ADDR_V4MAPPED(&network)) {
+    if (!address->is_ipv6 || qn_address_is_mapped(address)) {
         memcpy(c->client_text, c->address_text, sizeof c->client_text);
         return;
     }
-    memset(&network.s6_addr[8], 0, 8);
-    inet_ntop(AF_INET6, &network, c->client_text, sizeof c->client_text);
+    memset(network.bytes + 8, 0, 8);
+    qn_address_print(&network, c->client_text);
 }
 
 /* Sets the address of the client, and the texts and flags made from it. */
 static void set_address(qn_connection *c)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    const struct sockaddr *address = info ? info->client_addr : NULL;
+    qn_address address;
     snprintf(c->address_text, sizeof c->address_text, "?");
-    if (!address)
+    if (!info || !info->client_addr || !qn_address_from(info->client_addr, &address))
         return;
-    if (address->sa_family == AF_INET) {
-        memcpy(&c->address, address, sizeof(struct sockaddr_in));
-        inet_ntop(AF_INET, &((const struct sockaddr_in *)address)->sin_addr, c->address_text, sizeof c->address_text);
-    } else if (address->sa_family == AF_INET6) {
-        memcpy(&c->address, address, sizeof(struct sockaddr_in6));
-        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)address)->sin6_addr, c->address_text,
-                  sizeof c->address_text);
-    }
-    c->is_loopback = qn_guard_is_loopback(address);
-    set_client(c);
+    qn_address_print(&address, c->address_text);
+    c->is_loopback = qn_guard_is_loopback(&address);
+    set_client(c, &address);
 }
 
 /* ---- Opened and closed ---- */
@@ -89,15 +80,14 @@ static void open_connection(qn_http *http, struct MHD_Connection *mhd, void **co
         return;
     c->http = http;
     c->mhd = mhd;
-    c->fd = info->connect_fd;
+    c->socket = (qn_socket)info->connect_fd;
     set_address(c);
     if (!qn_crowd_join(c)) {
         *context = NULL;
         free(c);
         return;
     }
-    struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = c };
-    const bool is_watched = !epoll_ctl(http->epoll_fd, EPOLL_CTL_ADD, c->fd, &event);
+    const bool is_watched = qn_poller_add(http->poller, c->socket, c);
     add_all(&http->all, c);
     qn_metrics_connected(http->metrics);
     qn_connection_enter(c, QN_CONNECTION_NEW);
@@ -118,7 +108,7 @@ static bool is_busy(const qn_connection *c)
 static void close_connection(qn_http *http, qn_connection *c)
 {
     qn_request_lose(c);
-    epoll_ctl(http->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    qn_poller_remove(http->poller, c->socket);
     http->n_busy -= is_busy(c);
     qn_gate_forget(c);
     remove_all(&http->all, c);
@@ -148,7 +138,7 @@ qn_connection *qn_connection_of(struct MHD_Connection *mhd)
 static bool has_bytes(const qn_connection *c)
 {
     char byte;
-    return recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+    return qn_socket_peek(c->socket, &byte, 1) == 1;
 }
 
 void qn_connection_enter(qn_connection *c, qn_connection_state state)
@@ -199,18 +189,17 @@ void qn_connection_resume(qn_connection *c)
 void qn_connection_shut(qn_connection *c)
 {
     qn_crowd_shut(c);
-    shutdown(c->fd, SHUT_RDWR);
+    qn_socket_shut(c->socket);
 }
 
-void qn_connection_take(qn_connection *c, uint32_t events)
+void qn_connection_take(qn_connection *c, bool has_ended)
 {
-    const bool has_bytes_alone = !(events & ~(uint32_t)EPOLLIN);
-    c->is_gone = c->is_gone || !has_bytes_alone;
+    c->is_gone = c->is_gone || has_ended;
     if (c->is_gated) {
         (void)qn_gate_look(c);
         return;
     }
-    if (has_bytes_alone) {
+    if (!has_ended) {
         qn_connection_begin(c);
         return;
     }

@@ -10,7 +10,6 @@
 #include "http/clock.h"
 #include "http/framing.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,10 +69,10 @@ static void send_refusal(qn_connection *c, const qn_refusal *refusal)
     if (!body.has_failed && !answer.has_failed && c->http->tls)
         qn_tls_send(c->mhd, answer.data, answer.length);
     else if (!body.has_failed && !answer.has_failed)
-        (void)!send(c->fd, answer.data, answer.length, MSG_NOSIGNAL | MSG_DONTWAIT); /* cut: no answer */
+        qn_socket_send(c->socket, answer.data, answer.length); /* cut: no answer */
     qn_bytes_free(&body);
     qn_bytes_free(&answer);
-    for (int i = 0; i < DISCARDED_AT_ONCE && recv(c->fd, c->http->gate, QN_HTTP_GATE_BYTES, MSG_DONTWAIT) > 0; i++)
+    for (int i = 0; i < DISCARDED_AT_ONCE && qn_socket_receive(c->socket, c->http->gate, QN_HTTP_GATE_BYTES) > 0; i++)
         ;
 }
 
@@ -139,13 +138,13 @@ static bool needs_more(qn_connection *c, size_t n)
 }
 
 /* Peeks at the bytes at the front of the socket, into http->gate, doubling the size. After a long look it stops, and no
- * other look follows. Returns what recv returns. */
-static ssize_t look(qn_connection *c)
+ * other look follows. Returns as qn_socket_peek. */
+static ptrdiff_t look(qn_connection *c)
 {
     for (size_t size = FIRST_LOOK;; size *= 2) {
         const double begin = qn_clock_read(CLOCK_THREAD_CPUTIME_ID);
-        const ssize_t n = recv(c->fd, c->http->gate, size, MSG_PEEK | MSG_DONTWAIT);
-        if (n < (ssize_t)size || size == QN_HTTP_GATE_BYTES)
+        const ptrdiff_t n = qn_socket_peek(c->socket, c->http->gate, size);
+        if (n < (ptrdiff_t)size || size == QN_HTTP_GATE_BYTES)
             return n;
         if (qn_clock_read(CLOCK_THREAD_CPUTIME_ID) - begin > LONG_LOOK) {
             c->n_looks = MOST_LOOKS;
@@ -156,8 +155,8 @@ static ssize_t look(qn_connection *c)
 
 bool qn_gate_look(qn_connection *c)
 {
-    const ssize_t n = c->is_shut ? 0 : look(c);
-    const bool is_open = !c->is_gone && (n > 0 || (n < 0 && errno == EAGAIN));
+    const ptrdiff_t n = c->is_shut ? 0 : look(c);
+    const bool is_open = !c->is_gone && n != 0;
     if (n > 0)
         qn_connection_begin(c);
     if ((n <= 0 || needs_more(c, (size_t)n)) && is_open)

@@ -4,21 +4,21 @@
 #ifndef QN_SERVE_HTTP_H
 #define QN_SERVE_HTTP_H
 
-#include "serve/answer.h"
+#include "base/poller.h"
 #include "http/framing.h"
+#include "serve/answer.h"
 #include "serve/route.h"
 #include "serve/server.h"
 #include "serve/tls.h"
 #include "serve/worker.h"
 
 #include <microhttpd.h>
-#include <netinet/in.h>
 #include <stdatomic.h>
 
 enum {
     QN_HTTP_ID_BYTES = 40, /* with the zero at the end, as the next two */
     QN_HTTP_PATH_BYTES = 512,
-    QN_HTTP_ADDRESS_BYTES = INET6_ADDRSTRLEN,
+    QN_HTTP_ADDRESS_BYTES = QN_ADDRESS_TEXT_BYTES,
     QN_HTTP_GATE_BYTES = 32 << 10,   /* of a header block: a socket's receive buffer always holds as much */
     QN_HTTP_MAX_DISCARDED = 64 << 20 /* bytes read of a refused body, so that the client reads the refusal */
 };
@@ -81,8 +81,7 @@ typedef enum qn_connection_state {
 struct qn_connection {
     qn_http *http;
     struct MHD_Connection *mhd;
-    int fd;
-    struct sockaddr_storage address;
+    qn_socket socket;
     char address_text[QN_HTTP_ADDRESS_BYTES];
     char client_text[QN_HTTP_ADDRESS_BYTES]; /* shared by all addresses of this machine, or of an IPv6 /64 */
     bool is_loopback;
@@ -115,9 +114,10 @@ struct qn_http {
     qn_server_params params;
     char url[128];
     bool is_loopback;
-    /* listen_fd: -1 once libmicrohttpd owns it. epoll_fd: what the loop waits for. timer_fd: readable with each tick.
-     * control_fd: readable when `stops` or `reloads` was counted. */
-    int listen_fd, epoll_fd, timer_fd, control_fd;
+    qn_poller *poller;   /* what the loop waits for; woken by answers with news, and when `stops` or `reloads` counts */
+    qn_socket listening; /* QN_NO_SOCKET once libmicrohttpd owns it */
+    bool has_epoll;      /* libmicrohttpd has, whose descriptor is then one of the events */
+    double next_tick;    /* qn_now */
     struct MHD_Daemon *daemon;
     qn_outbox outbox;
     qn_registry registry; /* has its own lock */
@@ -169,10 +169,10 @@ void qn_connection_resume(qn_connection *connection);
  * The connection is valid until then. */
 void qn_connection_shut(qn_connection *connection);
 
-/* qn_connection_take - handle an epoll event of the socket: bytes arrived, or the client has closed its end. */
-void qn_connection_take(qn_connection *connection, uint32_t events);
+/* qn_connection_take - handle an event of the socket: bytes arrived, or the client has closed its end. */
+void qn_connection_take(qn_connection *connection, bool has_ended);
 
-/* qn_connections_tick - called by a timer: enforce deadlines, send comments on silent streams. */
+/* qn_connections_tick - called several times a second: enforce deadlines, send comments on silent streams. */
 void qn_connections_tick(qn_http *http);
 
 /* ---- Limits of connections, crowd.c ---- */

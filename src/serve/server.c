@@ -7,20 +7,15 @@
 #include "http/guard.h"
 #include "http/listen.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/resource.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
+
+#define TICK_SECONDS 0.25
 
 enum {
-    TICK_NANOSECONDS = 250000000,
-    EVENTS = 256,            /* of epoll, taken at once */
+    EVENTS = 256,            /* taken at once */
     RESUMED_AT_ONCE = 1024,  /* answers, before other events are looked at */
     SPARE_CONNECTIONS = 64,  /* accepted while older ones are closed */
     LEAST_MEMORY = 64 << 10, /* bytes, of a connection */
@@ -36,26 +31,18 @@ struct qn_server {
 
 /* ---- Control: qn_server_stop and qn_server_reload are called by other threads and signal handlers ---- */
 
-/* Makes the I/O thread look at `stops` and `reloads`. Safe in signal handlers; keeps errno. */
-static void wake(const qn_http *http)
-{
-    static const uint64_t one = 1;
-    const int saved_errno = errno;
-    const ssize_t n = write(http->control_fd, &one, sizeof one);
-    (void)n; /* a counter at its limit wakes the thread as well */
-    errno = saved_errno;
-}
-
+/* The stop is counted last: from then on the server may be freed. If the loop has taken the wake before, it sees the
+ * stop in its next turn, at the latest with the next tick. */
 void qn_server_stop(qn_server *server)
 {
+    qn_poller_wake(server->http.poller);
     atomic_fetch_add(&server->http.stops, 1);
-    wake(&server->http);
 }
 
 void qn_server_reload(qn_server *server)
 {
     atomic_fetch_add(&server->http.reloads, 1);
-    wake(&server->http);
+    qn_poller_wake(server->http.poller);
 }
 
 /* Reports the thread's last error to the operator, after `what` unless that is "". */
@@ -68,11 +55,11 @@ static void note(const qn_http *http, const char *what)
     http->params.note(text);
 }
 
-/* Reports a state to systemd, unless the server is draining: no other state may follow STOPPING=1. */
+/* Reports a state to the service manager, unless the server is draining: no other state may follow STOPPING=1. */
 static void notify(const qn_http *http, const char *state)
 {
     if (!http->is_draining)
-        qn_notify(state);
+        qn_notify_service(state);
 }
 
 /* Reads keys and certificate again, opens the access log again and has the model files scanned, on the I/O thread; also
@@ -98,12 +85,12 @@ static void reload(qn_http *http)
 static void begin_drain(qn_http *http)
 {
     http->is_draining = true;
-    qn_notify("STOPPING=1");
+    qn_notify_service("STOPPING=1");
     http->drain_until = qn_now() + http->params.drain_seconds;
     const MHD_socket listening = MHD_quiesce_daemon(http->daemon);
     if (listening != MHD_INVALID_SOCKET)
-        close(listening);
-    http->listen_fd = -1;
+        qn_socket_close((qn_socket)listening);
+    http->listening = QN_NO_SOCKET;
 }
 
 /* Ends all answers with an error, which has some time to be sent. Requests that have not arrived completely are not
@@ -141,7 +128,6 @@ static bool drain(qn_http *http)
 /* Handles answers with news. Others are left for the next turn, so that connections are served between. */
 static void take_answers(qn_http *http)
 {
-    qn_outbox_begin(&http->outbox);
     for (int i = 0; i < RESUMED_AT_ONCE; i++) {
         qn_answer *answer = qn_outbox_take(&http->outbox);
         if (!answer)
@@ -154,18 +140,9 @@ static void take_answers(qn_http *http)
     qn_outbox_end(&http->outbox);
 }
 
-/* Makes an event descriptor or a timer unreadable. */
-static void clear(int fd)
-{
-    uint64_t count;
-    const ssize_t n = read(fd, &count, sizeof count);
-    (void)n; /* it may be unreadable already */
-}
-
 static void take_control(qn_http *http)
 {
-    clear(http->control_fd);
-    if (atomic_exchange(&http->reloads, 0))
+    if (atomic_load(&http->reloads) && atomic_exchange(&http->reloads, 0))
         reload(http);
     if (atomic_load(&http->stops) && !http->is_draining)
         begin_drain(http);
@@ -173,30 +150,53 @@ static void take_control(qn_http *http)
 
 static void take_tick(qn_http *http)
 {
-    clear(http->timer_fd);
+    const double now = qn_now();
+    if (now < http->next_tick)
+        return;
+    http->next_tick = now + TICK_SECONDS;
     qn_connections_tick(http);
 }
 
-/* `data` of an event: NULL for libmicrohttpd, the address of the server's own descriptor, or a connection. */
-static void take_event(qn_http *http, void *data, uint32_t events)
-{
-    if (data == &http->outbox)
-        take_answers(http);
-    else if (data == &http->timer_fd)
-        take_tick(http);
-    else if (data == &http->control_fd)
-        take_control(http);
-    else if (data)
-        qn_connection_take(data, events);
-}
-
-/* Returns how long the loop may wait, in milliseconds; -1: until an event. */
-static int timeout_of(struct MHD_Daemon *daemon)
+/* Returns how long the loop may wait, in milliseconds: until libmicrohttpd has work, or the next tick. */
+static int timeout_of(const qn_http *http)
 {
     MHD_UNSIGNED_LONG_LONG milliseconds;
-    if (MHD_get_timeout(daemon, &milliseconds) != MHD_YES)
-        return -1;
-    return milliseconds < 1000 ? (int)milliseconds : 1000;
+    const double left = 1e3 * (http->next_tick - qn_now());
+    const int until_tick = left > 0 ? (int)left + 1 : 0;
+    if (MHD_get_timeout(http->daemon, &milliseconds) != MHD_YES || milliseconds > (unsigned)until_tick)
+        return until_tick;
+    return (int)milliseconds;
+}
+
+/* Waits for what comes and hands it out, then lets libmicrohttpd work. Its sockets are watched by the one descriptor of
+ * its epoll, or, where it has none, named at each wait. */
+static void turn(qn_http *http, int milliseconds)
+{
+    fd_set reads, writes, others;
+    MHD_socket highest = 0;
+    qn_poller_event events[EVENTS];
+    qn_poller_sets sets = { .read = &reads, .write = &writes };
+    bool is_woken;
+    if (!http->has_epoll) {
+        FD_ZERO(&reads);
+        FD_ZERO(&writes);
+        FD_ZERO(&others);
+        MHD_get_fdset2(http->daemon, &reads, &writes, &others, &highest, FD_SETSIZE);
+        sets.highest = (int)highest;
+        FD_ZERO(&others);
+    }
+    const size_t n =
+        qn_poller_wait(http->poller, milliseconds, http->has_epoll ? NULL : &sets, events, EVENTS, &is_woken);
+    for (size_t i = 0; i < n; i++)
+        qn_connection_take(events[i].data, events[i].has_ended);
+    take_control(http);
+    if (is_woken)
+        take_answers(http);
+    take_tick(http);
+    if (http->has_epoll)
+        MHD_run(http->daemon);
+    else
+        MHD_run_from_select(http->daemon, &reads, &writes, &others);
 }
 
 /* Ends all connections and the daemon. libmicrohttpd cannot stop while some are suspended, so all are resumed. */
@@ -214,13 +214,9 @@ static void end_connections(qn_http *http)
 static void *run(void *argument)
 {
     qn_http *http = argument;
-    struct epoll_event events[EVENTS];
     bool has_work = false;
     while (!drain(http)) {
-        const int n = epoll_wait(http->epoll_fd, events, EVENTS, has_work ? 0 : timeout_of(http->daemon));
-        for (int i = 0; i < n; i++)
-            take_event(http, events[i].data.ptr, events[i].events);
-        MHD_run(http->daemon);
+        turn(http, has_work ? 0 : timeout_of(http));
         has_work = qn_gate_run(http);
     }
     end_connections(http);
@@ -229,19 +225,14 @@ static void *run(void *argument)
 
 /* ---- Creation ---- */
 
-/* Raises the limit of descriptors to that of connections, or lowers that of connections. */
-static void fit_descriptors(qn_http *http)
+/* Raises the system's limit of sockets to that of connections, or lowers that of connections. */
+static void fit_sockets(qn_http *http)
 {
     enum { OTHERS = 256 };
-    struct rlimit limit;
     const size_t wanted = http->params.max_connections + SPARE_CONNECTIONS + OTHERS;
-    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted)
-        return;
-    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-    if (setrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted)
-        return;
-    const size_t left = limit.rlim_cur > SPARE_CONNECTIONS + OTHERS ? limit.rlim_cur - SPARE_CONNECTIONS - OTHERS : 1;
-    http->params.max_connections = left;
+    const size_t allowed = qn_socket_allow(wanted);
+    if (allowed < wanted)
+        http->params.max_connections = allowed > SPARE_CONNECTIONS + OTHERS ? allowed - SPARE_CONNECTIONS - OTHERS : 1;
 }
 
 /* libmicrohttpd's callback that decodes paths and queries: changes nothing, as qn_guard_path decodes the path. */
@@ -272,7 +263,8 @@ static size_t connection_memory(const qn_http *http)
 
 static qn_status start_daemon(qn_http *http)
 {
-    const unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (http->tls ? MHD_USE_TLS : 0);
+    const unsigned flags = (http->has_epoll ? MHD_USE_EPOLL : 0) | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
+                           (http->tls ? MHD_USE_TLS : 0);
     struct MHD_OptionItem options[12];
     size_t n = 0;
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_CONNECTION_LIMIT,
@@ -283,48 +275,24 @@ static qn_status start_daemon(qn_http *http)
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)qn_request_completed, http };
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)qn_request_begin, http };
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_UNESCAPE_CALLBACK, (intptr_t)keep_path, NULL };
-    options[n++] = (struct MHD_OptionItem){ MHD_OPTION_LISTEN_SOCKET, http->listen_fd, NULL };
+    options[n++] = (struct MHD_OptionItem){ MHD_OPTION_LISTEN_SOCKET, http->listening, NULL };
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, NULL };
-    if (http->tls) {
-        /* Only forward secrecy and authenticated ciphers. */
-        static char priorities[] = "SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-KX-ALL:+ECDHE-ECDSA:+ECDHE-RSA:"
-                                   "-CIPHER-ALL:+AES-256-GCM:+CHACHA20-POLY1305:+AES-128-GCM:-MAC-ALL:+AEAD";
-        qn_tls_use(http->tls);
-        options[n++] = (struct MHD_OptionItem){ MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(intptr_t)qn_tls_retrieve };
-        options[n++] = (struct MHD_OptionItem){ MHD_OPTION_HTTPS_PRIORITIES, 0, priorities };
-    }
+    if (http->tls)
+        n += qn_tls_use(http->tls, options + n);
     options[n] = (struct MHD_OptionItem){ MHD_OPTION_END, 0, NULL };
     http->daemon = MHD_start_daemon(flags, 0, NULL, NULL, qn_request_handle, http, MHD_OPTION_EXTERNAL_LOGGER, hear,
                                     http, MHD_OPTION_ARRAY, options, MHD_OPTION_END);
     return http->daemon ? QN_OK : qn_fail(QN_ERR_IO, "%s: the server cannot be started", http->url);
 }
 
-static bool watch(const qn_http *http, int fd, void *data)
+static qn_status watch_daemon(const qn_http *http)
 {
-    struct epoll_event event = { .events = EPOLLIN, .data.ptr = data };
-    return fd >= 0 && !epoll_ctl(http->epoll_fd, EPOLL_CTL_ADD, fd, &event);
-}
-
-static qn_status create_events(qn_http *http)
-{
-    static const struct itimerspec ticks = { .it_interval.tv_nsec = TICK_NANOSECONDS,
-                                             .it_value.tv_nsec = TICK_NANOSECONDS };
-    http->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    http->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    http->control_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (http->epoll_fd < 0 || http->timer_fd < 0 || http->control_fd < 0 ||
-        timerfd_settime(http->timer_fd, 0, &ticks, NULL))
-        return qn_fail(QN_ERR_IO, "cannot watch the server's events: %s", strerror(errno));
-    return QN_OK;
-}
-
-static qn_status watch_all(qn_http *http)
-{
-    const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD);
-    if (info && watch(http, info->epoll_fd, NULL) && watch(http, http->outbox.event_fd, &http->outbox) &&
-        watch(http, http->timer_fd, &http->timer_fd) && watch(http, http->control_fd, &http->control_fd))
+    if (!http->has_epoll)
         return QN_OK;
-    return qn_fail(QN_ERR_IO, "cannot watch the server's events: %s", strerror(errno));
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+    if (!info)
+        return qn_fail(QN_ERR_IO, "%s: libmicrohttpd has no epoll descriptor", http->url);
+    return qn_poller_add(http->poller, (qn_socket)info->epoll_fd, NULL) ? QN_OK : QN_ERR_IO;
 }
 
 /* Listens. QN_ERR_INVALID if other machines could use the server and nothing says that they may. */
@@ -333,8 +301,8 @@ static qn_status open_socket(qn_http *http)
     const qn_server_params *params = &http->params;
     qn_listener listener;
     QN_TRY(qn_listen(params->host, params->port, &listener));
-    http->listen_fd = listener.fd;
-    http->is_loopback = qn_guard_is_loopback((const struct sockaddr *)&listener.address);
+    http->listening = listener.socket;
+    http->is_loopback = qn_guard_is_loopback(&listener.address);
     snprintf(http->url, sizeof http->url, "%s://%s", params->tls_cert ? "https" : "http", listener.authority);
     if (http->is_loopback || params->keys || params->allows_anyone)
         return QN_OK;
@@ -344,7 +312,8 @@ static qn_status open_socket(qn_http *http)
                    params->host);
 }
 
-/* Creates all but registry and outbox, and starts the threads. After an error qn_server_free frees what there is. */
+/* Creates all but registry, poller and outbox, and starts the threads. After an error qn_server_free frees what there
+ * is. */
 static qn_status create(qn_server *server)
 {
     qn_http *http = &server->http;
@@ -357,13 +326,13 @@ static qn_status create(qn_server *server)
     QN_TRY(qn_metrics_create(names, n_names, &http->metrics));
     if (http->params.tls_cert)
         QN_TRY(qn_tls_create(http->params.tls_cert, http->params.tls_key, &http->tls));
-    QN_TRY(create_events(http));
     QN_TRY(open_socket(http));
-    fit_descriptors(http);
+    fit_sockets(http);
     QN_TRY(qn_workers_create(http->params.n_workers, &http->workers));
     QN_TRY(start_daemon(http));
-    http->listen_fd = -1; /* libmicrohttpd owns it now */
-    QN_TRY(watch_all(http));
+    http->listening = QN_NO_SOCKET; /* libmicrohttpd owns it now */
+    QN_TRY(watch_daemon(http));
+    http->next_tick = qn_now() + TICK_SECONDS;
     if (pthread_create(&server->thread, NULL, run, http))
         return qn_fail(QN_ERR_MEMORY, "cannot start the server's thread");
     server->has_thread = true;
@@ -378,14 +347,18 @@ qn_status qn_server_create(const qn_server_params *params, qn_server **out)
         return qn_fail(QN_ERR_MEMORY, "no memory for a server");
     qn_http *http = &server->http;
     http->params = *params;
-    http->listen_fd = http->epoll_fd = http->timer_fd = http->control_fd = -1;
+    http->listening = QN_NO_SOCKET;
+    http->has_epoll = MHD_is_feature_supported(MHD_FEATURE_EPOLL) == MHD_YES;
     qn_status status = qn_registry_init(&http->registry);
     if (status) {
         free(server);
         return status;
     }
-    status = qn_outbox_init(&http->outbox);
+    status = qn_poller_create(&http->poller);
+    if (!status)
+        status = qn_outbox_init(&http->outbox, http->poller);
     if (status) {
+        qn_poller_free(http->poller);
         qn_registry_free(&http->registry);
         free(server);
         return status;
@@ -424,12 +397,6 @@ void qn_server_wait(qn_server *server)
     qn_workers_stop(http->workers);
 }
 
-static void close_fd(int fd)
-{
-    if (fd >= 0)
-        close(fd);
-}
-
 /* Releases the answers whose scheduler requests have ended, and logs their requests. Only the owner's thread is
  * left. */
 static void empty_outbox(qn_http *http)
@@ -455,14 +422,13 @@ void qn_server_free(qn_server *server)
     qn_registry_unload(&http->registry); /* workers get the ends of answers */
     qn_workers_free(http->workers);
     empty_outbox(http);
-    close_fd(http->listen_fd);
-    close_fd(http->timer_fd);
-    close_fd(http->control_fd);
-    close_fd(http->epoll_fd);
+    if (http->listening != QN_NO_SOCKET)
+        qn_socket_close(http->listening);
     qn_tls_free(http->tls);
     qn_metrics_free(http->metrics);
     qn_registry_free(&http->registry);
     qn_outbox_free(&http->outbox);
+    qn_poller_free(http->poller);
     qn_budget_free(http->budget);
     free(server);
 }

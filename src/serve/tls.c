@@ -5,6 +5,9 @@
 #include "base/status.h"
 #include "http/clock.h"
 
+#include <gnutls/abstract.h>
+#include <gnutls/gnutls.h>
+#include <microhttpd.h>
 #include <stdlib.h>
 
 enum { MAX_CHAIN = 16, RETIRED_SECONDS = 600 /* longer than any handshake */ };
@@ -23,7 +26,7 @@ struct qn_tls {
     generation *current;
 };
 
-/* For qn_tls_retrieve. Used by the I/O thread, and by its creator before that runs and after it has ended. */
+/* For retrieve. Used by the I/O thread, and by its creator before that runs and after it has ended. */
 static const qn_tls *in_use;
 
 static void free_generation(generation *g)
@@ -154,12 +157,8 @@ void qn_tls_send(struct MHD_Connection *mhd, const char *bytes, size_t n)
         (void)gnutls_bye(session, GNUTLS_SHUT_WR);
 }
 
-void qn_tls_use(const qn_tls *tls)
-{
-    in_use = tls;
-}
-
-int qn_tls_retrieve(gnutls_session_t session, const gnutls_datum_t *authorities, int n_authorities,
+/* A gnutls_certificate_retrieve_function2. */
+static int retrieve(gnutls_session_t session, const gnutls_datum_t *authorities, int n_authorities,
                     const gnutls_pk_algorithm_t *algorithms, int n_algorithms, gnutls_pcert_st **certificates,
                     unsigned int *n_certificates, gnutls_privkey_t *key)
 {
@@ -174,4 +173,15 @@ int qn_tls_retrieve(gnutls_session_t session, const gnutls_datum_t *authorities,
     *n_certificates = in_use->current->n;
     *key = in_use->current->key;
     return 0;
+}
+
+size_t qn_tls_use(const qn_tls *tls, struct MHD_OptionItem *options)
+{
+    /* Only forward secrecy and authenticated ciphers. */
+    static char priorities[] = "SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-KX-ALL:+ECDHE-ECDSA:+ECDHE-RSA:"
+                               "-CIPHER-ALL:+AES-256-GCM:+CHACHA20-POLY1305:+AES-128-GCM:-MAC-ALL:+AEAD";
+    in_use = tls;
+    options[0] = (struct MHD_OptionItem){ MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(intptr_t)retrieve };
+    options[1] = (struct MHD_OptionItem){ MHD_OPTION_HTTPS_PRIORITIES, 0, priorities };
+    return 2;
 }

@@ -4,9 +4,10 @@
 
 #include "quern/status.h"
 
-#include <gnutls/abstract.h>
-#include <gnutls/gnutls.h>
-#include <microhttpd.h>
+#include <stddef.h>
+
+struct MHD_Connection;
+struct MHD_OptionItem;
 
 typedef struct qn_tls qn_tls;
 
@@ -22,12 +23,8 @@ qn_status qn_tls_reload(qn_tls *tls);
  * session. */
 void qn_tls_send(struct MHD_Connection *mhd, const char *bytes, size_t n);
 
-/* qn_tls_use - set the certificate that qn_tls_retrieve returns: GnuTLS passes it no argument to find one by. */
-void qn_tls_use(const qn_tls *tls);
-
-/* qn_tls_retrieve - a gnutls_certificate_retrieve_function2. */
-int qn_tls_retrieve(gnutls_session_t session, const gnutls_datum_t *authorities, int n_authorities,
-                    const gnutls_pk_algorithm_t *algorithms, int n_algorithms, gnutls_pcert_st **certificates,
-                    unsigned int *n_certificates, gnutls_privkey_t *key);
+/* qn_tls_use - use this certificate for a daemon of libmicrohttpd that is started with the options. Of one at a time:
+ * GnuTLS passes no argument to find a certificate by. Returns the number of options that it writes, at most two. */
+size_t qn_tls_use(const qn_tls *tls, struct MHD_OptionItem *options);
 
 #endif

@@ -266,6 +266,7 @@ REPOS = {name: (ONE, name) for name in (
     "evil-etag", "weak-etag", "weak", "other-commit", "no-commit", "plain-list", "list-lies", "deep", "not-json", "endless", "no-list",
     "bad-commit", "empty", "private", "evil", "evil2", "evil3", "evil4", "evil5", "odd")}
 REPOS["good-gguf"] = (FILES, "good")
+REPOS["devices"] = ({name: small for name in ("aux.gguf", "sub/m-F16.gguf:x.gguf", "end./m.gguf")}, "good")  # for Windows
 REPOS["models"] = (MODELS, "models")
 REPOS["revisions"] = (OTHERS, "revisions")
 REPOS["revisions-main"] = (MODELS, "good")

@@ -4,10 +4,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #ifdef __APPLE__
@@ -89,6 +91,26 @@ ptrdiff_t qn_file_read_at(int fd, void *bytes, size_t n, uint64_t offset)
     return pread(fd, bytes, n, (off_t)offset);
 }
 
+ptrdiff_t qn_file_write_at(int fd, const void *bytes, size_t n, uint64_t offset)
+{
+    return pwrite(fd, bytes, n, (off_t)offset);
+}
+
+bool qn_file_sync(int fd)
+{
+#ifdef __APPLE__
+    return fsync(fd) == 0;
+#else
+    return fdatasync(fd) == 0;
+#endif
+}
+
+uint64_t qn_file_free_space(int fd)
+{
+    struct statvfs fs;
+    return fstatvfs(fd, &fs) || !fs.f_blocks ? UINT64_MAX : (uint64_t)fs.f_bavail * fs.f_frsize;
+}
+
 void qn_file_prefetch(int fd, uint64_t offset, uint64_t n)
 {
 #ifdef POSIX_FADV_WILLNEED
@@ -137,6 +159,15 @@ int qn_file_make_temporary(char *path)
 const char *qn_file_temporary_folder(void)
 {
     return P_tmpdir;
+}
+
+const char *qn_file_home(const char *user)
+{
+    const char *given = user ? NULL : getenv("HOME");
+    if (given && *given)
+        return given;
+    const struct passwd *found = user ? getpwnam(user) : getpwuid(getuid());
+    return found ? found->pw_dir : NULL;
 }
 
 bool qn_file_is_separator(char c)

@@ -163,6 +163,37 @@ ptrdiff_t qn_file_read_at(int fd, void *bytes, size_t n, uint64_t offset)
     return -1;
 }
 
+ptrdiff_t qn_file_write_at(int fd, const void *bytes, size_t n, uint64_t offset)
+{
+    OVERLAPPED at = { .Offset = (DWORD)offset, .OffsetHigh = (DWORD)(offset >> 32) };
+    DWORD done = 0;
+    if (WriteFile((HANDLE)_get_osfhandle(fd), bytes, n < (1u << 30) ? (DWORD)n : 1u << 30, &done, &at))
+        return (ptrdiff_t)done;
+    qn_set_errno();
+    return -1;
+}
+
+bool qn_file_sync(int fd)
+{
+    if (FlushFileBuffers((HANDLE)_get_osfhandle(fd)))
+        return true;
+    qn_set_errno();
+    return false;
+}
+
+uint64_t qn_file_free_space(int fd)
+{
+    wchar_t path[1024];
+    ULARGE_INTEGER bytes;
+    const DWORD room = sizeof path / sizeof *path,
+                length = GetFinalPathNameByHandleW((HANDLE)_get_osfhandle(fd), path, room, 0);
+    wchar_t *const slash = length && length < room ? wcsrchr(path, L'\\') : NULL;
+    if (!slash)
+        return UINT64_MAX;
+    slash[1] = L'\0';
+    return GetDiskFreeSpaceExW(path, &bytes, NULL, NULL) ? bytes.QuadPart : UINT64_MAX;
+}
+
 void qn_file_prefetch(int fd, uint64_t offset, uint64_t n)
 {
     (void)fd, (void)offset, (void)n; /* Windows takes no such hint for open files */
@@ -236,6 +267,11 @@ const char *qn_file_temporary_folder(void)
 }
 
 /* ---- Names ---- */
+
+const char *qn_file_home(const char *user)
+{
+    return user ? NULL : getenv("USERPROFILE");
+}
 
 bool qn_file_is_separator(char c)
 {

@@ -185,12 +185,65 @@ bool qn_signals_stop_requested(void)
     return caught != 0;
 }
 
-bool qn_signals_take_stop(void)
+/* ---- A server ---- */
+
+static const qn_signals_server *volatile server;
+static volatile sig_atomic_t n_stops;
+
+static void on_reload(int number)
 {
+    (void)number;
+    server->reload(server->user);
+}
+
+static void on_stop(int number)
+{
+    if (n_stops++) {
+        signal(number, SIG_DFL);
+        raise(number);
+    } else {
+        server->stop(server->user);
+    }
+}
+
+/* Sets the handler of a signal. One that the parent process ignores stays ignored. */
+static void serve_signal(int number, void (*handler)(int))
+{
+    struct sigaction before, action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    if (!sigaction(number, NULL, &before) && before.sa_handler != SIG_IGN)
+        sigaction(number, &action, NULL);
+}
+
+void qn_signals_serve(const qn_signals_server *of)
+{
+    server = of;
+    serve_signal(SIGHUP, on_reload);
+}
+
+bool qn_signals_serve_stops(void)
+{
+    serve_signal(SIGTERM, on_stop);
+    serve_signal(SIGINT, on_stop);
+    serve_signal(SIGQUIT, SIG_DFL);
     if (caught != SIGINT && caught != SIGTERM)
         return false;
     caught = 0;
+    n_stops = 1;
+    server->stop(server->user);
     return true;
+}
+
+void qn_signals_served(void)
+{
+    serve_signal(SIGHUP, SIG_IGN);
+    if (n_stops) {
+        serve_signal(SIGTERM, SIG_DFL);
+        serve_signal(SIGINT, SIG_DFL);
+    }
 }
 
 static void empty_wake_pipe(void)

@@ -20,10 +20,19 @@ static atomic_int caught = NO_EVENT; /* the last event */
 static atomic_bool force_quit_disabled;
 static _Atomic(qn_session *) session; /* that on_event cancels; NULL: none */
 static HANDLE wake;                   /* an event, set when a stop is requested */
+static const qn_signals_server *server;
+static atomic_bool stops_server; /* on_event stops it */
+static atomic_bool has_stopped;  /* it did */
 
 /* Requests a stop; the second event ends the program. */
 static BOOL WINAPI on_event(DWORD event)
 {
+    if (atomic_load(&stops_server)) {
+        const bool is_second = atomic_exchange(&has_stopped, true);
+        if (!is_second)
+            server->stop(server->user);
+        return !is_second;
+    }
     if (atomic_load(&caught) != NO_EVENT && !atomic_load(&force_quit_disabled)) {
         qn_terminal_leave();
         return FALSE; /* the system's handler ends the program */
@@ -56,14 +65,25 @@ bool qn_signals_stop_requested(void)
     return atomic_load(&caught) != NO_EVENT;
 }
 
-bool qn_signals_take_stop(void)
+void qn_signals_serve(const qn_signals_server *of)
 {
-    const int event = atomic_load(&caught);
-    if (event != CTRL_C_EVENT && event != CTRL_BREAK_EVENT)
+    server = of; /* nothing tells it to reload */
+}
+
+bool qn_signals_serve_stops(void)
+{
+    atomic_store(&stops_server, true);
+    if (atomic_exchange(&caught, NO_EVENT) == NO_EVENT)
         return false;
     ResetEvent(wake);
-    atomic_store(&caught, NO_EVENT);
+    atomic_store(&has_stopped, true);
+    server->stop(server->user);
     return true;
+}
+
+void qn_signals_served(void)
+{
+    atomic_store(&stops_server, false);
 }
 
 void qn_signals_clear(void)

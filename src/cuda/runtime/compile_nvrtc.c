@@ -1,7 +1,8 @@
 /* Compiling with NVRTC, loaded on first use. Prototypes are those of the NVRTC reference manual (11.1 and later). */
 #include "cuda/runtime/compile.h"
 
-#include <dlfcn.h>
+#include "base/library.h"
+
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ struct nvrtc {
 
 static bool find(void *library, const char *name, void *member)
 {
-    void *function = dlsym(library, name);
+    void *function = qn_library_find(library, name);
     memcpy(member, &function, sizeof function);
     return function != NULL;
 }
@@ -32,14 +33,12 @@ static bool find(void *library, const char *name, void *member)
 /* Loads NVRTC. The library is never unloaded, like the driver: threads that it has started may still run its code. */
 static qn_status load(const char *library, struct nvrtc *n)
 {
-    static const char *const usual[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so",
-                                         "/usr/local/cuda/lib64/libnvrtc.so" };
-    void *handle = library ? dlopen(library, RTLD_NOW | RTLD_LOCAL) : NULL;
-    for (size_t i = 0; !library && !handle && i < sizeof usual / sizeof *usual; i++)
-        handle = dlopen(usual[i], RTLD_NOW | RTLD_LOCAL);
+    void *handle = library ? qn_library_open(library) : NULL;
+    for (size_t i = 0; !library && !handle && qn_library_nvrtc[i]; i++)
+        handle = qn_library_open(qn_library_nvrtc[i]);
     if (!handle)
-        return qn_fail(QN_ERR_UNSUPPORTED, "no NVRTC: %s cannot be loaded",
-                       library ? library : "libnvrtc.so.13, .12 or plain");
+        return qn_fail(QN_ERR_UNSUPPORTED, "no NVRTC: %s%s cannot be loaded", library ? library : qn_library_nvrtc[0],
+                       library ? "" : " and older ones");
     if (find(handle, "nvrtcVersion", &n->nvrtcVersion) &&
         find(handle, "nvrtcGetErrorString", &n->nvrtcGetErrorString) &&
         find(handle, "nvrtcCreateProgram", &n->nvrtcCreateProgram) &&
@@ -49,7 +48,6 @@ static qn_status load(const char *library, struct nvrtc *n)
         find(handle, "nvrtcGetProgramLog", &n->nvrtcGetProgramLog) &&
         find(handle, "nvrtcGetCUBINSize", &n->nvrtcGetCUBINSize) && find(handle, "nvrtcGetCUBIN", &n->nvrtcGetCUBIN))
         return QN_OK;
-    dlclose(handle);
     return qn_fail(QN_ERR_UNSUPPORTED, "this NVRTC cannot produce cubins: 11.1 or later is needed");
 }
 

@@ -1,9 +1,9 @@
 /* Loading libcuda and filling the function table; conversion of results into statuses. */
 #include "cuda/runtime/driver.h"
 
+#include "base/library.h"
 #include "base/process.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ static void *find(void *library, get_proc_address ask, const char *name, const c
     int found = 0;
     if (ask && ask(name, &function, DRIVER_API, 0, &found) == QN_CU_SUCCESS && function)
         return function;
-    return dlsym(library, symbol);
+    return qn_library_find(library, symbol);
 }
 
 /* Sets a function pointer of the table. ISO C has no conversion from a data pointer to a function pointer; POSIX
@@ -40,11 +40,12 @@ static void set(void *member, void *function)
 
 static qn_status load(qn_cuda_driver *table)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *library = qn_library_open(qn_library_cuda);
     if (!library)
-        return qn_fail(QN_ERR_UNSUPPORTED, "no NVIDIA driver: libcuda.so.1 cannot be loaded (%s)", dlerror());
+        return qn_fail(QN_ERR_UNSUPPORTED, "no NVIDIA driver: %s cannot be loaded (%s)", qn_library_cuda,
+                       qn_library_error());
     get_proc_address ask = NULL;
-    set(&ask, dlsym(library, "cuGetProcAddress_v2"));
+    set(&ask, qn_library_find(library, "cuGetProcAddress_v2"));
 #define FIND(name, symbol, prototype)                                                                                  \
     set(&table->name, find(library, ask, #name, symbol));                                                              \
     if (!table->name)                                                                                                  \

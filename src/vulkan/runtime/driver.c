@@ -1,9 +1,9 @@
 /* Loading libvulkan; conversion of results into statuses. */
 #include "vulkan/runtime/driver.h"
 
+#include "base/library.h"
 #include "base/process.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,12 +18,13 @@ static struct {
 
 static qn_status load(qn_vk_loader *table)
 {
-    void *library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *library = qn_library_open(qn_library_vulkan);
     if (!library)
-        return qn_fail(QN_ERR_UNSUPPORTED, "no Vulkan loader: libvulkan.so.1 cannot be loaded (%s)", dlerror());
-    void *function = dlsym(library, "vkGetInstanceProcAddr");
+        return qn_fail(QN_ERR_UNSUPPORTED, "no Vulkan loader: %s cannot be loaded (%s)", qn_library_vulkan,
+                       qn_library_error());
+    void *function = qn_library_find(library, "vkGetInstanceProcAddr");
     if (!function)
-        return qn_fail(QN_ERR_UNSUPPORTED, "no Vulkan loader: libvulkan.so.1 has no vkGetInstanceProcAddr");
+        return qn_fail(QN_ERR_UNSUPPORTED, "no Vulkan loader: %s has no vkGetInstanceProcAddr", qn_library_vulkan);
     memcpy(&table->vkGetInstanceProcAddr, &function, sizeof function); /* POSIX allows it, ISO C has no conversion */
     table->vkCreateInstance = (PFN_vkCreateInstance)table->vkGetInstanceProcAddr(NULL, "vkCreateInstance");
     table->vkEnumerateInstanceVersion =
