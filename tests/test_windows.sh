@@ -142,7 +142,7 @@ windows kernels --clear
 check "kernels --clear" '[ $status -eq 0 ] && grep -q "AppData.*quern/cache" "$work/out"'
 if [ -n "${display:-}" ]; then
     export VK_DRIVER_FILES=$software VK_ICD_FILENAMES=$software QN_VULKAN_CPU=1
-    arguments=(logits tests/golden/qwen2.q1_0.gguf --ids 1,2,3,4,5,6 --device vulkan)
+    arguments=(logits tests/golden/qwen2.q1_0.gguf --ids "1,2,3,4,5,6" --device vulkan)
     "$native/quern" "${arguments[@]}" -o "$work/native.f32" >"$work/out" 2>"$work/err"
     for _ in 1 2; do # compiled, then from the cache
         windows "${arguments[@]}" -o "$work/windows.f32"
