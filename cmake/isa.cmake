@@ -2,14 +2,18 @@
 # only where the processor has it. A file for another architecture is left out.
 
 set(QN_FLAGS_avx2 -mavx2 -mfma -mf16c)
-# Sanitizers: without optimisation the variants take most of the suite's time. Undefined behaviour is looked for in the reference
-# kernels, which do the same; accesses to memory are checked everywhere. The flags come behind those of CMakeLists.txt.
+# Sanitizers: without optimisation kernels and their references take most of the suite's time, and what a fuzzer learns of their loops
+# leads it nowhere. Undefined behaviour is looked for in the references, which do the same as the variants; accesses to memory are
+# checked everywhere. The flags come behind those of CMakeLists.txt.
+set(QN_FLAGS_of_kernels "")
 if(QN_SANITIZE)
+    set(QN_FLAGS_of_kernels -O2)
     list(APPEND QN_FLAGS_avx2 -O2)
     if(QN_SANITIZE MATCHES "undefined")
         list(APPEND QN_FLAGS_avx2 -fno-sanitize=undefined)
     endif()
     if(QN_FUZZ)
+        list(APPEND QN_FLAGS_of_kernels -fno-sanitize=fuzzer-no-link)
         list(APPEND QN_FLAGS_avx2 -fno-sanitize=fuzzer-no-link)
     endif()
 endif()
@@ -47,6 +51,8 @@ function(qn_select_isa list)
                 continue()
             endif()
             set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${QN_FLAGS_${isa}}")
+        elseif(source MATCHES "/(src|tests)/(kernels|quant)/")
+            set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${QN_FLAGS_of_kernels}")
         endif()
         list(APPEND kept ${source})
     endforeach()

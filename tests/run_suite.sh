@@ -96,7 +96,25 @@ stage_check() { plain_build && run gcc "$build" -L '^(unit|check)$' -LE '^(long|
 
 stage_test() { plain_build && run gcc "$build" -LE '^gpu$'; }
 
+build_asan() { build clang-asan-ubsan "$build/fuzz" all --preset fuzz "${launcher[@]}"; }
+
+build_tsan() { build clang-tsan "$build/tsan" thread_tests --preset tsan "${launcher[@]}"; }
+
+have_aarch64() { command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null; }
+
+build_aarch64() { build aarch64 "$build/aarch64" all --preset aarch64 "${launcher[@]}"; }
+
 stage_more() {
+    # The other builds are compiled meanwhile, on what tests leave of the processors while they wait. Each is begun again below, where it
+    # finds all done, or says what failed.
+    (
+        renice -n 19 "$BASHPID"
+        build_asan
+        build_tsan
+        have_aarch64 && build_aarch64
+    ) >/dev/null 2>&1 &
+    local ahead=$!
+
     # Every pipeline of the architecture that is built in, then the sources for others.
     if [ -e "$build/CMakeCache.txt" ] || plain_build; then
         build gpu-kernels "$build" all -DQN_CUDA=AUTO && run gpu-kernels "$build" -L '^gpu$'
@@ -108,22 +126,21 @@ stage_more() {
         QN_DRAFT=mtp run drafts-mtp "$build" -L '^mtp$'
         QN_DRAFT=dflash run drafts-dflash "$build" -L '^dflash$'
     fi
+    wait "$ahead"
 
     # test_scheduler_random covers the code of the scheduler's tests, and they run with TSan. test_gpu_code runs the installed compilers,
     # which no sanitizer checks; test_pipeline has the code that calls them. The statistics of samples are those of the plain build.
     local long_with_asan='^test_(scheduler(_params)?|gpu_code|sample_statistics)$'
-    build clang-asan-ubsan "$build/fuzz" all --preset fuzz "${launcher[@]}" &&
-        run clang-asan-ubsan "$build/fuzz" -L '^(unit|check|fuzz|hostile)$' -E "$long_with_asan"
+    build_asan && run clang-asan-ubsan "$build/fuzz" -L '^(unit|check|fuzz|hostile)$' -E "$long_with_asan"
 
-    build clang-tsan "$build/tsan" thread_tests --preset tsan "${launcher[@]}" && run clang-tsan "$build/tsan" -L '^threads$'
+    build_tsan && run clang-tsan "$build/tsan" -L '^threads$'
 
-    if command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null; then
-        build aarch64 "$build/aarch64" all --preset aarch64 "${launcher[@]}" && run aarch64 "$build/aarch64"
+    if have_aarch64; then
+        build_aarch64 && run aarch64 "$build/aarch64"
     else
         line "aarch64" "skipped: no cross compiler or no qemu-aarch64"
         skipped=$((skipped + 1))
     fi
-
 }
 
 # quern.exe and quern-check.exe under Wine, against the plain build.

@@ -266,6 +266,7 @@ static qn_cu_result fake_set_access(uint64_t address, size_t bytes, const qn_cu_
     assert_true(count == 1 && access->flags == QN_CU_MEMORY_READ_WRITE &&
                 access->location.type == QN_CU_MEMORY_ON_DEVICE);
     assert_int_equal(mprotect((void *)(uintptr_t)address, bytes, PROT_READ | PROT_WRITE), 0);
+    (void)madvise((void *)(uintptr_t)address, bytes, MADV_HUGEPAGE); /* page faults are most of the tests' time */
     memset((void *)(uintptr_t)address, 0xcd, bytes);
     return 0;
 }
