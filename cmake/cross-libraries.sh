@@ -20,23 +20,10 @@ jansson . -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES
 
 [ ! -f "$prefix/complete" ] || exit 0
 
-# fetch PACKAGE... - unpacks Debian's source packages below $sources. apt checks their signatures and hashes.
-fetch() {
-    local apt=$sources/apt
-    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
-    apt-get indextargets --format 'deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | sort -u |
-        grep -v -- '-security ' >"$apt/list" # mirrors may lack its sources
-    printf '%s\n' "Dir::Etc::SourceList \"$apt/list\";" 'Dir::Etc::SourceParts "-";' "Dir::State::Lists \"$apt/lists\";" \
-        "Dir::Cache \"$apt/cache\";" 'APT::Sandbox::User "";' >"$apt/conf"
-    APT_CONFIG=$apt/conf apt-get update -qq
-    (cd "$sources" && APT_CONFIG=$apt/conf apt-get source -qq "$@")
-}
-
-missing=
-for package in $(awk 'NF { print $1 }' <<<"$libraries"); do
-    compgen -G "$sources/$package-[0-9]*/" >/dev/null || missing+=" $package"
-done
-[ -z "$missing" ] || { mkdir -p "$sources" && fetch $missing >"$sources/fetch.log" 2>&1; } || { tail -n 20 "$sources/fetch.log" >&2; exit 3; }
+# shellcheck source=/dev/null
+. "$(dirname "$0")/debian-sources.sh"
+# shellcheck disable=SC2046
+fetch_sources "$sources" $(awk 'NF { print $1 }' <<<"$libraries")
 
 while read -r package folder options; do
     [ -n "$package" ] || continue

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Libraries of a release for Linux and macOS, static, from Debian's source packages: those of cmake/cross-libraries.sh, and GMP, Nettle,
+# GnuTLS, libmicrohttpd and libcurl. libmicrohttpd has TLS by GnuTLS alone; libcurl shares it.
+#   libraries.sh TARGET TOOLS FOLDER     a target of zig; scripts of zig_tools.sh; FOLDER/lib/pkgconfig is for PKG_CONFIG_LIBDIR
+# Sources are next to FOLDER, in sources/. A library that is complete is left as it is. JOBS is the number of compilers at a time.
+set -euo pipefail
+[ $# -eq 3 ] || { sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+target=$1 tools=$(realpath "$2")
+top=$(cd "$(dirname "$0")/../.." && pwd)
+mkdir -p "$3"
+prefix=$(realpath "$3")
+sources=$(dirname "$prefix")/sources
+jobs=${JOBS:-$(nproc)}
+case $target in
+*-macos*) host=${target%%-*}-apple-darwin21 ;;
+*-musl*) host=${target%%-*}-linux-musl ;;
+*) host=${target%%-*}-linux-gnu ;;
+esac
+
+# Paths of this machine are in no file. Names of the libraries are not exported by a shared library that they are part of. Sections, so that the
+# linker leaves out functions that nobody calls.
+flags="-O2 -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections -ffile-prefix-map=$sources=. -Wno-everything"
+QN_ZIG_TOOLS=$tools CMAKE_BUILD_PARALLEL_LEVEL=$jobs CFLAGS="$flags -DUTF8PROC_STATIC" \
+    "$top/cmake/cross-libraries.sh" "$top/cmake/zig.cmake" "$prefix"
+# shellcheck source=/dev/null
+. "$top/cmake/debian-sources.sh"
+fetch_sources "$sources" gmp nettle gnutls28 libmicrohttpd curl
+
+export PKG_CONFIG_LIBDIR=$prefix/lib/pkgconfig PKG_CONFIG_PATH= LC_ALL=C SOURCE_DATE_EPOCH=0
+
+# build NAME COMMAND... - runs the command in a folder of its own, once; its output is in a log there.
+build() {
+    local name=$1 folder=$prefix/build/$1
+    shift
+    [ ! -e "$folder/complete" ] || return 0
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    if ! (cd "$folder" && "$@") >"$folder/log" 2>&1; then
+        tail -n 20 "$folder/log" >&2
+        echo "libraries.sh: $name cannot be built for $target; the log is $folder/log" >&2
+        exit 1
+    fi
+    touch "$folder/complete"
+}
+
+# A program that links static libraries needs what is private to shared ones.
+publish() { python3 "$top/tools/release/public_libraries.py" "$prefix"/lib/pkgconfig/*.pc; }
+
+# configure PACKAGE OPTIONS... - configure, make, make install, static.
+configure() {
+    local source
+    source=$(echo "$sources/$1"-[0-9]*/)
+    shift
+    # Debian's patches are newer than what automake made: equal times keep make from calling it.
+    find "$source" -type f -exec touch -d @0 {} +
+    CC=$tools/cc AR=$tools/ar RANLIB=$tools/ranlib NM=${NM:-llvm-nm} CFLAGS=$flags CPPFLAGS=-I$prefix/include LDFLAGS=-L$prefix/lib \
+        "$source/configure" --host="$host" --build="$("$source"/config.guess 2>/dev/null || echo x86_64-pc-linux-gnu)" \
+        --prefix="$prefix" --libdir="$prefix/lib" --disable-shared --enable-static --disable-dependency-tracking "$@" &&
+        make -j "$jobs" MAKEINFO=true && make install MAKEINFO=true && publish
+}
+
+build_curl() {
+    cmake -S "$(echo "$sources"/curl-[0-9]*/)" -B . -G Ninja -DCMAKE_TOOLCHAIN_FILE="$top/cmake/zig.cmake" -DCMAKE_BUILD_TYPE=Release \
+        -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib -DBUILD_SHARED_LIBS=OFF -DCMAKE_C_FLAGS="$flags" -Wno-dev \
+        -DBUILD_CURL_EXE=OFF -DBUILD_TESTING=OFF -DHTTP_ONLY=ON -DCURL_USE_GNUTLS=ON -DCURL_USE_OPENSSL=OFF -DCURL_USE_LIBSSH2=OFF \
+        -DCURL_USE_LIBPSL=OFF -DUSE_LIBIDN2=OFF -DUSE_NGHTTP2=OFF -DCURL_ZLIB=OFF -DCURL_BROTLI=OFF -DCURL_ZSTD=OFF -DUSE_LIBRTMP=OFF \
+        -DENABLE_MANUAL=OFF -DCURL_CA_BUNDLE=none -DCURL_CA_PATH=none -DCURL_DISABLE_NETRC=ON -DCURL_DISABLE_NTLM=ON -DPICKY_COMPILER=OFF &&
+        cmake --build . -j "$jobs" && cmake --install . && publish
+}
+
+# Debian leaves out GMP's manual, whose license is not free; its configure wants a makefile there.
+for folder in "$sources"/gmp-[0-9]*/; do
+    mkdir -p "$folder/doc"
+    [ -e "$folder/doc/Makefile.in" ] || printf 'all install:\n' >"$folder/doc/Makefile.in"
+done
+build gmp configure gmp --with-pic --disable-cxx --enable-fat CC_FOR_BUILD=gcc
+build nettle configure nettle --enable-fat --enable-pic --disable-openssl --disable-documentation CC_FOR_BUILD=gcc
+build gnutls configure gnutls28 --with-pic --disable-doc --disable-tests --disable-tools --disable-cxx --disable-nls --disable-guile \
+    --disable-libdane --disable-rpath --disable-heartbeat-support --disable-openssl-compatibility --without-p11-kit --without-idn \
+    --without-zlib --without-brotli --without-zstd --without-tpm --without-tpm2 --with-included-libtasn1 --with-included-unistring
+build libmicrohttpd configure libmicrohttpd --with-pic --enable-https --disable-doc --disable-examples --disable-curl --disable-tools
+QN_ZIG_TOOLS=$tools build curl build_curl
+# Of Vulkan its types alone.
+[ ! -d /usr/include/vulkan ] || cp -R /usr/include/vulkan /usr/include/vk_video "$prefix/include"
