@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Libraries of a release for Linux and macOS, static, from Debian's source packages: those of cmake/cross-libraries.sh, and GMP, Nettle,
-# GnuTLS, libmicrohttpd and libcurl. libmicrohttpd has TLS by GnuTLS alone; libcurl shares it.
+# Libraries of a release for Linux and macOS, static, from Debian's source packages: those of cmake/cross-libraries.sh, and for Linux
+# GMP, Nettle, GnuTLS, libmicrohttpd and libcurl. libmicrohttpd has TLS by GnuTLS alone; libcurl shares it.
 #   libraries.sh TARGET TOOLS FOLDER     a target of zig; scripts of zig_tools.sh; FOLDER/lib/pkgconfig is for PKG_CONFIG_LIBDIR
 # Sources are next to FOLDER, in sources/. A library that is complete is left as it is. JOBS is the number of compilers at a time.
 set -euo pipefail
@@ -12,7 +12,6 @@ prefix=$(realpath "$3")
 sources=$(dirname "$prefix")/sources
 jobs=${JOBS:-$(nproc)}
 case $target in
-*-macos*) host=${target%%-*}-apple-darwin21 ;;
 *-musl*) host=${target%%-*}-linux-musl ;;
 *) host=${target%%-*}-linux-gnu ;;
 esac
@@ -22,6 +21,7 @@ esac
 flags="-O2 -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections -ffile-prefix-map=$sources=. -Wno-everything"
 QN_ZIG_TOOLS=$tools CMAKE_BUILD_PARALLEL_LEVEL=$jobs CFLAGS="$flags -DUTF8PROC_STATIC" \
     "$top/cmake/cross-libraries.sh" "$top/cmake/zig.cmake" "$prefix"
+[[ $target != *-macos* ]] || exit 0 # neither server nor downloads so far
 # shellcheck source=/dev/null
 . "$top/cmake/debian-sources.sh"
 fetch_sources "$sources" gmp nettle gnutls28 libmicrohttpd curl
