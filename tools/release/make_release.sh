@@ -62,7 +62,7 @@ unpack_source() {
     # Files that another commit has, too, keep their times, so that only the others are compiled again.
     [ -d "$source/.git" ] || git clone -q --shared --no-checkout . "$source"
     git -C "$source" checkout -q --force --detach "$commit"
-    git -C "$source" clean -qfdx
+    git -C "$source" clean -qfd # what git ignores, build/, stays
     version=$(sed -n 's/^project(quern VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 }
 
@@ -72,9 +72,9 @@ find_zig() {
     export ZIG_GLOBAL_CACHE_DIR=$folder/zig-cache ZIG_LOCAL_CACHE_DIR=$folder/zig-cache
 }
 
-# build SYSTEM - libraries, then quern, quern-check and the shared library of the wheels, in FOLDER/build/SYSTEM.
+# build SYSTEM - libraries, then quern, quern-check and the shared library of the wheels.
 build() {
-    local system=$1 target libraries=$folder/cross/$1 build=$folder/build/$1 options=()
+    local system=$1 target libraries=$folder/cross/$1 build=$source/build/$1 options=()
     target=$(zig_target "$system")
     if [ -n "$target" ]; then
         "$source/tools/release/zig_tools.sh" "$zig" "$target" "$folder/tools/$system"
@@ -87,7 +87,7 @@ build() {
     fi
     [[ $system != *-static ]] || options+=(-DQN_GPUS=OFF) # a static program loads no drivers
     ! command -v ccache >/dev/null || options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
-    PKG_CONFIG_LIBDIR=$libraries/lib/pkgconfig CFLAGS="-ffile-prefix-map=$source=. -ffile-prefix-map=$folder=." LDFLAGS=-s \
+    PKG_CONFIG_LIBDIR=$libraries/lib/pkgconfig LDFLAGS=-s \
         logged "$system-configure" cmake -S "$source" -B "$build" -G Ninja -DQN_TESTS=OFF -DQN_CUDA="${QN_CUDA:-AUTO}" \
         -DQN_CUDA_ARCHS="${QN_CUDA_ARCHS:-all}" "${options[@]}"
     logged "$system-build" cmake --build "$build" -j "$JOBS" --target quern quern-check quern-shared
@@ -95,7 +95,7 @@ build() {
 
 # pack SYSTEM - checks what was built, and packs it.
 pack() {
-    local system=$1 build=$folder/build/$1 name=quern-$version-$1 suffix=
+    local system=$1 build=$source/build/$1 name=quern-$version-$1 suffix=
     [[ $system != windows-* ]] || suffix=.exe
     local tree=$folder/pack/$name
     rm -rf "$folder/pack"
