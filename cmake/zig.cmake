@@ -13,8 +13,10 @@ endif()
 set(CMAKE_C_COMPILER ${QN_ZIG_TOOLS}/cc)
 set(CMAKE_AR ${QN_ZIG_TOOLS}/ar CACHE FILEPATH "")
 set(CMAKE_RANLIB ${QN_ZIG_TOOLS}/ranlib CACHE FILEPATH "")
-# Features that a processor without AVX-512 lacks are switched off one by one; -mavx512f does not bring this one back.
-set(QN_MORE_FLAGS_avx512 -mevex512)
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+    # Features that a processor without AVX-512 lacks are switched off one by one; -mavx512f does not bring this one back.
+    set(QN_MORE_FLAGS_avx512 -mevex512)
+endif()
 # zig reads -march as names of its own.
 set(QN_FLAGS_neondot -mcpu=generic+dotprod+fullfp16)
 set(QN_FLAGS_i8mm -mcpu=generic+dotprod+fullfp16+i8mm)

@@ -36,7 +36,7 @@ done
 fill() { quiet "$tools/fill_templates.py" "$QN_SOURCE_DIR/packaging" 9.8.7 "$files" https://files.test/v9.8.7/; }
 fill || fail "templates"
 [ -x "$files/install.sh" ] && [ -f "$files/homebrew/quern.rb" ] && [ -f "$files/aur/PKGBUILD" ] && [ -f "$files/docker/Dockerfile" ] || fail "templates are missing"
-[ ! -e "$files/scoop/quern.json" ] || fail "a template of a system that was not built was filled"
+[ ! -e "$files/scoop/quern.json" ] && [ ! -e "$files/winget" ] || fail "a template of a system that was not built was filled"
 echo zip >"$files/quern-9.8.7-windows-x86_64.zip"
 fill || fail "templates with Windows"
 windows=$(sha256sum "$files/quern-9.8.7-windows-x86_64.zip" | cut -d' ' -f1)

@@ -3,7 +3,7 @@
 
 In a template NAME.in, @VERSION@ is the version, @URL@ the address of the folder that the files are published in, @SHA256:FILE@ the hash of
 one of them, with @VERSION@ in its name, @SHA256:FILE:upper@ the same in capitals, and @SUMS@ the lines of sha256sum for all archives. NAME
-is written to FILES. A template that names a file which is not there is left out: that system was not built.
+is written to FILES. Templates of a folder are left out if one of them names a file which is not there: that system was not built.
 """
 
 import hashlib
@@ -38,10 +38,12 @@ def main() -> None:
     if len(sys.argv) != 5:
         sys.exit(__doc__)
     templates, version, files, url = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4].rstrip("/")
-    for path in sorted(templates.rglob("*.in")):
-        text = fill(path.read_text(), version, url, files)
-        if text is None:
-            print(f"{path.name}: a system of it was not built", file=sys.stderr)
+    texts = {path: fill(path.read_text(), version, url, files) for path in sorted(templates.rglob("*.in"))}
+    incomplete = {path.parent for path, text in texts.items() if text is None}
+    for folder in sorted(incomplete):
+        print(f"{folder.name}: a system of it was not built", file=sys.stderr)
+    for path, text in texts.items():
+        if text is None or path.parent in incomplete:
             continue
         result = files / path.relative_to(templates).with_suffix("")
         result.parent.mkdir(parents=True, exist_ok=True)
