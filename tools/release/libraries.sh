@@ -59,15 +59,6 @@ configure() {
         make -j "$jobs" MAKEINFO=true && make install MAKEINFO=true && publish
 }
 
-build_curl() {
-    cmake -S "$(echo "$sources"/curl-[0-9]*/)" -B . -G Ninja -DCMAKE_TOOLCHAIN_FILE="$top/cmake/zig.cmake" -DCMAKE_BUILD_TYPE=Release \
-        -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib -DBUILD_SHARED_LIBS=OFF -DCMAKE_C_FLAGS="$flags" -Wno-dev \
-        -DBUILD_CURL_EXE=OFF -DBUILD_TESTING=OFF -DHTTP_ONLY=ON -DCURL_USE_GNUTLS=ON -DCURL_USE_OPENSSL=OFF -DCURL_USE_LIBSSH2=OFF \
-        -DCURL_USE_LIBPSL=OFF -DUSE_LIBIDN2=OFF -DUSE_NGHTTP2=OFF -DCURL_ZLIB=OFF -DCURL_BROTLI=OFF -DCURL_ZSTD=OFF -DUSE_LIBRTMP=OFF \
-        -DENABLE_MANUAL=OFF -DCURL_CA_BUNDLE=none -DCURL_CA_PATH=none -DCURL_DISABLE_NETRC=ON -DCURL_DISABLE_NTLM=ON -DPICKY_COMPILER=OFF &&
-        cmake --build . -j "$jobs" && cmake --install . && publish
-}
-
 # Debian leaves out GMP's manual, whose license is not free; its configure wants a makefile there.
 for folder in "$sources"/gmp-[0-9]*/; do
     mkdir -p "$folder/doc"
@@ -79,6 +70,11 @@ build gnutls configure gnutls28 --with-pic --disable-doc --disable-tests --disab
     --disable-libdane --disable-rpath --disable-heartbeat-support --disable-openssl-compatibility --without-p11-kit --without-idn \
     --without-zlib --without-brotli --without-zstd --without-tpm --without-tpm2 --with-included-libtasn1 --with-included-unistring
 build libmicrohttpd configure libmicrohttpd --with-pic --enable-https --disable-doc --disable-examples --disable-curl --disable-tools
-QN_ZIG_TOOLS=$tools build curl build_curl
+# Its CMakeLists.txt knows no GnuTLS.
+build curl configure curl --with-pic --with-gnutls --without-ca-bundle --without-ca-path --without-ca-fallback --without-zlib \
+    --without-brotli --without-zstd --without-libpsl --without-libidn2 --without-nghttp2 --without-librtmp --without-libssh2 \
+    --disable-manual --disable-ldap --disable-ntlm --disable-netrc --disable-alt-svc --enable-threaded-resolver --enable-proxy \
+    $(printf -- '--disable-%s ' dict file ftp gopher imap ldaps mqtt pop3 rtsp smb smtp telnet tftp)
+grep -q '^supported_protocols=.*HTTPS' "$prefix/lib/pkgconfig/libcurl.pc" || { echo "libraries.sh: libcurl has no TLS" >&2; exit 1; }
 # Of Vulkan its types alone.
 [ ! -d /usr/include/vulkan ] || cp -R /usr/include/vulkan /usr/include/vk_video "$prefix/include"

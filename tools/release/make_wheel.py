@@ -33,7 +33,7 @@ def generated_declarations(source: Path) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "_cdef.py"
         headers = [source / f"include/quern/{name}.h" for name in names]
-        subprocess.run([sys.executable, source / "python/make_cdef.py", result, *headers], check=True)
+        subprocess.run([sys.executable, source / "python/make_cdef.py", result, *headers], check=True, stdout=subprocess.DEVNULL)
         return result.read_bytes()
 
 
