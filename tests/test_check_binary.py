@@ -38,7 +38,7 @@ def elf(needed: list[str], versions: list[str], interpreter: bool = False) -> by
     return header + segment + data + sections
 
 
-def macho(libraries: list[str], symbols: list[str], minimum: tuple[int, int]) -> bytes:
+def macho(libraries: list[str], symbols: list[str], minimum: tuple[int, int], processor: int = 0x01000007) -> bytes:
     commands = b""
     for name in libraries:
         path = name.encode() + b"\0"
@@ -52,7 +52,7 @@ def macho(libraries: list[str], symbols: list[str], minimum: tuple[int, int]) ->
         table += struct.pack("<IBBHQ", len(strings), 1, 0, 0, 0)
         strings += name.encode() + b"\0"
     commands += struct.pack("<IIIIII", 2, 24, at, len(symbols), at + len(table), len(strings))
-    header = struct.pack("<IIIIIIII", 0xFEEDFACF, 0, 0, 2, len(libraries) + 2, len(commands), 0, 0)
+    header = struct.pack("<IIIIIIII", 0xFEEDFACF, processor, 0, 2, len(libraries) + 2, len(commands), 0, 0)
     return header + commands + table + strings
 
 
@@ -91,6 +91,7 @@ expect("macos", macho([system], ["_printf", "_pthread_create"], (12, 0)))
 expect("macos", macho([system], ["_pipe2", "_os_sync_wait_on_address"], (12, 0)), "_pipe2", "_os_sync_wait_on_address")
 expect("macos", macho([system, "/usr/lib/libedit.3.dylib"], [], (12, 0)), "libedit")
 expect("macos", macho([system], [], (13, 0)), "(13, 0)")
+expect("macos", macho([system], [], (12, 0), 0x0100000C), "signature")
 expect("windows", pe(["KERNEL32.dll", "bcrypt.dll"]))
 expect("windows", pe(["KERNEL32.dll", "libgcc_s_seh-1.dll"]), "libgcc_s_seh-1.dll")
 for policy in check_binary.POLICIES:

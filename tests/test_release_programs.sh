@@ -63,6 +63,11 @@ here() {
     levels "" "$bin" >"$work/levels"
     "$native/quern-check" --list-levels | sed -n 's/ *present$//p' >"$work/levels-here"
     check "$system: levels of this processor" 'cmp -s "$work/levels" "$work/levels-here"'
+    # Processors without AVX2, and with it alone.
+    for level in Nehalem:ref Haswell:avx2; do
+        ! command -v qemu-x86_64 >/dev/null || timeout 60 qemu-x86_64 -cpu "${level%:*}" "$bin/quern-check" --list-levels >"$work/out" 2>"$work/err"
+        check "$system: the level of ${level%:*} is ${level#*:}" '[ "$(sed -n "s/ *present$//p" "$work/out" | tail -n 1)" = "${level#*:}" ]'
+    done
     emulated "" "$bin/quern-check" --every 40
     check "$system: quern-check" '[ $status -eq 0 ]'
     tail -n 1 "$work/out"

@@ -14,6 +14,7 @@ from pathlib import Path
 GLIBC = (2, 28)
 ELF_LIBRARIES = re.compile(r"lib(c\.so\.6|m\.so\.6|pthread\.so\.0|dl\.so\.2|rt\.so\.1|util\.so\.1|resolv\.so\.2)|ld-linux[-a-z0-9_]*\.so\.[12]")
 MACOS = (12, 0)
+ARM64 = 0x0100000C
 MACOS_LIBRARIES = {"/usr/lib/libSystem.B.dylib"}
 DLLS = {
     "advapi32", "bcrypt", "crypt32", "iphlpapi", "kernel32", "msvcrt", "ntdll", "ole32", "psapi", "secur32", "shell32", "shlwapi", "user32",
@@ -114,7 +115,9 @@ def check_macos(data: bytes) -> list[str]:
     allowed = set((Path(__file__).parent / "macos.symbols").read_text().split())
     wrong = []
     minimum = None
+    signed = False
     for kind, at in commands(data):
+        signed |= kind == 0x1D
         if kind in (0xC, 0x80000018, 0x8000001F):  # libraries: loaded, weak, exported again
             library = text(data, at + struct.unpack_from("<I", data, at + 8)[0])
             if library not in MACOS_LIBRARIES:
@@ -126,6 +129,8 @@ def check_macos(data: bytes) -> list[str]:
             wrong += [f"needs {name}, which macos.symbols does not have" for name in undefined(data, at) if name not in allowed]
     if minimum is None or minimum > MACOS:
         wrong.append(f"is for macOS {minimum}, expected {MACOS}")
+    if struct.unpack_from("<I", data, 4)[0] == ARM64 and not signed:
+        wrong.append("has no signature, without which macOS starts no program for ARM")
     return wrong
 
 
