@@ -3,13 +3,14 @@
 # what is inside (SPDX), and the files of package managers, filled.
 #   make_release.sh FOLDER [SYSTEM...]
 #
-# Of a commit the same bytes come out on every machine with the same compilers and the same Debian: sources are those of the commit, times
-# are its time, and paths of this machine are in no file. JOBS is the number of compilers at a time. QN_ZIG is the compiler zig, else
-# ziglang of PyPI is installed in FOLDER. QN_RELEASE_URL is the address that the files will be published at. GPU kernels are compiled where nvcc is (QN_CUDA, QN_CUDA_ARCHS=all).
+# Sources are those of the commit, times are its time, and paths of this machine are in no file, so that the same bytes come out with the same
+# compilers and the same Debian. JOBS is the number of compilers at a time. QN_ZIG is the compiler zig, else ziglang of PyPI is installed in
+# FOLDER. QN_RELEASE_URL is the address that the files will be published at. GPU kernels are compiled where nvcc is (QN_CUDA,
+# QN_CUDA_ARCHS=all).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 systems="linux-x86_64 linux-x86_64-static linux-aarch64 linux-aarch64-static macos-arm64 macos-x86_64 windows-x86_64"
-[ $# -ge 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 die() {
     echo "make release: $*" >&2
     exit 1
