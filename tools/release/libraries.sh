@@ -66,6 +66,11 @@ for folder in "$sources"/gmp-[0-9]*/; do
 done
 build gmp configure gmp --with-pic --disable-cxx --enable-fat CC_FOR_BUILD=gcc
 build nettle configure nettle --enable-fat --enable-pic --disable-openssl --disable-documentation CC_FOR_BUILD=gcc
+# Debian's patch adds a source to gl/Makefile.am, of which automake would make this.
+for makefile in "$sources"/gnutls28-[0-9]*/gl/Makefile.in; do
+    grep -q 'gl_linkedhash_list\.lo' "$makefile" || sed -i 's/ hash\.lo / hash.lo gl_linkedhash_list.lo /' "$makefile"
+    grep -q 'gl_linkedhash_list\.lo' "$makefile" || { echo "libraries.sh: $makefile has no hash.lo" >&2 && exit 1; }
+done
 build gnutls configure gnutls28 --with-pic --disable-doc --disable-tests --disable-tools --disable-cxx --disable-nls --disable-guile \
     --disable-libdane --disable-rpath --disable-heartbeat-support --disable-openssl-compatibility --without-p11-kit --without-idn \
     --without-zlib --without-brotli --without-zstd --without-tpm --without-tpm2 --with-included-libtasn1 --with-included-unistring
