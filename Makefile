@@ -11,7 +11,7 @@ later = $$([ -e "$$BUILD/CMakeCache.txt" ] || echo -DQN_CUDA=LATER)
 now   = $$(! grep -qs '^QN_CUDA:STRING=LATER$$' "$$BUILD/CMakeCache.txt" || echo -DQN_CUDA=AUTO)
 configure = cmake -S . -B "$$BUILD" -G Ninja -DCMAKE_INSTALL_PREFIX="$$PREFIX" --log-level=WARNING
 
-.PHONY: all configure demo check test test-more test-all test-windows fuzz soak install dist deb clean format check-format
+.PHONY: all configure demo check test test-more test-all test-windows test-release fuzz soak install dist deb release clean format check-format
 
 all: configure
 	@cmake --build "$$BUILD" -j "$$JOBS"
@@ -50,6 +50,11 @@ test-all:
 test-windows:
 	@cmake/need-packages.sh build test windows
 	@tests/run_suite.sh windows
+
+# What `make release` builds for Linux and macOS, started and compared with the plain build; Dockerfile's steps in a folder of Debian.
+test-release:
+	@cmake/need-packages.sh build test release
+	@tests/run_suite.sh release
 
 # Long fuzzing, under ASan and UBSan: QN_FUZZ_SECONDS (1800) of processor time for each target, QN_FUZZ_JOBS at a time. A run that is
 # stopped goes on with what it found.
@@ -98,6 +103,11 @@ dist:
 deb:
 	@cmake/need-packages.sh build dist deb
 	@tools/make_deb.sh "$$BUILD"
+
+# Programs for every system in BUILD/release/out (SYSTEMS: some of them), wheels, hashes, files of package managers (tools/release).
+release:
+	@cmake/need-packages.sh build dist release windows
+	@tools/release/make_release.sh "$$BUILD/release" $(SYSTEMS)
 
 clean:
 	@rm -rf -- "$$BUILD"

@@ -26,23 +26,10 @@ esac
 # Complete by this list of libraries: another one is built anew.
 [ "$(cat "$prefix/complete" 2>/dev/null)" != "$libraries" ] || exit 0
 
-# fetch PACKAGE... - unpacks Debian's source packages below $sources. apt checks their signatures and hashes.
-fetch() {
-    local apt=$sources/apt
-    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
-    apt-get indextargets --format 'deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | sort -u |
-        grep -v -- '-security ' >"$apt/list" # mirrors may lack its sources
-    printf '%s\n' "Dir::Etc::SourceList \"$apt/list\";" 'Dir::Etc::SourceParts "-";' "Dir::State::Lists \"$apt/lists\";" \
-        "Dir::Cache \"$apt/cache\";" 'APT::Sandbox::User "";' >"$apt/conf"
-    APT_CONFIG=$apt/conf apt-get update -qq
-    (cd "$sources" && APT_CONFIG=$apt/conf apt-get source -qq "$@")
-}
-
-missing=
-for package in $(awk 'NF { print $1 }' <<<"$libraries"); do
-    compgen -G "$sources/$package-[0-9]*/" >/dev/null || missing+=" $package"
-done
-[ -z "$missing" ] || { mkdir -p "$sources" && fetch $missing >"$sources/fetch.log" 2>&1; } || { tail -n 20 "$sources/fetch.log" >&2; exit 3; }
+# shellcheck source=/dev/null
+. "$(dirname "$0")/debian-sources.sh"
+# shellcheck disable=SC2046
+fetch_sources "$sources" $(awk 'NF { print $1 }' <<<"$libraries")
 
 # with_cmake SOURCE BUILD OPTION... - configures, builds and installs a library by its CMakeLists.txt.
 with_cmake() {

@@ -18,12 +18,14 @@ if(QN_SANITIZE)
     endif()
 endif()
 set(QN_FLAGS_avx512 ${QN_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mgfni
-                    -mprefer-vector-width=512)
+                    -mprefer-vector-width=512 ${QN_MORE_FLAGS_avx512})
 set(QN_FLAGS_amx ${QN_FLAGS_avx512} -mamx-tile -mamx-int8)
 set(QN_FLAGS_avxvnni ${QN_FLAGS_avx2} -mavxvnni)
 set(QN_FLAGS_neon "")
-set(QN_FLAGS_neondot -march=armv8.2-a+dotprod+fp16)
-set(QN_FLAGS_i8mm -march=armv8.2-a+dotprod+fp16+i8mm)
+if(NOT DEFINED QN_FLAGS_neondot) # cmake/zig.cmake has others
+    set(QN_FLAGS_neondot -march=armv8.2-a+dotprod+fp16)
+    set(QN_FLAGS_i8mm -march=armv8.2-a+dotprod+fp16+i8mm)
+endif()
 
 # qn_select_isa(list) - drops from the named list of sources what this target cannot be, and sets the flags of the others.
 function(qn_select_isa list)

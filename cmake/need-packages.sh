@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that the Debian packages for the named purposes (build, test, windows, dist, deb) are there: installs what is missing when it may
+# Makes sure that the Debian packages for the named purposes (build, test, windows, release, dist, deb) are there: installs what is missing when it may
 # (root, or sudo without a password), else prints the one command that would and stops.
 set -eu
 
@@ -30,6 +30,8 @@ for purpose in "$@"; do
     # Optional, too: half a gigabyte, for one build and its test.
     windows) extra+=" gcc-mingw-w64-x86-64-posix wine wine64 dpkg-dev libvulkan-dev xvfb mesa-vulkan-drivers" ;;
     dist) wanted+=" git" ;;
+    # zig comes from PyPI. GMP's configure wants m4.
+    release) wanted+=" python3-pip m4 llvm dpkg-dev" extra+=" debootstrap" ;;
     # Build-Depends of debian/control, libcurl by either of its packages, and lintian.
     deb) wanted+=" $optional debhelper dpkg-dev libcmocka-dev lintian" ;;
     *) echo "need-packages: unknown purpose '$purpose'" >&2 && exit 2 ;;

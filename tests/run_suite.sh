@@ -6,6 +6,7 @@
 #   more    GPU kernels, Vulkan models, drafts, ASan and UBSan with short fuzz runs, TSan, 64-bit ARM under qemu; adds to what `test`
 #           counted last
 #   windows quern.exe and quern-check.exe, cross-compiled, under Wine (make test-windows)
+#   release what make release builds for Linux and macOS, started here and under qemu; SYSTEMS: some of them (make test-release)
 #
 # Logs lie in BUILD/test-logs. The last line counts the tests of all builds.
 set -u
@@ -165,9 +166,32 @@ stage_windows() {
     fi
 }
 
-[ $# -gt 0 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+# one_test NAME COMMAND... - a command as a test: 77 is skipped.
+one_test() {
+    local name=$1 start=$SECONDS code=0 word=passed
+    shift
+    "$@" >"$logs/test-$name.log" 2>&1 || code=$?
+    case $code in
+    0) passed=$((passed + 1)) ;;
+    77) word=skipped skipped=$((skipped + 1)) ;;
+    *) word=FAILED failed=$((failed + 1)) && tail -n 30 "$logs/test-$name.log" ;;
+    esac
+    line "test $name" "$word in $((SECONDS - start)) s"
+}
+
+stage_release() {
+    { [ -x "$build/quern" ] && [ -x "$build/quern-check" ]; } || plain_build || return
+    local release=$build/release
+    # shellcheck disable=SC2086
+    QN_RELEASE_URL=${QN_RELEASE_URL:-https://files.test} one_test release-build tools/release/make_release.sh "$release" \
+        ${SYSTEMS:-linux-x86_64 linux-x86_64-static linux-aarch64 linux-aarch64-static macos-arm64 macos-x86_64}
+    one_test release-programs tests/test_release_programs.sh "$release" "$build"
+    one_test release-dockerfile tests/test_dockerfile.sh "$release/out"
+}
+
+[ $# -gt 0 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 begin=$SECONDS
-if [ "$1" != more ] && [ "$1" != windows ]; then
+if [[ $1 != @(more|windows|release) ]]; then
     rm -f "$logs"/*
 elif [ -s "$logs/counts" ]; then
     read -r passed failed skipped <"$logs/counts"

@@ -2,6 +2,7 @@
 #include "hub/http.h"
 
 #include "base/append.h"
+#include "base/certificates.h"
 #include "base/memory.h"
 #include "base/strings.h"
 #include "quern/quern.h"
@@ -182,10 +183,19 @@ static int on_transfer(void *user, curl_off_t total, curl_off_t now, curl_off_t 
 
 /* ---- The handle ---- */
 
+const char *qn_hub_http_certificates(void)
+{
+    const char *chosen = getenv("SSL_CERT_FILE");
+    if (chosen && *chosen)
+        return chosen;
+    const curl_version_info_data *libcurl = curl_version_info(CURLVERSION_NOW);
+    return libcurl->cainfo || libcurl->capath ? NULL : qn_system_certificates();
+}
+
 static bool set_options(qn_hub_http *http)
 {
     CURL *c = http->curl;
-    const char *certificates = getenv("SSL_CERT_FILE");
+    const char *certificates = qn_hub_http_certificates();
     char agent[64];
     snprintf(agent, sizeof agent, "quern/%s", qn_version());
     return !curl_easy_setopt(c, CURLOPT_ERRORBUFFER, http->error) && !curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L) &&

@@ -116,7 +116,7 @@ refused forbidden '403'
 refused private '401.*private; then set HF_TOKEN'
 refused loop 'more than 5 redirects'
 refused busy-long '429.*4000 s, quern waits 300'
-refused ftp 'rotocol'
+refused ftp 'rotocol\|is not an address' # libcurl may know ftp
 refused vast "size is '4611686018427387904'"
 refused negative "size is '-1'"
 refused words "size is 'many'"

@@ -686,7 +686,7 @@ QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *
 #endif
 
 #define FORMATS(X)                                                                                                     \
-    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, PACKED_MAX_TOKENS, false })          \
+    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, PACKED_MAX_TOKENS, false, NULL, 0 }) \
     X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { 0 })                                                                            \
     X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { 0 })                                                                          \
     X(ox2_0, OX2_0, QN_ACT_2BIT, HILO, { 0 })                                                                          \

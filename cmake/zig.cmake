@@ -1,0 +1,27 @@
+# Toolchain file: cross build by zig, with the scripts of tools/release/zig_tools.sh in the folder that the environment variable
+# QN_ZIG_TOOLS names. Libraries come from the folder that PKG_CONFIG_LIBDIR names (cross-prefix.cmake).
+set(QN_ZIG_TOOLS "$ENV{QN_ZIG_TOOLS}" CACHE PATH "cc, ar and ranlib of the target")
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES QN_ZIG_TOOLS)
+file(STRINGS ${QN_ZIG_TOOLS}/cc QN_ZIG_TARGET REGEX " -target ")
+string(REGEX REPLACE ".* -target ([^ ]+) .*" "\\1" QN_ZIG_TARGET "${QN_ZIG_TARGET}")
+string(REGEX MATCH "^[^-]+" CMAKE_SYSTEM_PROCESSOR "${QN_ZIG_TARGET}")
+if(QN_ZIG_TARGET MATCHES "macos")
+    set(CMAKE_SYSTEM_NAME Darwin)
+else()
+    set(CMAKE_SYSTEM_NAME Linux)
+endif()
+set(CMAKE_C_COMPILER ${QN_ZIG_TOOLS}/cc)
+set(CMAKE_AR ${QN_ZIG_TOOLS}/ar CACHE FILEPATH "")
+set(CMAKE_RANLIB ${QN_ZIG_TOOLS}/ranlib CACHE FILEPATH "")
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+    # Features that a processor without AVX-512 lacks are switched off one by one; -mavx512f does not bring this one back.
+    set(QN_MORE_FLAGS_avx512 -mevex512)
+endif()
+# zig reads -march as names of its own.
+set(QN_FLAGS_neondot -mcpu=generic+dotprod+fullfp16)
+set(QN_FLAGS_i8mm -mcpu=generic+dotprod+fullfp16+i8mm)
+set(CMAKE_FIND_ROOT_PATH ${QN_ZIG_TOOLS})
+include(${CMAKE_CURRENT_LIST_DIR}/cross-prefix.cmake)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)

@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# make release: what people download, in FOLDER/out, for the systems that are named (all): programs, wheels of pyquern, SHA256SUMS, a list of
+# what is inside (SPDX), and the files of package managers, filled.
+#   make_release.sh FOLDER [SYSTEM...]
+#
+# Sources are those of the commit, times are its time, and paths of this machine are in no file, so that the same bytes come out with the same
+# compilers and the same Debian. JOBS is the number of compilers at a time. QN_ZIG is the compiler zig, else ziglang of PyPI is installed in
+# FOLDER. QN_RELEASE_URL is the address that the files will be published at. GPU kernels are compiled where nvcc is (QN_CUDA,
+# QN_CUDA_ARCHS=all).
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+systems="linux-x86_64 linux-x86_64-static linux-aarch64 linux-aarch64-static macos-arm64 macos-x86_64 windows-x86_64"
+[ $# -ge 1 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+die() {
+    echo "make release: $*" >&2
+    exit 1
+}
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
+shift
+wanted=${*:-$systems}
+out=$folder/out source=$folder/source
+export JOBS=${JOBS:-$(nproc)} LC_ALL=C TZ=UTC
+umask 022
+ziglang=ziglang==0.13.0.post1
+
+# zig's target of a system; nothing for those that it does not build.
+zig_target() {
+    case $1 in
+    linux-x86_64) echo x86_64-linux-gnu.2.28 ;;
+    linux-x86_64-static) echo x86_64-linux-musl ;;
+    linux-aarch64) echo aarch64-linux-gnu.2.28 ;;
+    linux-aarch64-static) echo aarch64-linux-musl ;;
+    macos-arm64) echo aarch64-macos.12.0 ;;
+    macos-x86_64) echo x86_64-macos.12.0 ;;
+    windows-x86_64) ;;
+    *) die "'$1' is none of: $systems" ;;
+    esac
+}
+
+# What the programs of a system may need of it (check_binary.py).
+policy() {
+    case $1 in
+    *-static) echo static ;;
+    linux-*) echo glibc ;;
+    *) echo "${1%%-*}" ;;
+    esac
+}
+
+# logged NAME COMMAND... - the command, its output in a log.
+logged() {
+    local log=$folder/logs/$1.log
+    shift
+    "$@" >"$log" 2>&1 || { tail -n 30 "$log" >&2; die "the log is $log"; }
+}
+
+unpack_source() {
+    [ -e .git ] || die "this folder is not a git clone, so there is no commit to build"
+    [ -z "$(git status --porcelain --untracked-files=no)" ] || die "changes are not committed"
+    commit=$(git rev-parse HEAD)
+    SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+    export SOURCE_DATE_EPOCH
+    # Files that another commit has, too, keep their times, so that only the others are compiled again.
+    [ -d "$source/.git" ] || git clone -q --shared --no-checkout . "$source"
+    git -C "$source" checkout -q --force --detach "$commit"
+    git -C "$source" clean -qfd # what git ignores, build/, stays
+    version=$(sed -n 's/^project(quern VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+}
+
+find_zig() {
+    zig=${QN_ZIG:-$folder/zig/ziglang/zig}
+    [ -x "$zig" ] || logged zig python3 -m pip --disable-pip-version-check install --no-deps --target "$folder/zig" "$ziglang"
+    export ZIG_GLOBAL_CACHE_DIR=$folder/zig-cache ZIG_LOCAL_CACHE_DIR=$folder/zig-cache
+}
+
+# build SYSTEM - libraries, then quern, quern-check and the shared library of the wheels.
+build() {
+    local system=$1 target libraries=$folder/cross/$1 build=$source/build/$1 options=()
+    target=$(zig_target "$system")
+    if [ -n "$target" ]; then
+        "$source/tools/release/zig_tools.sh" "$zig" "$target" "$folder/tools/$system"
+        export QN_ZIG_TOOLS=$folder/tools/$system
+        logged "$system-libraries" "$source/tools/release/libraries.sh" "$target" "$QN_ZIG_TOOLS" "$libraries"
+        options+=(-DCMAKE_TOOLCHAIN_FILE="$source/cmake/zig.cmake")
+    else
+        logged "$system-libraries" "$source/cmake/cross-libraries.sh" "$source/cmake/windows-x86_64.cmake" "$libraries"
+        options+=(-DCMAKE_TOOLCHAIN_FILE="$source/cmake/windows-x86_64.cmake")
+    fi
+    [[ $system != *-static ]] || options+=(-DQN_GPUS=OFF) # a static program loads no drivers
+    ! command -v ccache >/dev/null || options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
+    PKG_CONFIG_LIBDIR=$libraries/lib/pkgconfig LDFLAGS=-s \
+        logged "$system-configure" cmake -S "$source" -B "$build" -G Ninja -DQN_TESTS=OFF -DQN_CUDA="${QN_CUDA:-AUTO}" \
+        -DQN_CUDA_ARCHS="${QN_CUDA_ARCHS:-all}" "${options[@]}"
+    logged "$system-build" cmake --build "$build" -j "$JOBS" --target quern quern-check quern-shared
+}
+
+# pack SYSTEM - checks what was built, and packs it.
+pack() {
+    local system=$1 build=$source/build/$1 name=quern-$version-$1 suffix=
+    [[ $system != windows-* ]] || suffix=.exe
+    local tree=$folder/pack/$name
+    rm -rf "$folder/pack"
+    mkdir -p "$tree/bin" "$tree/share/quern" "$tree/share/man/man1" "$tree/share/doc/quern"
+    cp "$build/quern$suffix" "$build/quern-check$suffix" "$tree/bin"
+    "$source/tools/release/check_binary.py" "$(policy "$system")" "$tree"/bin/*
+    cp "$source/models/quern-demo.gguf" "$tree/share/quern"
+    cp "$source/docs/quern.1" "$source/docs/quern-check.1" "$tree/share/man/man1"
+    cp "$source/LICENSE" "$source/README.md" "$source/CHANGELOG.md" "$tree/share/doc/quern"
+    "$source/tools/release/parts.py" licences "$folder/cross/sources" >"$tree/share/doc/quern/licences.txt"
+    if [ -n "$suffix" ]; then
+        python3 "$source/tools/release/pack_zip.py" "$out/$name.zip" "$folder/pack"
+    else
+        tar -C "$folder/pack" --sort=name --format=ustar --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
+            -c "$name" | gzip -n -9 >"$out/$name.tar.gz"
+    fi
+    [[ $system == *-static ]] || "$source/tools/release/make_wheel.py" "$source" "$build" "$system" "$out"
+}
+
+unpack_source
+for system in $wanted; do
+    zig_target "$system" >/dev/null
+done
+rm -rf "$out" "$folder/logs"
+mkdir -p "$out" "$folder/logs"
+find_zig
+for system in $wanted; do
+    build "$system"
+    pack "$system"
+    echo "$system: $(cd "$out" && ls -s --block-size=K | awk -v s="$version-$system\\\\." '$2 ~ s { print $1, $2 }')"
+done
+"$source/tools/release/parts.py" spdx "$folder/cross/sources" "$version" "$commit" "$out" >"$folder/spdx.json"
+mv "$folder/spdx.json" "$out/quern-$version.spdx.json"
+if [ -n "${QN_RELEASE_URL:-}" ]; then
+    "$source/tools/release/fill_templates.py" "$source/packaging" "$version" "$out" "$QN_RELEASE_URL"
+else
+    echo "QN_RELEASE_URL is not set: install.sh and files of package managers, which name the address, are left out"
+fi
+(cd "$out" && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs -d '\n' sha256sum >SHA256SUMS)
