@@ -380,18 +380,17 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
     return quantize_acts(s, op);
 }
 
-/* Returns the most rows of a decode step that runs in phases of the persistent decode kernel. Measured on an H200,
- * tok/s in phases and in launches. The 27B Q1_0 model, with recurrent layers: 468 and 582 with 2 sequences, 877 and
- * 1159 with 4, where launches multiply bit planes. The same with int8, and with 2 bits, of which launches by bit planes
- * have not been measured: 874 and 862 with 4, 1505 and 1688 with 8. The dense 8B model by int8: 4002 and 3826 with 8.
- */
+/* Returns the most rows of a decode step that runs in phases of the persistent decode kernel. Where launches multiply
+ * bit planes, they are faster for any number of rows. On an H200, tok/s of 4 sequences in phases and in launches: 27B
+ * Q1_0 886 and 1248, 27B PTQ1_0 836 and 983, 8B Q1_0 2227 and 2837. Without bit planes the launches of recurrent models
+ * are faster from 5 rows on. */
 static size_t most_rows_in_phases(const qn_cuda_workspace *workspace)
 {
     enum { MOST_RECURRENT = 4 };
     const qn_cuda_common *common = workspace->common;
-    if (!common->plan->recurrent.n_v_heads)
-        return QN_PERSISTENT_MAX_ROWS;
-    return workspace->persistent.tiles.bits == 1 && common->matmul.wgmma ? 1 : MOST_RECURRENT;
+    if (common->matmul.wgmma)
+        return 1;
+    return common->plan->recurrent.n_v_heads ? MOST_RECURRENT : QN_PERSISTENT_MAX_ROWS;
 }
 
 bool qn_cuda_has_phases(const qn_cuda_workspace *workspace, size_t n)

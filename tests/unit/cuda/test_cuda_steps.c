@@ -129,8 +129,8 @@ static int segments_of_rows(int *n_gemms)
     return n;
 }
 
-/* Up to 8 rows, of models with recurrent layers up to 4, are launches of the persistent decode kernel, one where it
- * supports all layers, which reads what it computes from the inputs. */
+/* Without wgmma up to 8 rows, of models with recurrent layers up to 4, are launches of the persistent decode kernel, one
+ * where it supports all layers, which reads what it computes from the inputs. */
 TEST(decode_in_phases)
 {
     static const size_t cases[][2] = { { 2, 2 }, { 3, 4 }, { 8, 8 } };
@@ -143,7 +143,7 @@ TEST(decode_in_phases)
             tear_down();
             continue;
         }
-        fixture.model->workspace.common->matmul.wgmma = false; /* with bit planes launches are faster for some models */
+        fixture.model->workspace.common->matmul.wgmma = false; /* with bit planes launches are faster */
         const struct rows rows = decode_of(0, n, 10);
         assert_ok(run(&rows));
         assert_int_equal(fake.graph_launches, 1);
@@ -173,22 +173,18 @@ TEST(decode_in_phases)
     }
 }
 
-/* More rows, of models with recurrent layers from 5 on, go through each matmul and each layer's attention together, and
- * the padding of their bucket is no sequence. */
+/* More rows, and any number where launches multiply bit planes, go through each matmul and each layer's attention
+ * together, and the padding of their bucket is no sequence. */
 TEST(decode_of_many)
 {
     static const struct {
         size_t n, bucket;
-    } cases[] = { { 5, 8 }, { 9, 16 }, { 33, 48 } };
+    } cases[] = { { 2, 2 }, { 9, 16 }, { 33, 48 } };
     for (size_t i = 0; i < N_MODELS * 3; i++) {
         const size_t n = cases[i % 3].n, bucket = cases[i % 3].bucket;
         const struct fake_launch *attention = NULL, *other = NULL;
         label("%s, %zu sequences", models[i / 3], n);
         set_up(models[i / 3], 0, n);
-        if (n <= QN_PERSISTENT_MAX_ROWS && !fixture.cuda.plan.recurrent.n_v_heads) {
-            tear_down();
-            continue;
-        }
         const struct rows rows = decode_of(0, n, 10);
         assert_ok(run(&rows));
         assert_int_equal(fake.graph_launches, 1);
@@ -543,6 +539,7 @@ TEST(formats)
     set_up(models[0], 4, 2);
     assert_ok(qn_kv_format_named("f16", &fixture.cuda.format));
     add_memories(2);
+    fixture.model->workspace.common->matmul.wgmma = false; /* with bit planes both are launches */
     const struct rows rows = decode_of(0, 4, 10);
     assert_ok(run(&rows));
     assert_int_equal(fake.graph_launches, 2);

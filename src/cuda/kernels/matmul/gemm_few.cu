@@ -359,6 +359,11 @@ QN_DEVICE uint32_t stage_scales(uint32_t acts, uint32_t stage)
 
 // ---- Rings ----
 
+// Stages of weights that are copied before the previous kernel has ended. Activations are copied after all weights that
+// have been issued before them: in the blocks that start last, on the SMs where the previous kernel ended, and for which
+// all others wait, these would be a full ring.
+enum { EARLY_STAGES = 4 };
+
 struct ring {
     uint32_t shared, full, empty, n_stages, stage_bytes; // shared memory addresses: stages, mbarriers
     uint32_t stage, phase;
@@ -400,22 +405,23 @@ QN_DEVICE void prepare_outputs(const qn_matmul_few_args &a, const block_work &w)
     if (a.next.op != QN_ACTS_OP_NONE)
         prefetch_vectors(a, w.begin / a.n_k_tiles, (w.end - 1) / a.n_k_tiles, lane);
     qn_pdl_wait();
-    if (lane < QN_TILE_N) {
-        compute_factor(a, lane);
+    compute_factors(a);
+    if (lane < QN_TILE_N)
         qn_mbarrier_arrive(qn_shared_address(&outputs().factors_ready));
-    }
 }
 
 #if QN_TILE_N == 4
 #include "cuda/kernels/matmul/gemm_few_planes.cuh"
 #else
 
-// Weights are not written by the previous kernel: their producer does not wait for it.
+// Weights are not written by the previous kernel: those of the first units are copied before it has ended.
 QN_DEVICE void produce_weights(const qn_matmul_few_args &a, const block_work &w, ring r)
 {
     const uint8_t *scales = a.weights + (uint64_t)a.n_k_tiles * a.n_tiles * CODE_BYTES;
     uint32_t row_block = w.begin / a.n_k_tiles, k_tile = w.begin % a.n_k_tiles;
     for (uint32_t unit = w.begin; unit < w.end; unit++) {
+        if (unit == w.begin + EARLY_STAGES)
+            qn_pdl_wait();
         const uint32_t n = piece_count(a, row_block), to = r.shared + r.stage * r.stage_bytes, full = r.full + 8 * r.stage;
         qn_mbarrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
         mbarrier_arrive_expect_tx(full, pieces_of(a) * n * (CODE_BYTES + SCALE_BYTES));
@@ -735,8 +741,8 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_f
     uint32_t step = 0;
     qn_pdl_trigger();
     qn_pdl_wait();
-    if (threadIdx.x < QN_TILE_N)
-        compute_factor(a, threadIdx.x); // a segment ends after a barrier
+    if (warp_tile() == 0)
+        compute_factors(a); // a segment ends after a barrier
     for (uint32_t i = 0; i < ACTS_STAGES - 1; i++)
         load_step(a, w, to, i);
     for (uint32_t unit = w.begin; unit < w.end;) {

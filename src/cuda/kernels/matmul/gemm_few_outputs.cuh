@@ -42,15 +42,30 @@ QN_DEVICE void consumer_barrier()
     asm volatile("bar.sync 1, %0;" ::"r"((uint32_t)CONSUMER_THREADS) : "memory");
 }
 
-// 1 / RMS of the row of activations, if there was a norm; the sums of squares are added in the order of the columns.
-QN_DEVICE void compute_factor(const qn_matmul_few_args &a, uint32_t token)
+// By a warp: 1 / RMS of the rows of activations, if there was a norm. The sums of squares are loaded by all lanes, and
+// added in the order of the columns.
+QN_DEVICE void compute_factors(const qn_matmul_few_args &a)
 {
+    enum { PARTS = QN_WARP_SIZE / QN_TILE_N, LOADS = 8 };
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, token = lane % QN_TILE_N, n = a.sumsq ? UNIT_STEPS * a.n_k_tiles : 0;
     const float *sumsq = a.sumsq + blockIdx.y * QN_TILE_N + token;
     float sum = 0;
-#pragma unroll 8
-    for (uint32_t block = 0; a.sumsq && block < UNIT_STEPS * a.n_k_tiles; block++)
-        sum += sumsq[(uint64_t)block * a.capacity];
-    outputs().factors[token] = a.sumsq ? 1.0f / sqrtf(sum / (float)a.n_cols + a.eps) : 1.0f;
+#pragma unroll 1
+    for (uint32_t first = 0; first < n; first += PARTS * LOADS) {
+        float x[LOADS];
+#pragma unroll
+        for (uint32_t i = 0; i < LOADS; i++) {
+            const uint32_t block = first + i * PARTS + lane / QN_TILE_N;
+            x[i] = block < n ? sumsq[(uint64_t)block * a.capacity] : 0;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < LOADS; i++)
+#pragma unroll
+            for (uint32_t part = 0; part < PARTS; part++)
+                sum += __shfl_sync(QN_FULL_MASK, x[i], part * QN_TILE_N + token);
+    }
+    if (lane < QN_TILE_N)
+        outputs().factors[token] = a.sumsq ? 1.0f / sqrtf(sum / (float)a.n_cols + a.eps) : 1.0f;
 }
 
 // ---- A lane's sums: element 4 i + 2 h + e is of row g + 8 h of its warp's tile, and of token 8 i + 2 t + e; of 4 tokens

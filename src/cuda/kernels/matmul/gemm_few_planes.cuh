@@ -20,7 +20,7 @@ enum {
 };
 static_assert(QN_TILE_N == QN_PLANES_TOKENS && (SPAN_N == 64 || SPAN_N == 80), "");
 
-// ---- The producer, a warp ----
+// ---- Producers, a thread each ----
 
 struct unit_place {
     uint32_t row_block, k_tile;
@@ -54,26 +54,26 @@ QN_DEVICE void copy_acts(const qn_matmul_few_args &a, const ring &r, const unit_
                   UNIT_STEPS * BLOCK_BYTES, r.full + 8 * r.stage);
 }
 
-// Weights are not written by the previous kernel: those of the first units are copied before it has ended. By a thread.
-QN_DEVICE void produce(const qn_matmul_few_args &a, const block_work &w, const ring &all)
+// Weights are not written by the previous kernel: those of the first units are copied before it has ended.
+QN_DEVICE void produce_weights(const qn_matmul_few_args &a, const block_work &w, ring r)
 {
-    const uint32_t n_units = w.end - w.begin, n_first = n_units < all.n_stages ? n_units : all.n_stages;
-    const unit_place begin = { w.begin / a.n_k_tiles, w.begin % a.n_k_tiles };
-    ring r = all;
-    unit_place at = begin;
-    for (uint32_t i = 0; i < n_first; i++) {
+    unit_place at = { w.begin / a.n_k_tiles, w.begin % a.n_k_tiles };
+    for (uint32_t unit = w.begin; unit < w.end; unit++) {
+        if (unit == w.begin + EARLY_STAGES)
+            qn_pdl_wait();
+        qn_mbarrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
         copy_weights(a, r, at);
         advance(r);
         advance(at, a);
     }
+}
+
+QN_DEVICE void produce_acts(const qn_matmul_few_args &a, const block_work &w, ring r)
+{
+    unit_place at = { w.begin / a.n_k_tiles, w.begin % a.n_k_tiles };
     qn_pdl_wait();
-    r = all;
-    at = begin;
-    for (uint32_t i = 0; i < n_units; i++) {
-        if (i >= n_first) {
-            qn_mbarrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
-            copy_weights(a, r, at);
-        }
+    for (uint32_t unit = w.begin; unit < w.end; unit++) {
+        qn_mbarrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
         copy_acts(a, r, at);
         advance(r);
         advance(at, a);
@@ -153,72 +153,96 @@ template <int h> QN_DEVICE void add_row(float &total, const int (&acc)[SPAN_ACC]
     total = fmaf(scale, (float)(QN_BITS == 1 ? twice_plus<h>(dot, -sum) : dot - sum) * acts_scale, total);
 }
 
-QN_DEVICE void issue_span(int (&acc)[SPAN_ACC], const uint4 (&fragments)[QN_BITS], uint32_t stage, int span)
+// A lane's weights of a unit, and its stage.
+struct unit_codes {
+    uint4 fragments[QN_BITS];
+    uint32_t scales[QN_SCALES];
+    uint32_t stage;
+};
+
+QN_DEVICE void load_unit(unit_codes &x, const ring &r)
 {
-    uint4 codes = fragments[span / FRAGMENT_SPANS];
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, tile = warp_tile(), stage = r.shared + r.stage * STAGE_BYTES;
+    x.stage = r.stage;
+    qn_mbarrier_wait(r.full + 8 * r.stage, r.phase);
+#pragma unroll
+    for (int i = 0; i < QN_BITS; i++)
+        x.fragments[i] = load_shared_16(stage + STAGE_CODES + tile * CODE_BYTES + 16 * lane + i * QN_FRAGMENT_BYTES);
+#pragma unroll
+    for (int i = 0; i < QN_SCALES; i++)
+        x.scales[i] = load_shared_4(stage + STAGE_SCALES + tile * SCALE_BYTES + lane / 4 * 4 + i * 2 * QN_TILE_ROWS);
+}
+
+QN_DEVICE void free_unit(const unit_codes &x, const ring &r)
+{
+    __syncwarp();
+    if (threadIdx.x % QN_WARP_SIZE == 0)
+        qn_mbarrier_arrive(r.empty + 8 * x.stage);
+}
+
+// stages: the address of the first.
+QN_DEVICE void issue_span(int (&acc)[SPAN_ACC], const unit_codes &x, uint32_t stages, int span)
+{
+    uint4 codes = x.fragments[span / FRAGMENT_SPANS];
     if (QN_BITS == 2 && FRAGMENT_SPANS == 2) {
         const uint32_t mask = span % 2 ? 0xf0f0f0f0u : 0x0f0f0f0fu;
         codes = make_uint4(codes.x & mask, codes.y & mask, codes.z & mask, codes.w & mask);
     }
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    wgmma_b1(acc, codes, planes_descriptor(stage + span / SPANS * BLOCK_BYTES));
+    wgmma_b1(acc, codes, planes_descriptor(stages + x.stage * STAGE_BYTES + span / SPANS * BLOCK_BYTES));
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
 // info: of the lane's token in the first block of columns.
-QN_DEVICE void add_planes(float (&sums)[SUMS], int (&acc)[SPAN_ACC], uint32_t info, uint32_t scales, int span)
+QN_DEVICE void add_planes(float (&sums)[SUMS], int (&acc)[SPAN_ACC], uint32_t info, const unit_codes &x, int span)
 {
-    const uint4 x = load_shared_16(info + span / SPANS * BLOCK_BYTES);
-    const int sum = SPANS == 1 ? (int)(x.y + x.z) : (int)(span % 2 ? x.z : x.y);
+    const uint4 of_token = load_shared_16(info + x.stage * STAGE_BYTES + span / SPANS * BLOCK_BYTES);
+    const int sum = SPANS == 1 ? (int)(of_token.y + of_token.z) : (int)(span % 2 ? of_token.z : of_token.y);
 #pragma unroll
     for (int i = 0; i < SPAN_ACC; i++)
         asm volatile("" : "+r"(acc[i]));
-    add_row<0>(sums[0], acc, sum, __uint_as_float(x.x), qn_f16_low(scales));
-    add_row<1>(sums[1], acc, sum, __uint_as_float(x.x), qn_f16_high(scales));
+    add_row<0>(sums[0], acc, sum, __uint_as_float(of_token.x), qn_f16_low(x.scales[span]));
+    add_row<1>(sums[1], acc, sum, __uint_as_float(of_token.x), qn_f16_high(x.scales[span]));
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         asm volatile("" : "+f"(sums[i])); // before the next span is waited for
 }
 
+// Multiplies the next unit. A span is added while the next one is multiplied; the last one's products are complete when
+// this ends: otherwise the compiler would wait for each product.
+QN_DEVICE void consume_unit(float (&sums)[SUMS], ring &r)
+{
+    const uint32_t info = r.shared + QN_PLANES_INFO(QN_BITS) + threadIdx.x % 4 * 16;
+    int acc[2][SPAN_ACC];
+    unit_codes x;
+    load_unit(x, r);
+    issue_span(acc[0], x, r.shared, 0);
+#pragma unroll
+    for (int span = 1; span < QN_SCALES; span++) {
+        issue_span(acc[span % 2], x, r.shared, span);
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        add_planes(sums, acc[(span - 1) % 2], info, x, span - 1);
+    }
+    // The assembler would move additions to after wgmma.wait_group, but not across this loop. With two bits it lacks the
+    // registers to add and multiply at the same time.
+    if (QN_BITS == 1)
+        qn_mbarrier_wait(r.full + 8 * r.stage, r.phase);
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    add_planes(sums, acc[(QN_SCALES - 1) % 2], info, x, QN_SCALES - 1);
+    free_unit(x, r);
+    advance(r);
+}
+
 QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring r)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, tile = warp_tile();
-    const uint32_t codes = r.shared + STAGE_CODES + tile * CODE_BYTES + 16 * lane,
-                   scales_at = r.shared + STAGE_SCALES + tile * SCALE_BYTES + lane / 4 * 4,
-                   info = r.shared + QN_PLANES_INFO(QN_BITS) + lane % 4 * 16;
     float sums[SUMS] = {};
-    int acc[2][SPAN_ACC];
-    uint32_t left = segment_units(a, w.begin);
 #pragma unroll 1
-    for (uint32_t unit = w.begin; unit < w.end; unit++) {
-        const uint32_t stage = r.stage * STAGE_BYTES;
-        uint4 fragments[QN_BITS];
-        uint32_t scales[QN_SCALES];
-        qn_mbarrier_wait(r.full + 8 * r.stage, r.phase);
-#pragma unroll
-        for (int i = 0; i < QN_BITS; i++)
-            fragments[i] = load_shared_16(codes + stage + i * QN_FRAGMENT_BYTES);
-#pragma unroll
-        for (int i = 0; i < QN_SCALES; i++)
-            scales[i] = load_shared_4(scales_at + stage + i * 2 * QN_TILE_ROWS);
-        issue_span(acc[0], fragments, r.shared + stage, 0);
-#pragma unroll
-        for (int span = 1; span < QN_SCALES; span++) {
-            issue_span(acc[span % 2], fragments, r.shared + stage, span);
-            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-            add_planes(sums, acc[(span - 1) % 2], info + stage, scales[span - 1], span - 1);
-        }
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-        add_planes(sums, acc[(QN_SCALES - 1) % 2], info + stage, scales[QN_SCALES - 1], QN_SCALES - 1);
-        __syncwarp();
-        if (lane == 0)
-            qn_mbarrier_arrive(r.empty + 8 * r.stage);
-        advance(r);
-        if (--left)
-            continue;
-        finish_segment(a, unit + 1, sums);
-        if (unit + 1 < w.end)
-            left = segment_units(a, unit + 1);
+    for (uint32_t unit = w.begin; unit < w.end;) {
+        const uint32_t end = unit + segment_units(a, unit);
+#pragma unroll 1
+        for (; unit < end; unit++)
+            consume_unit(sums, r);
+        finish_segment(a, end, sums);
     }
 }
 
@@ -238,7 +262,9 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_f
     if (threadIdx.x >= CONSUMER_THREADS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
         if (threadIdx.x == CONSUMER_THREADS)
-            produce(a, w, r);
+            produce_weights(a, w, r);
+        else if (threadIdx.x == CONSUMER_THREADS + 2 * QN_WARP_SIZE)
+            produce_acts(a, w, r);
         else if (warp_tile() == WARPS + 1)
             prepare_outputs(a, w);
     } else {
