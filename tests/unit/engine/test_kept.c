@@ -42,7 +42,7 @@ static void drop_all(struct ballast *b)
 /* New prompts whose prefixes are kept. */
 static void keep_prefixes(qn_scheduler *scheduler, int n)
 {
-    enum { LENGTH = QN_TEST_SANITIZED ? 140 : 300 };
+    enum { LENGTH = 300 };
     static qn_token tokens[LENGTH];
     static struct answer a;
     static uint64_t seed = 1000;
@@ -58,7 +58,7 @@ static void keep_prefixes(qn_scheduler *scheduler, int n)
     do {                                                                                                               \
         label("%s", #call);                                                                                            \
         drop_all(&ballast);                                                                                            \
-        keep_prefixes(scheduler, QN_TEST_SANITIZED ? 2 : 3);                                                           \
+        keep_prefixes(scheduler, 3);                                                                                   \
         take_all(&ballast, scheduler->cache);                                                                          \
         const size_t n_pages = qn_kept_counts(scheduler->kept).pages;                                                  \
         assert_ok(call);                                                                                               \
@@ -67,7 +67,7 @@ static void keep_prefixes(qn_scheduler *scheduler, int n)
 
 TEST(every_call_evicts)
 {
-    enum { LENGTH = QN_TEST_SANITIZED ? 140 : 300 };
+    enum { LENGTH = 300 };
     static struct ballast ballast;
     static qn_token tokens[1000];
     char file[] = "/tmp/quern-kept-XXXXXX";
@@ -81,7 +81,7 @@ TEST(every_call_evicts)
     make_tokens(77, tokens, 1000);
     load_model("tests/golden/scheduler.gguf", 21 << 20, 1, &model);
     scheduler = create_scheduler(model, NULL);
-    keep_prefixes(scheduler, QN_TEST_SANITIZED ? 6 : 18);
+    keep_prefixes(scheduler, 18);
     EVICTS(qn_session_create(model, &session_params, &session));
     EVICTS(qn_session_eval(session, tokens, LENGTH, QN_LOGITS_NONE, NULL));
     assert_ok(qn_session_save(session, file));

@@ -122,6 +122,7 @@ TEST(sessions_take_few_steps)
         params.max_tokens = 100;
         params.grammar = grammar;
         params.jump_forward = (qn_jump_forward)how;
+        params.draft = request.draft;
         qn_session *session = create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX));
         assert_ok(generate_from(session, request.tokens, 3, &params, &result));
         assert_true(how == QN_JUMP_FORWARD_OFF ? !result.n_jumped : 2 * result.n_jumped > result.n_generated);
