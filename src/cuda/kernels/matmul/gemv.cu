@@ -364,7 +364,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_WARPS(QN_BITS) *QN_WARP_SIZ
     for (int c = 0; c < KEPT_TILES; c++)
 #pragma unroll
         for (int group = 0; group < QN_TILE_GROUPS; group++)
-            if (c < n_k_tiles)
+            if (c == 0 || (keeps && c < n_k_tiles))
                 load_acts_f16(x[c].b[group], acts + c * a.n_k_warps * 4 * step_bytes, step_bytes, group, token);
 #endif
     uint32_t stage = 0, phase = 0;
