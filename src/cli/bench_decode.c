@@ -28,6 +28,7 @@ struct run {
     const qn_bench *bench;
     qn_scheduler *scheduler;
     size_t n, n_prompt, n_generate;
+    size_t repetition; /* its number: each has seeds of its own, so that what is accepted is not one sample of it */
     uint64_t bytes_per_token;
     qn_token *tokens; /* [n][n_prompt] */
     struct sequence *sequences;
@@ -89,7 +90,7 @@ static bool submit_all(struct run *run, qn_bench_mode mode)
         qn_request_params *params = &run->params[i];
         run->sequences[i] = (struct sequence){ .run = run };
         *params = (qn_request_params)QN_REQUEST_PARAMS_INIT;
-        qn_bench_sample(run->bench, mode, i, params);
+        qn_bench_sample(run->bench, mode, run->repetition * run->n + i, params);
         params->tokens = run->tokens + i * run->n_prompt;
         params->n_tokens = run->n_prompt;
         params->max_tokens = (int64_t)run->n_tokens;
@@ -155,6 +156,7 @@ static bool repeat_all(struct run *run)
     bool done = true;
     qn_progress_begin(&progress, run->tests[1].name);
     for (size_t i = 0; done && i < n; i++) {
+        run->repetition = i;
         done = qn_progress_update(&progress, i, n) && qn_bench_limit(bench, &prompt->bandwidths[i]);
         for (qn_bench_mode mode = QN_BENCH_GREEDY; done && mode < QN_BENCH_MODES; mode++) {
             qn_bench_test *test = &run->tests[1 + mode];

@@ -170,6 +170,14 @@ assert drafted["drafted"] == drafted["accepted"] > 60 and 3 < drafted["tokens_pe
 assert drafted["of_free"] > 0
 END
 
+# Each repetition has its own seed: the third one does not accept what the first did.
+for n in 1 3; do
+    QN_DRAFT=ngram quern bench -m "$demo" -p 0 -n 60 -r $n --draft ngram --accept 0.5 --draft-tokens 3 --format json
+    [ $status -eq 0 ] || fail "bench --accept 0.5"
+    sed -n 's/.*"draft":"ngram".*"drafted":\([0-9]*\).*/\1/p' "$work/out" >"$work/drafted.$n"
+done
+[ $((3 * $(cat "$work/drafted.1"))) -ne "$(cat "$work/drafted.3")" ] || fail "bench --accept: repetitions are equal"
+
 quern bench -m "$demo" -p 0 -n 60 -r 2 --draft model --draft-model "$demo" --format json
 python3 - "$work/out" <<'END' || fail "bench --draft-model: $(cat "$work/out")"
 import json, sys

@@ -7,7 +7,7 @@
 #include "delta_states.h"
 
 #include "base/f16.h"
-#include "cuda/kernels/deltanet/deltanet.h"
+#include "cuda/kernels/deltanet/open_few.h"
 
 /* Distributions of tokens' log decays. */
 enum decay { NONE, MILD, MIXED, STRONG, ABSURD, WIDE, DECAYS };

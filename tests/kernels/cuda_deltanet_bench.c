@@ -89,9 +89,9 @@ void qn_bench_cuda_deltanet(void)
 
 /* ---- Open chunks ---- */
 
-/* A layer of a 27B model: one row of each sequence, after `stored` rows of the chunk. 64 of them are folded. Rows read
- * the plane hi of the state and the open rows; a fold reads and writes both planes. */
-static void bench_open(size_t sequences, uint32_t stored)
+/* A layer of a 27B model: `rows` rows of each sequence, after `stored` rows of the chunk. 64 of them are folded. Rows
+ * read the plane hi of the state and the open rows; a fold reads and writes both planes. */
+static void bench_open(size_t sequences, uint32_t stored, uint32_t rows)
 {
     enum {
         HEAD = 128,
@@ -107,44 +107,47 @@ static void bench_open(size_t sequences, uint32_t stored)
     const size_t state_bytes = layout.state_layer_bytes, plane = VALUES * HEAD * 2,
                  row_bytes = (K_HEADS + V_HEADS) * HEAD * 2,
                  bytes = sequences * (plane * (folded ? 4 : 1) + stored * row_bytes);
-    const char *shape = qn_text("%zu sequences, heads 16/48, %u open rows%s, %.1f MB", sequences, stored,
+    const char *shape = qn_text("%zu sequences, %u rows, heads 16/48, %u open rows%s, %.1f MB", sequences, rows, stored,
                                 folded ? ", folded" : "", (double)bytes / 1e6);
     if (!qn_bench_selected(shape))
         return;
     const size_t layers = qn_gpu_bench_copies(sequences * state_bytes);
     const qn_gdn_gpu gpu = qn_gdn_device();
     uint32_t *slots = qn_new(sequences, sizeof *slots), *positions = qn_new(sequences, sizeof *positions),
-             *state_positions = qn_new(sequences, sizeof *positions);
+             *state_positions = qn_new(sequences, sizeof *positions),
+             *cu_seqlens = qn_new(sequences + 1, sizeof *cu_seqlens);
     for (size_t i = 0; i < sequences; i++) {
         slots[i] = (uint32_t)i;
         positions[i] = 64 + stored;
         state_positions[i] = 64;
+        cu_seqlens[i + 1] = (uint32_t)(i + 1) * rows;
     }
-    float *x = qn_floats_of((sequences + TAPS + 1) * WIDTH, 0.5f), *factor = qn_floats(V_HEADS),
+    float *x = qn_floats_of((sequences * rows + TAPS + 1) * WIDTH, 0.5f), *factor = qn_floats(V_HEADS),
           *zeros = qn_floats(V_HEADS * 192);
     for (size_t h = 0; h < V_HEADS; h++)
         factor[h] = -0.1f;
     qn_gdn_open_args args = qn_gdn_open_args_of(K_HEADS, V_HEADS, HEAD, HEAD, TAPS);
-    args.qkv = args.alpha = args.beta = args.gate = qn_gpu_from(x, sequences * WIDTH * sizeof *x);
+    args.qkv = args.alpha = args.beta = args.gate = qn_gpu_from(x, sequences * rows * WIDTH * sizeof *x);
     args.conv = args.bias = args.norm = qn_gpu_from(x, (TAPS * WIDTH + VALUES) * sizeof *x);
     args.factor = qn_gpu_copy(factor);
-    args.out = qn_gpu_floats(sequences * VALUES);
+    args.out = qn_gpu_floats(sequences * rows * VALUES);
     args.arrivals = qn_gpu_zeros(sequences * K_HEADS * 4);
     args.states = qn_gpu_random(sequences * layers * state_bytes);
     args.open = qn_gpu_random(sequences * layers * layout.open.bytes);
     args.state_from = args.state_to = args.open_slots = qn_gpu_copy(slots);
     args.positions = qn_gpu_copy(positions);
     args.state_positions = qn_gpu_copy(state_positions);
+    args.cu_seqlens = qn_gpu_copy(cu_seqlens);
     args.state_stride = layers * state_bytes;
     args.open_stride = layers * layout.open.bytes;
     args.sequences = (uint32_t)sequences;
     args.scale = 0.0884f;
     for (size_t i = 0; i < sequences * layers; i++) /* scales and decays: finite states after any number of folds */
         qn_gpu_write(args.open + i * layout.open.bytes + layout.open.scales, zeros, V_HEADS * 192 * 4);
-    qn_launch step, row;
+    qn_launch step, row, few;
     qn_assert_ok(qn_gdn_gpu_open_step(&args, HEAD, HEAD, &gpu, &step));
-    if (!folded)
-        qn_assert_ok(qn_gdn_gpu_open_row(&args, &gpu, &row));
+    qn_assert_ok(qn_gdn_gpu_open_row(&args, &gpu, &row));
+    qn_assert_ok(qn_gdn_gpu_open_few(&args, &gpu, &few));
     qn_gdn_open_args *of_layers = qn_new(layers, sizeof *of_layers); /* each iteration uses another layer's memory */
     for (size_t i = 0; i < layers; i++) {
         of_layers[i] = args;
@@ -153,16 +156,22 @@ static void bench_open(size_t sequences, uint32_t stored)
     }
     qn_gpu_bench_launches("deltanet", "open", shape, (double)bytes, "B", qn_gpu_read_rate(),
                           &(qn_gpu_timed){ step, of_layers, sizeof args }, 1, layers);
-    if (!folded)
+    if (!folded && rows == 1)
         qn_gpu_bench_launches("deltanet", "row", shape, (double)bytes, "B", qn_gpu_read_rate(),
                               &(qn_gpu_timed){ row, of_layers, sizeof args }, 1, layers);
+    if (!folded)
+        qn_gpu_bench_launches("deltanet", "few", shape, (double)bytes, "B", qn_gpu_read_rate(),
+                              &(qn_gpu_timed){ few, of_layers, sizeof args }, 1, layers);
     qn_release();
 }
 
 void qn_bench_cuda_deltanet_open(void)
 {
-    static const uint32_t stored[] = { 1, 32, 63, 64 };
+    static const uint32_t stored[] = { 1, 32, 63, 64 }, drafted[] = { 2, 4, 8, 15 };
     for (size_t sequences = 1; sequences <= 128; sequences *= sequences == 1 ? 8 : 4)
         for (size_t i = 0; i < QN_LENGTH(stored); i++)
-            bench_open(sequences, stored[i]);
+            bench_open(sequences, stored[i], 1);
+    for (size_t sequences = 1; sequences <= 8; sequences *= 8)
+        for (size_t i = 0; i < QN_LENGTH(drafted); i++)
+            bench_open(sequences, 32, drafted[i]);
 }

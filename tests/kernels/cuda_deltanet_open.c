@@ -31,7 +31,7 @@ struct open_run {
     size_t state_bytes, history;                 /* of the layer; in it */
     uint32_t length[SEQUENCES], from[SEQUENCES]; /* rows that are kept, state slots */
     uint32_t state_position[SEQUENCES];
-    bool by_row;  /* qn_gdn_open_row instead of qn_gdn_open_step */
+    enum { STEP, ROW, FEW } kernel;
     float *found; /* [SEQUENCES][TOKENS][values] */
 };
 
@@ -185,7 +185,7 @@ static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n,
     upload_rows(r, r->args.gate, r->l.gate, r->l.values, pieces, n);
     qn_gpu_poison(r->args.out);
     r->args.sequences = (uint32_t)n;
-    if (r->by_row && n < SEQUENCES) { /* a sequence without rows */
+    if (r->kernel != STEP && n < SEQUENCES) { /* a sequence without rows */
         indices[CU_SEQLENS][n + 1] = indices[CU_SEQLENS][n];
         qn_gpu_write(r->indices, indices, sizeof indices);
         r->args.sequences++;
@@ -193,8 +193,9 @@ static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n,
     r->args.cu_seqlens = single && n == r->args.sequences ? 0 : index_row(r, CU_SEQLENS);
     const qn_gdn_gpu gpu = qn_gdn_device();
     qn_launch launch;
-    qn_assert_ok(r->by_row ? qn_gdn_gpu_open_row(&r->args, &gpu, &launch)
-                           : qn_gdn_gpu_open_step(&r->args, r->l.head_k, r->l.head_v, &gpu, &launch));
+    qn_assert_ok(r->kernel == ROW   ? qn_gdn_gpu_open_row(&r->args, &gpu, &launch)
+                 : r->kernel == FEW ? qn_gdn_gpu_open_few(&r->args, &gpu, &launch)
+                                    : qn_gdn_gpu_open_step(&r->args, r->l.head_k, r->l.head_v, &gpu, &launch));
     const uint8_t *before = qn_gpu_read(r->args.states);
     qn_gpu_launch(&launch, &r->args);
     check_states_unchanged(r, before, qn_gpu_read(r->args.states), may_change, false);
@@ -216,8 +217,8 @@ static uint32_t at_most(uint32_t n, uint32_t limit)
 }
 
 /* The rows of a step. RESUMED: a sequence continues from a state and an empty open chunk at every multiple of 64.
- * BY_ROW: the same, with single rows and their kernel. */
-enum mode { SINGLE, RAGGED, REFUSED, RESUMED, BY_ROW, MODES };
+ * BY_ROW: the same, with single rows and their kernel; BY_FEW: with up to 15 rows, some of them refused, and theirs. */
+enum mode { SINGLE, RAGGED, REFUSED, RESUMED, BY_ROW, BY_FEW, MODES };
 
 /* Folds a full open chunk, which is empty afterwards. The sequence's place is in the arguments. */
 static void resume_from_state(struct open_run *r, uint32_t sequence, bool separate)
@@ -251,6 +252,11 @@ static struct piece draw_piece(const struct open_run *r, uint32_t sequence, size
         const uint32_t length = r->length[sequence] + p.kept;
         p.refused = at_most((uint32_t)(qn_random() % (QN_GDN_DROPPED_ROWS + 1)), (64 - length % 64) % 64);
     }
+    if (mode == BY_FEW) {
+        const uint32_t rows = at_most(1 + (uint32_t)(qn_random() % QN_GDN_DROPPED_ROWS), 64 - r->length[sequence] % 64);
+        p.kept = at_most(1 + (uint32_t)(qn_random() % rows), left);
+        p.refused = rows - p.kept;
+    }
     return p;
 }
 
@@ -259,7 +265,7 @@ static void run_all(struct open_run *r, enum mode mode, bool separate)
 {
     static const uint32_t starts[SEQUENCES] = { 0, 1, 30, 63 };
     run_reset(r);
-    r->by_row = mode == BY_ROW;
+    r->kernel = mode == BY_ROW ? ROW : mode == BY_FEW ? FEW : STEP;
     for (size_t step = 0, left = 1; left > 0; step++) {
         struct piece pieces[SEQUENCES];
         size_t n = 0;
@@ -272,7 +278,7 @@ static void run_all(struct open_run *r, enum mode mode, bool separate)
         }
         if (n > 0)
             run_pieces(r, pieces, n, separate);
-        for (uint32_t s = 0; s < SEQUENCES && (mode == RESUMED || mode == BY_ROW); s++)
+        for (uint32_t s = 0; s < SEQUENCES && (mode == RESUMED || r->kernel != STEP); s++)
             if (r->length[s] % 64 == 0 && r->length[s] > r->state_position[s])
                 resume_from_state(r, s, separate);
     }
@@ -354,14 +360,15 @@ static void check_fold(struct open_run *r)
 
 static void check_run(struct open_run *r)
 {
-    static const char *const names[MODES] = { "open, one row", "open, rows", "open, refused rows", "open, from states",
-                                              "open, kernel of a row" };
+    static const char *const names[MODES] = { "open, one row",         "open, rows",
+                                              "open, refused rows",    "open, from states",
+                                              "open, kernel of a row", "open, kernel of few rows" };
     run_new(r);
     const size_t n = SEQUENCES * TOKENS * r->l.values;
     float *single = qn_floats(n);
     for (int mode = SINGLE; mode < MODES; mode++)
         for (int separate = 0; separate < 2; separate++) {
-            if ((mode == SINGLE && separate) || (mode == BY_ROW && (r->l.head_k != 128 || r->l.head_v != 128)))
+            if ((mode == SINGLE && separate) || (mode >= BY_ROW && (r->l.head_k != 128 || r->l.head_v != 128)))
                 continue;
             qn_case_begin("deltanet", names[mode], "heads %zu/%zu, keys %zu, values %zu, %zu taps%s", r->l.k_heads,
                           r->l.v_heads, r->l.head_k, r->l.head_v, r->l.taps, separate ? ", folds to other slots" : "");

@@ -4,6 +4,7 @@
 #include "cuda/executor/attention.h"
 #include "cuda/executor/executor.h"
 #include "cuda/executor/inputs.h"
+#include "cuda/kernels/deltanet/open_few.h"
 #include "gpu/requests.h"
 
 static qn_gpu_batching batching_of(const qn_cuda_model *model)
@@ -65,6 +66,17 @@ static bool is_block(const qn_plan *plan, const qn_gpu_batch *part, size_t *n_kn
     return true;
 }
 
+/* Whether the recurrent layers run kernels that do not fold. */
+static bool fits_open_chunks(const qn_cuda_rows_step *s)
+{
+    const qn_recurrent_shape *r = &s->common->plan->recurrent;
+    bool fits =
+        !s->is_draft && !s->common->deterministic && qn_gdn_gpu_has_open_few(r->head_k, r->head_v, &s->common->gdn);
+    for (size_t i = 0; fits && i < s->n_pieces; i++)
+        fits = s->pieces[i].n <= QN_GDN_DROPPED_ROWS && s->pieces[i].position % QN_PAGE + s->pieces[i].n <= QN_PAGE;
+    return fits;
+}
+
 qn_status qn_cuda_batch_prepare(qn_cuda_batch *b)
 {
     const qn_gpu_batching batching = batching_of(b->model);
@@ -80,6 +92,7 @@ qn_status qn_cuda_batch_prepare(qn_cuda_batch *b)
     s->inputs = s->is_decode ? qn_gpu_inputs_of(n_rows, n_rows, 0, n_hidden)
                              : qn_gpu_inputs_of(n_rows, part->n_pieces, n_logits, n_hidden);
     order_rows(b, &batching);
+    s->fits_open_chunks = fits_open_chunks(s);
     s->in_turn = s->is_decode && qn_gpu_has_turns(s->pieces, s->n_pieces);
     s->in_phases = s->is_decode && !s->is_draft && !s->in_turn && qn_cuda_has_phases(s->workspace, s->n);
     qn_cuda_fill_inputs(s);

@@ -7,7 +7,7 @@
 #include "cuda/executor/recurrent.h"
 
 #include "cache/sequence.h"
-#include "cuda/kernels/deltanet/deltanet.h"
+#include "cuda/kernels/deltanet/open_few.h"
 
 #include <math.h>
 
@@ -100,13 +100,6 @@ static qn_status launch_open(const qn_cuda_rows_step *s, qn_launch *config, cons
     return qn_cuda_step_launch(s, config, args);
 }
 
-static qn_status launch_open_step(const qn_cuda_rows_step *s, const struct delta *d, qn_gdn_open_args *args)
-{
-    qn_launch config;
-    QN_TRY(qn_gdn_gpu_open_step(args, d->shape->head_k, d->shape->head_v, &s->common->gdn, &config));
-    return launch_open(s, &config, args);
-}
-
 /* Launches all rows of pieces [first, first + n), with indices from the step's inputs. */
 static qn_status run_open_pieces(const qn_cuda_rows_step *s, const struct delta *d, size_t first, size_t n)
 {
@@ -119,10 +112,13 @@ static qn_status run_open_pieces(const qn_cuda_rows_step *s, const struct delta 
     args.state_to = qn_cuda_step_input(s, s->inputs.state_to) + at;
     args.open_slots = qn_cuda_step_input(s, s->inputs.open_chunks) + at;
     args.sequences = (uint32_t)n;
-    if (!s->is_decode || !qn_gdn_gpu_has_open_row(d->shape->head_k, d->shape->head_v, &s->common->gdn))
-        return launch_open_step(s, d, &args);
     qn_launch config;
-    QN_TRY(qn_gdn_gpu_open_row(&args, &s->common->gdn, &config));
+    if (s->is_decode && qn_gdn_gpu_has_open_row(d->shape->head_k, d->shape->head_v, &s->common->gdn))
+        QN_TRY(qn_gdn_gpu_open_row(&args, &s->common->gdn, &config));
+    else if (s->fits_open_chunks)
+        QN_TRY(qn_gdn_gpu_open_few(&args, &s->common->gdn, &config));
+    else
+        QN_TRY(qn_gdn_gpu_open_step(&args, d->shape->head_k, d->shape->head_v, &s->common->gdn, &config));
     return launch_open(s, &config, &args);
 }
 
@@ -130,9 +126,13 @@ static qn_status run_open_pieces(const qn_cuda_rows_step *s, const struct delta 
 static qn_status run_open_rows(const qn_cuda_rows_step *s, const struct delta *d, const qn_gdn_open_sequence *rows)
 {
     qn_gdn_open_args args = open_args(s, d);
+    qn_launch config;
+    if (rows->begin == rows->end)
+        return QN_OK;
     args.sequence = *rows;
     args.sequences = 1;
-    return rows->begin < rows->end ? launch_open_step(s, d, &args) : QN_OK;
+    QN_TRY(qn_gdn_gpu_open_step(&args, d->shape->head_k, d->shape->head_v, &s->common->gdn, &config));
+    return launch_open(s, &config, &args);
 }
 
 static qn_status launch_fold(const qn_cuda_rows_step *s, qn_gdn_open_args *args, const qn_gdn_open_sequence *sequence)

@@ -10,7 +10,7 @@
 qn_status qn_cuda_run_recurrent_op(const qn_cuda_rows_step *s, const qn_op *op);
 
 /* qn_cuda_fold_full_chunks - Folds full open chunks into their states in all layers, and points the rows' inputs to the
- * folded states. For steps of one row of each sequence, whose kernels do not fold. Call it outside the step's graph,
+ * folded states. For steps of few rows of each sequence, whose kernels do not fold. Call it outside the step's graph,
  * after the inputs are filled on the host and before they are uploaded. */
 qn_status qn_cuda_fold_full_chunks(const qn_cuda_rows_step *s);
 

@@ -34,6 +34,8 @@ typedef struct qn_cuda_rows_step {
     bool in_turn;   /* decode step with several pieces of a sequence: what depends on their order is launched piece by
                        piece, without a graph */
     bool in_phases; /* decode step of several rows, executed by the persistent decode kernel */
+    bool fits_open_chunks; /* the rows of each piece go to its open chunk, which is folded before the step if it is
+                              full: at most QN_GDN_DROPPED_ROWS rows of each sequence, of one page */
     qn_gpu_inputs inputs;
     size_t n_samples;  /* sampling parameters uploaded with the inputs */
     uint64_t logit_in; /* for logits: address of the gathered rows; 0: the rows are in the plan's buffer */

@@ -28,7 +28,7 @@ static qn_status queue_decode(const qn_cuda_batch *b)
 {
     qn_cuda_model *model = b->model;
     const bool one = b->step.n == 1 && !b->step.is_draft, samples_now = b->part.requests && !b->samples_later,
-               samples_in_graph = b->step.n == 1 && samples_now && !b->part.logits;
+               samples_in_graph = b->step.n == 1 && !b->step.is_block && samples_now && !b->part.logits;
     QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &b->sampling : NULL, one && b->part.logits));
     if (b->part.logits && !one)
         QN_TRY(qn_cuda_download(model->common.cuda, model->common.stream, b->part.logits,
@@ -149,7 +149,7 @@ static qn_status queue_batch(qn_cuda_batch *b, const qn_cuda_launched *launched)
     if (!b->part.first && launched->is_timed)
         QN_TRY(qn_cuda_event_record(b->model->common.cuda, launched->started, b->model->common.stream));
     QN_TRY(qn_cuda_poison_step(&b->step));
-    if ((b->step.is_decode || b->step.n == 1) && !b->step.is_draft)
+    if ((b->step.is_decode || b->step.n == 1 || b->step.fits_open_chunks) && !b->step.is_draft)
         QN_TRY(qn_cuda_fold_full_chunks(&b->step));
     QN_TRY(b->step.is_decode || b->step.verifies || b->step.is_block ? queue_decode(b) : queue_launches(b));
     return queue_hidden(b);

@@ -173,6 +173,7 @@ static const struct function {
     { "qn_gdn_conv", sizeof(qn_gdn_conv_args) },
     { "qn_gdn_norm", sizeof(qn_gdn_norm_args) },
     { "qn_gdn_open_fold", sizeof(qn_gdn_open_args) },
+    { "qn_gdn_open_few", sizeof(qn_gdn_open_args) },
     { "qn_gdn_open_row", sizeof(qn_gdn_open_args) },
     { "qn_gdn_open_step", sizeof(qn_gdn_open_args) },
     { "qn_gdn_", sizeof(qn_gdn_chunk_args) }, /* the others */
@@ -713,11 +714,12 @@ static void run_drafts(size_t n)
         qn_memory_on_append(fixture.memories[i], fixture.memories[i]->sequence->length);
 }
 
-/* Drafts of one sequence, of which the second ends its page: a graph, which is captured and launched again. */
+/* Drafts of one sequence, of which the fourth ends its page, and the fifth begins the next one, after a fold: a graph,
+ * which is captured and launched again. */
 static void run_verified(void)
 {
     char name[32];
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         struct rows r = { .n = 0 };
         const size_t length = fixture.memories[38]->sequence->length;
         add_piece(&r, 38, i == 2 ? 64 - length % 64 - 4 : 4, i == 2 ? 0 : 4);

@@ -9,6 +9,7 @@
 
 static const qn_gpu_cubin cubins[] = { CUBIN("open", "-DQN_HEAD_K=128 -DQN_HEAD_V=128"),
                                        CUBIN("open", "-DQN_HEAD_K=48 -DQN_HEAD_V=48"),
+                                       CUBIN("open_few", ""),
                                        CUBIN("step", "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_BF16"),
                                        CUBIN("prepare", "-DQN_HEAD_K=128"),
                                        CUBIN("compose", "-DQN_HEAD_K=128"),
@@ -210,6 +211,27 @@ TEST(rows_of_many)
     assert_int_equal(a->open_offset, fixture.layout.bytes);
     assert_int_equal(a->qkv, BUFFER + (QKV << 20));
     assert_int_equal(a->out, SCRATCH);
+    tear_down();
+}
+
+/* Few rows of each piece, within a page: full chunks are folded before, and the rows have a kernel that does not fold.
+ */
+TEST(few_rows)
+{
+    set_up(128);
+    add_piece(10, 0, 4);
+    add_piece(128, 64, 15);
+    fixture.step.fits_open_chunks = true;
+    const int before = fake.launches;
+    assert_ok(qn_cuda_fold_full_chunks(&fixture.step));
+    assert_int_equal(fake.launches - before, 1);
+    expect_sequence(arguments_of("qn_gdn_open_fold", 0, 1), &(qn_gdn_open_sequence){ 128, 64, 2, 3, 11, 0, 0 });
+    assert_int_equal(fixture.host_inputs[64 / 4 + 1], 3);
+    assert_int_equal(fixture.host_inputs[160 / 4 + 1], 128);
+    assert_int_equal(run(), 1);
+    const qn_gdn_open_args *a = arguments_of("qn_gdn_open_few", 0, 1);
+    assert_int_equal(a->sequences, 2);
+    assert_int_equal(a->cu_seqlens, INPUTS);
     tear_down();
 }
 

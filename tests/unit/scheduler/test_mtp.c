@@ -96,6 +96,56 @@ TEST(devices_that_run_ahead_answer_the_same)
     assert_true(n_drafted[0] > 500 && 10 * n_drafted[1] > 9 * n_drafted[0]);
 }
 
+/* The model's device, of which some passes find no token. */
+static struct {
+    const qn_device_vtable *real;
+    size_t n_passes;
+} failing;
+
+static qn_status run_failing(qn_device *device, const qn_step *step)
+{
+    QN_TRY(failing.real->run(device, step));
+    if (step->is_draft && failing.n_passes++ % 7 == 3)
+        step->requests[0].token = -1;
+    return QN_OK;
+}
+
+/* A chain ends where its logits are not finite; those of other sequences go on. */
+TEST(chains_end_where_there_is_no_token)
+{
+    static struct answer found[MAX_REQUESTS], expected[MAX_REQUESTS];
+    qn_request_params params[MAX_REQUESTS];
+    uint64_t n_drafted[2];
+    force("mtp");
+    for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+        params[i] = request_of(i, &found[i]);
+        answer_slowly(&params[i], "f16", &expected[i]);
+    }
+    for (size_t fails = 0; fails < 2; fails++) {
+        qn_device_vtable vtable = *model->device->vtable;
+        failing.real = model->device->vtable;
+        vtable.run = run_failing;
+        if (fails)
+            model->device->vtable = &vtable;
+        qn_scheduler *s =
+            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = 4, .no_thread = true));
+        for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+            memset(&found[i], 0, sizeof found[i]);
+            submit_request(s, &params[i]);
+        }
+        qn_scheduler_wait(s);
+        for (unsigned i = 0; i < MAX_REQUESTS; i++) {
+            label("request %u, fails %zu", i, fails);
+            assert_same_logprobs(&found[i], &expected[i]);
+        }
+        n_drafted[fails] = counters_of(s).drafted_tokens;
+        qn_scheduler_free(s);
+        model->device->vtable = failing.real;
+    }
+    label("%d drafted, %d where passes fail", (int)n_drafted[0], (int)n_drafted[1]);
+    assert_true(failing.n_passes > 20 && n_drafted[1] < n_drafted[0]);
+}
+
 TEST(threads_and_models_without_the_block_answer_the_same)
 {
     static struct answer a, expected;

@@ -3,6 +3,7 @@
 
 #include "quern/kernels.h"
 
+#include "cuda/kernels/deltanet/open_few.h"
 #include "cuda/kernels/variants.h"
 #include "cuda/kernels/deltanet/variants.def"
 
@@ -461,21 +462,41 @@ bool qn_gdn_gpu_has_open_row(size_t head_k, size_t head_v, const qn_gdn_gpu *gpu
            QN_GDN_ROW_BYTES(ROW_HEAD, ROW_HEAD, QN_GDN_MAX_TAPS) <= gpu->max_shared_bytes;
 }
 
-qn_status qn_gdn_gpu_open_row(qn_gdn_open_args *a, const qn_gdn_gpu *gpu, qn_launch *launch)
+/* Fills the launch of a kernel with a block for each head of a sequence. */
+static qn_status open_heads_launch(qn_gdn_open_args *a, const qn_gdn_gpu *gpu, size_t shared_bytes, qn_launch *launch)
 {
-    const size_t shared_bytes = QN_GDN_ROW_BYTES(ROW_HEAD, ROW_HEAD, a->taps);
     QN_TRY(open_launch(a, ROW_HEAD, ROW_HEAD, gpu, launch));
     QN_TRY(check_rows_of_open(a, ROW_HEAD, ROW_HEAD));
     if (shared_bytes > gpu->max_shared_bytes)
         return qn_fail(QN_ERR_UNSUPPORTED,
-                       "delta rule of one row over open chunks: %u bytes of shared memory, expected at least %zu",
+                       "delta rule of few rows over open chunks: %u bytes of shared memory, expected at least %zu",
                        gpu->max_shared_bytes, shared_bytes);
-    launch->variant = (qn_gpu_variant){ .source = &open_row_source };
-    launch->function = "qn_gdn_open_row";
     launch->grid[0] = a->v_heads;
     launch->grid[1] = a->sequences;
     launch->block[0] = QN_GDN_ROW_THREADS;
     launch->shared_bytes = (uint32_t)shared_bytes;
+    return QN_OK;
+}
+
+qn_status qn_gdn_gpu_open_row(qn_gdn_open_args *a, const qn_gdn_gpu *gpu, qn_launch *launch)
+{
+    QN_TRY(open_heads_launch(a, gpu, QN_GDN_ROW_BYTES(ROW_HEAD, ROW_HEAD, a->taps), launch));
+    launch->variant = (qn_gpu_variant){ .source = &open_row_source };
+    launch->function = "qn_gdn_open_row";
+    return QN_OK;
+}
+
+bool qn_gdn_gpu_has_open_few(size_t head_k, size_t head_v, const qn_gdn_gpu *gpu)
+{
+    return head_k == ROW_HEAD && head_v == ROW_HEAD &&
+           QN_GDN_FEW_BYTES(ROW_HEAD, ROW_HEAD, QN_GDN_MAX_TAPS) <= gpu->max_shared_bytes;
+}
+
+qn_status qn_gdn_gpu_open_few(qn_gdn_open_args *a, const qn_gdn_gpu *gpu, qn_launch *launch)
+{
+    QN_TRY(open_heads_launch(a, gpu, QN_GDN_FEW_BYTES(ROW_HEAD, ROW_HEAD, a->taps), launch));
+    launch->variant = (qn_gpu_variant){ .source = &open_few_source };
+    launch->function = "qn_gdn_open_few";
     return QN_OK;
 }
 

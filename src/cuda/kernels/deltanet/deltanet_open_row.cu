@@ -18,33 +18,19 @@
 // No block reads data that another block writes: the new key, its inputs of the convolution and the new value are in no
 // row that the launch reads. A block stores the data of its value head; the block of a key head's first value head also
 // stores the key's data.
-#include "cuda/kernels/deltanet/open_chunk.cuh"
+#include "cuda/kernels/deltanet/chunk_rows.cuh"
 
-enum {
-    ROW_THREADS = QN_GDN_ROW_THREADS,
-    ROW_WARPS = ROW_THREADS / QN_WARP_SIZE,
-    TILE_ROWS = 16,              /* that a warp multiplies at a time */
-    KEY_GROUPS = QN_HEAD_K / 32, /* of 32 keys, which four lanes load of a row */
-    SEGMENTS = QN_HEAD_K / 8,    /* of 16 bytes, of a row of the chunk */
-    PASS_ROWS = ROW_THREADS / SEGMENTS,
-    SCORE_WARP = ROW_WARPS - CHUNK / TILE_ROWS
-};
+enum { SCORE_WARP = ROW_WARPS - CHUNK / TILE_ROWS };
 
 // Roles of warps before the key and query are in shared memory: the first three convolve.
 enum { QUERY_WARP, KEY_WARP, VALUE_WARP, GATE_WARP, OUTPUT_WARP };
 
-static_assert(QN_HEAD_K == 4 * QN_WARP_SIZE && QN_HEAD_V == QN_HEAD_K, "a lane convolves four channels");
-static_assert(QN_HEAD_V == ROW_WARPS * TILE_ROWS, "a warp has a tile of the state");
-static_assert(QN_GDN_SCALE_VALUES % TILE_ROWS == 0, "the values of a warp have one scale");
-
-struct row_smem {
-    __align__(16) uint16_t keys[CHUNK * QN_HEAD_K], values[CHUNK * QN_HEAD_V]; // swizzled
-    uint4 operand[KEY_GROUPS / 2][QN_WARP_SIZE];                               // each lane's B of two groups of keys
+struct row_smem : chunk_rows {
+    uint4 operand[KEY_GROUPS / 2][QN_WARP_SIZE]; // each lane's B of two groups of keys
     // after the convolution; q and k normalised
     __align__(16) float q[QN_HEAD_K], k[QN_HEAD_K], v[QN_HEAD_V];
-    __align__(16) float scales[GROUPS][CHUNK], decays[CHUNK], norm[QN_HEAD_V], z[QN_HEAD_V];
+    __align__(16) float z[QN_HEAD_V];
     __align__(8) float scores[GROUPS][CHUNK][2]; // of the key, of the query: gated, and for scaled values
-    float since[CHUNK], total;                   // sums of log decays
     float squares[ROW_WARPS], largest[ROW_WARPS];
     float gate_inputs[4]; // alpha, beta, bias, factor
     float g, beta, kq;
@@ -56,22 +42,6 @@ static_assert(sizeof(row_smem) <= QN_GDN_ROW_FIXED_BYTES(QN_HEAD_K, QN_HEAD_V), 
 QN_DEVICE float *inputs_in(row_smem &m)
 {
     return (float *)(&m + 1);
-}
-
-QN_DEVICE uint32_t warp_id()
-{
-    return threadIdx.x / QN_WARP_SIZE;
-}
-
-// Of a lane 4 g + t of an MMA.
-QN_DEVICE uint32_t lane_g()
-{
-    return threadIdx.x % QN_WARP_SIZE / 4;
-}
-
-QN_DEVICE uint32_t lane_t()
-{
-    return threadIdx.x % 4;
 }
 
 // ---- Loads ----
@@ -112,71 +82,6 @@ QN_DEVICE void load_inputs(row_smem &m, const qn_gdn_open_args &a, const open_he
     }
 }
 
-// Scales and decays of the chunk, and weights of the norm. By warps that load no rows of the convolution.
-QN_DEVICE void load_vectors(row_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t n)
-{
-    const uint32_t i = threadIdx.x - CHANNELS / 2, array = i / (CHUNK / 4), row = i % (CHUNK / 4) * 4;
-    if (threadIdx.x < CHANNELS / 2)
-        return;
-    const float *from = array < GROUPS ? scales_of(a, h) + array * CHUNK : decays_of(a, h);
-    const uint32_t valid = row < n ? n - row : 0;
-    if (array <= GROUPS)
-        qn_cp_async_16((array < GROUPS ? m.scales[array] : m.decays) + row, from + row, valid < 4 ? 4 * valid : 16);
-    if (i < QN_HEAD_V / 4)
-        qn_cp_async_16(m.norm + 4 * i, a.norm + 4 * i);
-}
-
-// Where segment `segment` of a row of keys is: eight lanes that read two rows, four segments each, are free of bank
-// conflicts.
-QN_DEVICE uint32_t key_segment(uint32_t row, uint32_t segment)
-{
-    return row * QN_HEAD_K + (segment ^ (row & 1) << 2) * 8;
-}
-
-// The same of 16 values: a warp that reads eight pairs of four rows is free of bank conflicts.
-QN_DEVICE uint32_t value_tile(uint32_t row, uint32_t tile)
-{
-    return row * QN_HEAD_V + (tile ^ (row & 7)) * TILE_ROWS;
-}
-
-// Keys and values of the chunk. Rows from n on become zeros.
-QN_DEVICE void load_keys(row_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t n)
-{
-    const uint32_t row = threadIdx.x / SEGMENTS, segment = threadIdx.x % SEGMENTS;
-    const uint16_t *from = keys_of(a, h) + row * QN_HEAD_K + segment * 8;
-    uint16_t *to = m.keys + key_segment(row, segment);
-#pragma unroll
-    for (uint32_t i = 0; i < CHUNK; i += PASS_ROWS)
-        qn_cp_async_16(to + i * QN_HEAD_K, from + i * QN_HEAD_K, row + i < n ? 16 : 0);
-}
-
-QN_DEVICE void load_values(row_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t n)
-{
-    const uint32_t row = threadIdx.x / SEGMENTS, segment = threadIdx.x % SEGMENTS;
-    const uint16_t *from = values_of(a, h) + row * QN_HEAD_V + segment * 8;
-    uint16_t *to = m.values + value_tile(row, segment / 2) + segment % 2 * 8;
-#pragma unroll
-    for (uint32_t i = 0; i < CHUNK; i += PASS_ROWS)
-        qn_cp_async_16(to + i * QN_HEAD_V, from + i * QN_HEAD_V, row + i < n ? 16 : 0);
-}
-
-// Two rows of a lane: of each group of 32 keys, those from 8 t on.
-struct tile_rows {
-    uint4 low[KEY_GROUPS], high[KEY_GROUPS];
-};
-
-// The state of two adjacent values. It is read once: it should not stay in L2.
-QN_DEVICE void load_state(tile_rows &s, const open_head &h)
-{
-    const uint32_t value = warp_id() * TILE_ROWS + 2 * lane_g();
-    const uint4 *from = (const uint4 *)(hi_of(h) + value * QN_HEAD_K) + lane_t();
-#pragma unroll
-    for (int i = 0; i < KEY_GROUPS; i++) {
-        s.low[i] = h.has_state ? __ldcs(from + 4 * i) : make_uint4(0, 0, 0, 0);
-        s.high[i] = h.has_state ? __ldcs(from + SEGMENTS + 4 * i) : make_uint4(0, 0, 0, 0);
-    }
-}
-
 // Loads the results of previous kernels and the inputs of the gates, to shared memory too: ptxas would count loads to
 // registers and loads of the state by one scoreboard, and the first use would wait for the state.
 QN_DEVICE void load_new(row_smem &m, const qn_gdn_open_args &a, const open_head &h, const row_place &p)
@@ -197,11 +102,6 @@ QN_DEVICE void load_new(row_smem &m, const qn_gdn_open_args &a, const open_head 
 }
 
 // ---- The new row ----
-
-QN_DEVICE float4 add_tap(float4 w, float4 x, float4 sum)
-{
-    return make_float4(fmaf(w.x, x.x, sum.x), fmaf(w.y, x.y, sum.y), fmaf(w.z, x.z, sum.z), fmaf(w.w, x.w, sum.w));
-}
 
 // Four channels. Stores the input for later rows.
 QN_DEVICE float4 convolve(row_smem &m, const qn_gdn_open_args &a, const open_head &h, const row_place &p)
@@ -236,25 +136,6 @@ QN_DEVICE void store_operand(row_smem &m, uint32_t column, float *to, float4 x, 
     }
     if (key)
         *(uint2 *)(key + 4 * lane) = make_uint2(hi[0], hi[1]);
-}
-
-// Sums of log decays from each row of the chunk to its end. By a warp; a lane has two rows.
-QN_DEVICE void sum_decays(row_smem &m)
-{
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, row = 2 * lane;
-    const float last = m.decays[row + 1];
-    float sum = m.decays[row] + last;
-#pragma unroll
-    for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
-        const float after = __shfl_down_sync(QN_FULL_MASK, sum, distance);
-        if (lane + distance < QN_WARP_SIZE)
-            sum += after;
-    }
-    const float after = __shfl_down_sync(QN_FULL_MASK, sum, 1);
-    m.since[row + 1] = lane + 1 < QN_WARP_SIZE ? after : 0.0f;
-    m.since[row] = m.since[row + 1] + last;
-    if (lane == 0)
-        m.total = sum;
 }
 
 // Everything up to the key, query, value and gates in shared memory. row: of the chunk.
@@ -303,15 +184,9 @@ QN_DEVICE float2 multiply_rows(const row_smem &m, const tile_rows &s)
 // Scores of 16 rows of the chunk; zeros from row n on.
 QN_DEVICE void compute_scores(row_smem &m, uint32_t first, uint32_t n)
 {
-    const uint32_t t = lane_t(), low = first + lane_g(), row = t < 2 ? low : low + 8;
-    const uint16_t *keys = m.keys + low * QN_HEAD_K + 8 * t;
+    const uint32_t t = lane_t(), row = first + lane_g() + (t < 2 ? 0 : 8);
     tile_rows rows;
-#pragma unroll
-    for (int i = 0; i < KEY_GROUPS; i++) { // as key_segment has them
-        const uint32_t at = (low & 1 ? i ^ 1 : i) * 32;
-        rows.low[i] = *(const uint4 *)(keys + at);
-        rows.high[i] = *(const uint4 *)(keys + 8 * QN_HEAD_K + at);
-    }
+    read_keys(rows, m, first);
     float2 dots = multiply_rows(m, rows);
     dots = make_float2(qn_lanes_sum<2, 4>(dots.x), qn_lanes_sum<2, 4>(dots.y));
     const float score = row < n ? (t < 2 ? dots.x : dots.y) * expf(m.since[row] + m.g) : 0.0f;
@@ -408,7 +283,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, QN_GDN_ROW_SM_BLOCKS)
     load_state(s, h);
     const row_place p = place_of(a, h);
     load_inputs(m, a, h, p, n);
-    load_vectors(m, a, h, n);
+    if (threadIdx.x >= CHANNELS / 2) // in warps that load no rows of the convolution
+        load_vectors(m, a, h, n, threadIdx.x - CHANNELS / 2);
     qn_pdl_wait();
     load_new(m, a, h, p);
     qn_cp_async_commit();

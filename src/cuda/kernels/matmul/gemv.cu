@@ -2,6 +2,7 @@
 // bits. Weights stream through shared memory, QN_STAGES steps in flight per warp; the tensor cores are not the limit.
 // The first weights are issued before the grid dependency is waited for (PDL): the previous kernel may still be
 // running.
+#include "cuda/kernels/matmul/gemv_warps.h"
 #include "cuda/kernels/matmul/tiles.cuh"
 
 #define HILO_N1 (QN_ACTS_LAYOUT == QN_ACTS_HILO_N1)
@@ -20,6 +21,7 @@ enum {
     STEP_BYTES = STEP_TILES * (CODE_BYTES + SCALE_BYTES),
     GROUPS_PER_SCALE = QN_TILE_GROUPS / (QN_BITS == 16 ? 1 : QN_SCALES),
     TILE_N = HILO_N1 ? 1 : QN_MMA_N,
+    KEPT_TILES = QN_GEMV_KEPT_TILES(QN_BITS),
     ACCUMULATORS = HILO_N1 ? 2 : 4 /* per lane and tile */
 };
 
@@ -174,41 +176,91 @@ QN_DEVICE void convert_acts_n1(uint8_t *shared_acts, const qn_matmul_gemv_args &
 
 #if !HILO_N1
 
-// B fragments of both halves of a group, token g.
-QN_DEVICE void load_acts_f16(uint32_t b[4], const uint8_t *acts, uint64_t step_bytes, int group, uint32_t lane)
+// B fragments of both halves of a group, of one token.
+QN_DEVICE void load_acts_f16(uint32_t b[4], const uint8_t *acts, uint64_t step_bytes, int group, uint32_t token)
 {
-    const uint32_t g = lane / 4, t = lane % 4;
-    const uint8_t *row = acts + group / 2 * step_bytes + 128 * g + 4 * t;
+    const uint8_t *row = acts + group / 2 * step_bytes + 128 * token + threadIdx.x % 4 * 4;
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++)
-        b[i] = *(const uint32_t *)(row + ((group % 2 * 4 + i) ^ g) * 16);
+        b[i] = *(const uint32_t *)(row + ((group % 2 * 4 + i) ^ token) * 16);
 }
+
+template <bool x> struct constant {
+    static constexpr bool value = x;
+};
 
 // The fragments of all groups of a k-tile.
 struct acts_f16 {
     uint32_t b[QN_TILE_GROUPS][4];
 };
 
-// x: of this step. As soon as a group was used, its fragments of the next step are loaded, from `next`: they come from L2,
-// and are there when the weights of that step are.
+// d = a b + c, fp16 into f32.
+QN_DEVICE void mma_onto(float d[4], const uint32_t a[4], const uint32_t b[2], const float c[4])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%10, %11, %12, %13};"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]),
+                   "f"(c[3]));
+}
+
+// The sum of a group's activations, of the tokens of a lane's accumulators, times minus 1024 and the zero point.
+QN_DEVICE void zero_sums(float sums[4], const uint32_t b[4])
+{
+    const uint32_t zero = 0xe400e400u + QN_TILE_ZERO(8) * 0x00010001u, zeros[4] = { zero, zero, zero, zero };
+    const float none[4] = {};
+    mma_onto(sums, zeros, b, none);
+    qn_mma_m16n8k16_f16(sums, zeros, b + 2);
+}
+
+// Adds the product of a group with codes of 8 bits. The codes are operands as the fp16 values 1024 + code, which takes one
+// instruction for two; what that adds to the product is in `zeros`, and f32 accumulators have room for it. Scales are
+// applied to the product of the group.
+QN_DEVICE void add_group_8(float acc[4], const uint4 &fragment, const uint32_t b[4], const float zeros[4], uint32_t scale)
+{
+    const uint32_t words[4] = { fragment.x, fragment.y, fragment.z, fragment.w };
+    float product[4];
+    uint32_t a[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        a[k] = __byte_perm(words[k], 0x64646464u, 0x4240);
+    mma_onto(product, a, b, zeros);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        a[k] = __byte_perm(words[k], 0x64646464u, 0x4341);
+    qn_mma_m16n8k16_f16(product, a, b + 2);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        acc[i] = fmaf(i < 2 ? qn_f16_low(scale) : qn_f16_high(scale), product[i], acc[i]);
+}
+
+// x: of this step. If `loads`, as soon as a group was used, its fragments of the next step are loaded, from `next`: they
+// come from L2, and are there when the weights of that step are. is_full: count is STEP_TILES, which saves the branches.
+template <bool is_full, bool loads>
 QN_DEVICE void step_f16(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t count, acts_f16 &x, const uint8_t *next,
-                        uint64_t step_bytes, uint32_t lane)
+                        uint64_t step_bytes, uint32_t lane, uint32_t token)
 {
     const uint32_t g = lane / 4, codes = step + 16 * lane, scales = step + STEP_TILES * CODE_BYTES + 4 * g;
     uint4 fragments[STEP_TILES];
 #pragma unroll
     for (int group = 0; group < QN_TILE_GROUPS; group++) {
+        float zeros[4];
+        if (QN_BITS == 8)
+            zero_sums(zeros, x.b[group]);
 #pragma unroll
         for (int m = 0; m < STEP_TILES; m++) {
-            if (m >= count)
+            if (!is_full && m >= count)
                 break;
             group_scale scale = {};
             if (QN_BITS != 16)
                 scale.scale = load_shared_4(scales + m * SCALE_BYTES + group / GROUPS_PER_SCALE * 32);
             if (QN_OFFSET)
                 scale.offset = load_shared_4(scales + m * SCALE_BYTES + (QN_SCALES + group / GROUPS_PER_SCALE) * 32);
+            if (QN_BITS == 8)
+                add_group_8(acc[m], load_shared_16(codes + m * CODE_BYTES + group * QN_FRAGMENT_BYTES), x.b[group], zeros,
+                            scale.scale);
 #pragma unroll
-            for (int k16 = 0; k16 < 2; k16++) {
+            for (int k16 = 0; k16 < (QN_BITS == 8 ? 0 : 2); k16++) {
                 if (QN_BITS == 16 || (k16 == 0 && group % (8 / (QN_BITS == 16 ? 8 : QN_BITS)) == 0))
                     fragments[m] =
                         load_shared_16(codes + m * CODE_BYTES +
@@ -218,7 +270,8 @@ QN_DEVICE void step_f16(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t coun
                 qn_mma_m16n8k16_f16(acc[m], a, x.b[group] + 2 * k16);
             }
         }
-        load_acts_f16(x.b[group], next, step_bytes, group, lane);
+        if (loads)
+            load_acts_f16(x.b[group], next, step_bytes, group, token);
     }
 }
 
@@ -269,11 +322,13 @@ QN_DEVICE void reduce_partials(const qn_matmul_gemv_args &a, const float *acc, u
     }
 }
 
-extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
+extern "C" __global__ void __launch_bounds__(QN_GEMV_WARPS(QN_BITS) *QN_WARP_SIZE, 1)
     qn_matmul_gemv(const __grid_constant__ qn_matmul_gemv_args a)
 {
     extern __shared__ __align__(128) uint8_t shared[];
-    const uint32_t n_warps = blockDim.x / QN_WARP_SIZE, warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
+    // The shuffle tells the compiler that all lanes have the same warp: what depends on it is in uniform registers.
+    const uint32_t n_warps = blockDim.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE,
+                   warp = __shfl_sync(QN_FULL_MASK, threadIdx.x / QN_WARP_SIZE, 0);
     const uint32_t first_tile = (uint32_t)((uint64_t)a.n_tiles * blockIdx.x / gridDim.x);
     const uint32_t n_tiles = (uint32_t)((uint64_t)a.n_tiles * (blockIdx.x + 1) / gridDim.x) - first_tile;
     const warp_split split = warp_split_of(a, warp, n_tiles);
@@ -302,39 +357,58 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
 #else
     const uint64_t step_bytes = (uint64_t)a.capacity * 128;
     const uint8_t *acts = a.acts + k_warp * 4 * step_bytes;
-    acts_f16 x;
+    const uint32_t token = lane / 4 < a.n_tokens ? lane / 4 : 0; // columns without a token read what others read
+    const bool keeps = KEPT_TILES > 1 && n_k_tiles <= KEPT_TILES;
+    acts_f16 x[KEPT_TILES];
 #pragma unroll
-    for (int group = 0; group < QN_TILE_GROUPS; group++)
-        load_acts_f16(x.b[group], acts, step_bytes, group, lane);
+    for (int c = 0; c < KEPT_TILES; c++)
+#pragma unroll
+        for (int group = 0; group < QN_TILE_GROUPS; group++)
+            if (c == 0 || (keeps && c < n_k_tiles))
+                load_acts_f16(x[c].b[group], acts + c * a.n_k_warps * 4 * step_bytes, step_bytes, group, token);
 #endif
     uint32_t stage = 0, phase = 0;
+    const auto next_stage = [&]() {
+        __syncwarp();
+        issue_step(stream, stage);
+        if (++stage == QN_STAGES) {
+            stage = 0;
+            phase ^= 1;
+        }
+    };
     float *batch_partials = partials;
     for (uint32_t first_reduced = 0; first_reduced < n_tiles; first_reduced += a.reduce_tiles) {
         const uint32_t end = first_reduced + a.reduce_tiles < n_tiles ? first_reduced + a.reduce_tiles : n_tiles;
         for (uint32_t tile = first_reduced + split.m_warp * STEP_TILES; tile < end; tile += split.tile_step) {
             const uint32_t count = n_tiles - tile < STEP_TILES ? n_tiles - tile : STEP_TILES;
             float acc[STEP_TILES][ACCUMULATORS] = {};
-            for (uint32_t c = 0; c < n_k_tiles; c++) {
 #if HILO_N1
+            for (uint32_t c = 0; c < n_k_tiles; c++) {
                 if (!loaded)
                     load_acts_n1(x, acts_address + c * a.n_k_warps * QN_GEMV_N1_TILE_BYTES, lane);
                 loaded = n_k_tiles == 1; // stays loaded
-#endif
                 wait_for_step(stream, stage, phase);
-                const uint32_t step = stream.shared + stage * STEP_BYTES;
-#if HILO_N1
-                step_n1(acc, step, count, x, lane);
-#else
-                const uint32_t next = c + 1 < n_k_tiles ? c + 1 : 0;
-                step_f16(acc, step, count, x, acts + next * a.n_k_warps * 4 * step_bytes, step_bytes, lane);
-#endif
-                __syncwarp();
-                issue_step(stream, stage);
-                if (++stage == QN_STAGES) {
-                    stage = 0;
-                    phase ^= 1;
-                }
+                step_n1(acc, stream.shared + stage * STEP_BYTES, count, x, lane);
+                next_stage();
             }
+#else
+            const auto step = [&](auto loads, acts_f16 &of_step, uint32_t next) {
+                const uint8_t *next_acts = acts + next * a.n_k_warps * 4 * step_bytes;
+                const uint32_t from = stream.shared + stage * STEP_BYTES;
+                wait_for_step(stream, stage, phase);
+                if (count == STEP_TILES)
+                    step_f16<true, decltype(loads)::value>(acc, from, count, of_step, next_acts, step_bytes, lane, token);
+                else
+                    step_f16<false, decltype(loads)::value>(acc, from, count, of_step, next_acts, step_bytes, lane, token);
+                next_stage();
+            };
+#pragma unroll
+            for (int c = 0; keeps && c < KEPT_TILES; c++)
+                if (c < n_k_tiles)
+                    step(constant<false>(), x[c], 0);
+            for (uint32_t c = 0; !keeps && c < n_k_tiles; c++)
+                step(constant<true>(), x[0], c + 1 < n_k_tiles ? c + 1 : 0);
+#endif
             store_partials(batch_partials + (k_warp * a.reduce_tiles + tile - first_reduced) * QN_TILE_ROWS * TILE_N, acc,
                            count, lane);
         }

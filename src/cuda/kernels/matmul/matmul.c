@@ -1,6 +1,6 @@
 /* Launches of the GPU matmul: selection of kernel and variant, split of the work over warps, blocks and clusters,
  * shared memory. */
-#include "cuda/kernels/matmul/matmul.h"
+#include "cuda/kernels/matmul/gemv_warps.h"
 
 #include "cuda/kernels/variants.h"
 #include "quant/layout.h"
@@ -313,20 +313,24 @@ static size_t choose_reduce_tiles(int layout, size_t step_tiles, size_t m_warps,
 }
 
 /* Selects the split of a block's k-tiles and tiles over its warps with the lowest cost: a warp executes its steps
- * serially, and up to twelve warps run a step each in about the time of one. False if no split fits the shared
- * memory. */
+ * serially, and up to twelve warps run a step each in about the time of one. The activations of several tokens, each of
+ * which is a line of L1, are worth keeping in registers. False if no split fits the shared memory. */
 static bool choose_gemv_block(const struct gemv_variant *variant, int layout, const qn_tile_layout *tiles,
-                              size_t n_k_tiles, size_t tiles_per_block, size_t max_shared, struct block *best)
+                              size_t n_k_tiles, size_t tiles_per_block, size_t n_tokens, size_t max_shared,
+                              struct block *best)
 {
     const size_t step_bytes = variant->step_tiles * (code_bytes(tiles) + scale_bytes(tiles));
     const size_t tile_n = layout == QN_ACTS_HILO_N1 ? 1 : QN_MMA_N,
                  n_batches = (tiles_per_block + variant->step_tiles - 1) / variant->step_tiles;
+    const size_t most = (size_t)QN_GEMV_WARPS(tiles->bits);
     size_t best_cost = SIZE_MAX;
-    for (size_t k_warps = 1; k_warps <= QN_GEMV_MAX_WARPS && k_warps <= n_k_tiles; k_warps++)
-        for (size_t m_warps = 1; k_warps * m_warps <= QN_GEMV_MAX_WARPS && m_warps <= n_batches; m_warps++) {
+    for (size_t k_warps = 1; k_warps <= most && k_warps <= n_k_tiles; k_warps++)
+        for (size_t m_warps = 1; k_warps * m_warps <= most && m_warps <= n_batches; m_warps++) {
             const size_t warps = k_warps * m_warps;
             const size_t steps = (n_k_tiles + k_warps - 1) / k_warps * ((n_batches + m_warps - 1) / m_warps);
-            const size_t cost = steps * (warps > 12 ? warps : 12) * 32 + (QN_GEMV_MAX_WARPS - warps);
+            const bool keeps = n_tokens > 1 && QN_GEMV_KEPT_TILES(tiles->bits) > 1 &&
+                               (n_k_tiles + k_warps - 1) / k_warps <= QN_GEMV_KEPT_TILES(tiles->bits);
+            const size_t cost = (keeps ? 4 : 5) * steps * (warps > 12 ? warps : 12) * 32 + (most - warps);
             const size_t reduce_tiles = choose_reduce_tiles(layout, variant->step_tiles, m_warps, tiles_per_block);
             const size_t shared = warps * variant->stages * (step_bytes + 8) +
                                   2 * k_warps * reduce_tiles * QN_TILE_ROWS * tile_n * sizeof(float) +
@@ -350,7 +354,7 @@ static qn_status gemv_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations of one token for weights of %u bits: expected fp16",
                        matrix->tiles.bits);
     if (!choose_gemv_block(gemv, acts->layout, &matrix->tiles, n_k_tiles, (matrix->n_tiles + blocks - 1) / blocks,
-                           gpu->max_shared_bytes, &block))
+                           n_tokens, gpu->max_shared_bytes, &block))
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "a GEMV of %zu columns needs more shared memory than the %u bytes of this device",
                        matrix->n_cols, gpu->max_shared_bytes);
