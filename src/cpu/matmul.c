@@ -10,11 +10,8 @@
  * recurrent layer, often in fp16, come last, and a thread that multiplied all of one would let the others wait. */
 enum { ITEM_ROWS = QN_PANEL_ROWS, FEW_ROWS = 4 };
 
-/* With fewer tokens an item is a panel; also with that many panels for each thread. */
-enum { HALVED_TOKENS = 64, HALVED_PANELS = 16 };
-
-/* Activations of more bytes do not fit L2 with what else is there. */
-enum { LARGE_ACTS = 3 << 19 };
+/* With fewer tokens an item is a panel. */
+enum { HALVED_TOKENS = 64 };
 
 /* What is prefetched of the next range while a range, or the operation before it, is computed: the beginnings of the
  * panels that a kernel computes at once, as far as it prefetches itself later. */
@@ -48,14 +45,11 @@ static size_t items_of(const qn_executor *ex, const qn_op *op, size_t matrix)
     return (op->matmul.matrices.at[matrix].weights.n_rows + rows - 1) / rows;
 }
 
-/* Returns the number of items of a panel. Matmuls on matrix units have halves of panels where threads have few: that
- * costs little, and the last ones to end have smaller pieces. */
+/* Returns the number of items of a panel. Many tokens on matrix units have halves, so that the last threads to end have
+ * smaller pieces. */
 static size_t parts_of(const qn_executor *ex, const qn_op *op)
 {
-    size_t n_panels = 0;
-    for (size_t m = 0; m < op->matmul.matrices.n; m++)
-        n_panels += items_of(ex, op, m);
-    bool tiles = tokens_of(ex, op) >= HALVED_TOKENS && n_panels < HALVED_PANELS * (size_t)qn_team_size(ex->team);
+    bool tiles = tokens_of(ex, op) >= HALVED_TOKENS;
     for (size_t m = 0; tiles && m < op->matmul.matrices.n; m++)
         tiles = uses_tiles(ex, op, m);
     return tiles ? 2 : 1;
@@ -117,20 +111,18 @@ static void run_items(const qn_executor *ex, const qn_op *op, const qn_cpu_range
     }
 }
 
-/* Items of one matrix that are computed best at once: with halves of panels and large activations two panels, which
- * share parts of these in L2. */
+/* Items of one matrix that are computed best at once: on matrix units two panels, which share parts of the activations
+ * in L2. */
 static size_t items_together(const qn_executor *ex, const qn_op *op, size_t parts)
 {
     const size_t n_tokens = tokens_of(ex, op);
     size_t together = SIZE_MAX;
-    bool large = parts > 1;
     for (size_t m = 0; m < op->matmul.matrices.n; m++) {
         const size_t n = qn_matmul_panels_together(&ex->kernels->matmul, matrix_of(ex, op, m),
                                                    &ex->workspace.acts[op->matmul.matrices.at[m].acts], n_tokens);
         together = n < together ? n : together;
-        large = large && op->matmul.matrices.at[m].weights.n_cols * n_tokens > LARGE_ACTS;
     }
-    return large ? 2 * parts : together;
+    return parts > 1 ? 2 * parts : together;
 }
 
 size_t qn_executor_matmul(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
@@ -144,6 +136,7 @@ size_t qn_executor_matmul(const qn_executor *ex, const qn_op *op, qn_cpu_work *w
     }
     works[0] = (qn_cpu_work){ .run = run_items,
                               .count = n_tokens ? count : 0,
+                              .spread = parts > 1 ? QN_SPREAD_GUIDED : QN_SPREAD_EVEN,
                               .item_bytes = bytes / count * n_tokens,
                               .together = items_together(ex, op, parts) };
     return 1;

@@ -23,6 +23,7 @@ typedef struct qn_cpu_range {
 typedef enum qn_cpu_spread {
     QN_SPREAD_EVEN,   /* the same time for each item; few items are divided once for each thread */
     QN_SPREAD_SINGLE, /* a piece for each unit: items take long, or different times */
+    QN_SPREAD_GUIDED, /* pieces of `together` items, then ever smaller ones: who is free takes the next */
 } qn_cpu_spread;
 
 /* Work of an operation in a step that threads share: `count` items that are independent of each other. Ranges begin at

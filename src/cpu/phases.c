@@ -17,6 +17,8 @@ enum { MAX_OPS = 4, MAX_WORKS = MAX_OPS * QN_CPU_OP_WORKS + QN_CPU_OP_WORKS /* l
  * the own pieces of a thread on a slow core end with the phase. There, few items are shared singly. */
 enum { MANY = 32, OWN = 7, SHARED_PART = 8, PIECE_BYTES = 64 << 10, MAX_OWN_PIECES = 24, MAX_SHARED_PIECES = 8 };
 enum { MAX_SINGLE_PIECES = QN_TEAM_MAX_SHARED / MAX_WORKS };
+/* Guided work of more threads has the pieces of that many. */
+enum { MAX_GUIDED_THREADS = 64 };
 _Static_assert(MAX_WORKS *MAX_OWN_PIECES <= QN_TEAM_MAX_OWN, "the own pieces of all works fit");
 
 /* With more threads than cores two threads of a core are slow, which the system spreads over all cores. */
@@ -113,12 +115,34 @@ static void divide_evenly(qn_cpu_work *work, size_t units, size_t n_threads, dou
     work->shared = at_most(at_most(shared, MAX_SHARED_PIECES * n_threads), MAX_SINGLE_PIECES);
 }
 
+size_t qn_guided_piece(const qn_cpu_work *work, size_t n_threads, size_t index, qn_cpu_range *range)
+{
+    const size_t each = at_most(n_threads, MAX_GUIDED_THREADS);
+    size_t size = work->together, begin = 0, n_pieces = 0;
+    while (work->count / size > MAX_SINGLE_PIECES / 2)
+        size *= 2;
+    for (; size; size /= 2) {
+        const size_t left = work->count - begin, kept = size == 1 ? 0 : at_most(each * size - 1, left),
+                     n = (left - kept + size - 1) / size;
+        if (range && index >= n_pieces && index < n_pieces + n) {
+            range->begin = begin + (index - n_pieces) * size;
+            range->end = range->begin + size;
+        }
+        begin += n * size;
+        n_pieces += n;
+    }
+    return n_pieces;
+}
+
 static void divide(qn_cpu_work *work, size_t n_threads, double own_part)
 {
     work->unit = work->unit ? work->unit : 1;
     work->together = work->together ? work->together : 2;
     const size_t units = (work->count + work->unit - 1) / work->unit;
-    if (work->spread == QN_SPREAD_SINGLE || units <= 1) {
+    if (work->spread == QN_SPREAD_GUIDED) {
+        work->own = work->n_own_items = 0;
+        work->shared = qn_guided_piece(work, n_threads, 0, NULL);
+    } else if (work->spread == QN_SPREAD_SINGLE || units <= 1) {
         divide_singly(work, units);
     } else if (work->item_bytes ? units >= SHARED_PART * n_threads : units >= MANY * n_threads) {
         divide_evenly(work, units, n_threads, own_part);
@@ -228,6 +252,11 @@ static qn_cpu_range own_range(const qn_cpu_work *work, size_t owner, size_t inde
 /* A shared piece; the other threads take those after it. */
 static qn_cpu_range shared_range(const qn_cpu_work *work, size_t index, size_t n_threads)
 {
+    if (work->spread == QN_SPREAD_GUIDED) {
+        qn_cpu_range piece = { .next = work->count };
+        qn_guided_piece(work, n_threads, index, &piece);
+        return piece;
+    }
     qn_cpu_range range = range_of(work, work->n_own_items, work->count, index, work->shared);
     if (index + n_threads < work->shared)
         range.next = range_of(work, work->n_own_items, work->count, index + n_threads, work->shared).begin;

@@ -32,7 +32,7 @@ static size_t find_variants(struct variant variants[MAX_VARIANTS])
         qn_matmul_kernels_init(&few->kernels, level->features);
         few->name = level->name;
         few->kernels.block_scales = true;
-        few->kernels.min_tile_tokens = 1;
+        few->kernels.min_block_tokens = 1;
         if (few->kernels.gemm_blocks || n == MAX_VARIANTS)
             continue;
         struct variant *many = &variants[n++]; /* packed by AVX-512, multiplied by tiles in C */
@@ -112,6 +112,14 @@ static qn_packed_matrix pack(const qn_problem *p, const qn_packed_kernel *kernel
     return weights;
 }
 
+/* Fills all layouts; block tiles of some numbers of tokens are ordered. */
+static void quantize_all(const qn_problem *p, const qn_matmul_kernels *kernels, qn_acts *acts, const float *x)
+{
+    qn_acts_select(acts, kernels, p->n_tokens, p->n_tokens != 96);
+    acts->skip_tiles = acts->skip_codes = false;
+    qn_quantize_rows(kernels, acts, x, p->n_tokens);
+}
+
 /* The matmul in ranges of panels, or of halves of them on matrix units. Returns the activations that the kernels
  * quantised. */
 static qn_acts run(const qn_problem *p, const qn_matmul_kernels *kernels, bool packed, bool accumulate, float *out)
@@ -125,9 +133,9 @@ static qn_acts run(const qn_problem *p, const qn_matmul_kernels *kernels, bool p
         float *before = qn_floats_of(n, 1);
         for (size_t i = 0; i < n; i++)
             before[i] *= i / 32 % 3 ? 1e-2f : 1;
-        qn_quantize_rows(kernels, &acts, before, p->n_tokens);
+        quantize_all(p, kernels, &acts, before);
     }
-    qn_quantize_rows(kernels, &acts, p->x, p->n_tokens);
+    quantize_all(p, kernels, &acts, p->x);
     qn_expect(qn_matmul_panels_together(kernels, &weights, &acts, p->n_tokens) == 2, "a batch kernel would be used");
     const size_t step = qn_matmul_uses_tiles(kernels, &weights, &acts, p->n_tokens) ? QN_PANEL_ROWS / 2 : QN_PANEL_ROWS;
     void *scratch = qn_guarded(qn_matmul_scratch(kernels, p->weights.n_cols), 0);
@@ -215,7 +223,8 @@ static void check_not_finite(const qn_type_info *type)
 
 void qn_check_blocks(void)
 {
-    static const size_t rows[] = { 1, 16, 17, 64, 65, 128, 130 }, tokens[] = { 1, 2, 3, 4, 5, 15, 16, 17, 28, 31, 33 };
+    static const size_t rows[] = { 1, 16, 17, 64, 65, 128, 130 },
+                        tokens[] = { 1, 2, 3, 4, 5, 15, 16, 17, 28, 31, 33, 64, 96 };
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
     for (size_t t = 0; t < n_types; t++) {
@@ -239,5 +248,10 @@ void qn_check_blocks(void)
     }
     qn_problem many; /* more tokens than a call of the GEMM takes, several panels, more blocks than fit a part */
     qn_problem_new(&many, qn_type_find(QN_TYPE_PTQ1_0), 130, 20 * QN_BLOCK, QN_TILE_MAX_TOKENS + 20, false);
+    check_problem(&many, false);
+    /* ordered; a second call of the GEMM has its own order */
+    qn_problem_new(&many, qn_type_find(QN_TYPE_Q1_0), 128, 5 * QN_BLOCK, QN_TILE_MAX_TOKENS + 4 * QN_TILE, false);
+    for (size_t i = 0; i < many.n_tokens * many.weights.n_cols; i++)
+        many.x[i] *= i / 32 % 5 == 1 ? 1e-1f : i / 32 % 7 == 2 ? 0 : i / 128 % 3 ? 1e3f : 1;
     check_problem(&many, false);
 }

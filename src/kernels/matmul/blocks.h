@@ -20,9 +20,10 @@
  * One token: isum_g as for other types, then one multiply-add of 16-bit integers instead of a conversion, a
  * multiplication, a fused multiply-add and the access to one of 16 partial sums.
  *
- * Many tokens, on matrix units: factor * code is written in base 63, as digits hi and lo, and the weights of the hi
+ * More tokens, on matrix units: factor * code is written in base 63, as digits hi and lo, and the weights of the hi
  * digits are multiplied by 63 (weights are -1 to 2), so that one accumulator adds both. Where factors are 1 the lo
- * digit is the code, and the products of the hi digits are left out if no token of the tiles has any.
+ * digit is the code, and the products of the hi digits are left out if no token of the tiles has any. Up to 16 tokens
+ * have sums of their own of hi digits, since scaling them twice takes less time than unpacking weights twice.
  *
  * A step is two tiles of tokens by two of rows, so that each load serves two products: for a block 8 products, 8 loads,
  * 4 stores of sums, 192 vector instructions that scale (conversions, multiplications, fused multiply-adds). Measured,
@@ -54,13 +55,16 @@ enum {
 /* Groups have factors if the largest of their magnitudes differ by more than this. */
 #define QN_BLOCK_RATIO 2.5f
 
-/* Activations of 16 tokens in a block: lo digits of values 0 to 63, then of 64 to 127; with the hi/lo split the codes.
- * In qn_acts: [blocks][tiles of tokens], in the order in which a GEMM reads them: that of tokens. */
+/* Activations of 16 tokens in a block. Tokens are in ascending order, or `is_ordered`: in each block those with hi
+ * digits come first (qn_act_place), so that the products of hi digits are left out of all other tiles. Lo digits of
+ * values 0 to 63, then of 64 to 127; with the hi/lo split the codes. In qn_acts: [blocks][tiles of tokens], in the
+ * order in which a GEMM reads them: that of tokens. */
 typedef struct qn_act_block_tile {
     _Alignas(64) int8_t codes[QN_BLOCK / QN_BLOCK_K][QN_TILE][QN_BLOCK_K];
     float scale[QN_TILE];
     uint8_t has_hi[QN_TILE]; /* 0: the hi digits of the token are 0, as in new memory: they need not be written */
-    uint8_t padding[48];
+    uint8_t token[QN_TILE];  /* ordered: which token of the GEMM's is in this place */
+    uint8_t padding[32];
 } qn_act_block_tile;
 
 /* The hi digits; with the hi/lo split the lo codes. */
@@ -84,6 +88,25 @@ static inline size_t qn_act_token_tiles(const qn_acts *acts)
 static inline size_t qn_act_block_at(const qn_acts *acts, size_t token, size_t block)
 {
     return block * qn_act_token_tiles(acts) + token / QN_TILE;
+}
+
+/* qn_act_segments - returns the number of calls of a GEMM for all tokens. Each has an order of its own. */
+static inline size_t qn_act_segments(const qn_acts *acts)
+{
+    return (acts->max_rows + QN_TILE_MAX_TOKENS - 1) / QN_TILE_MAX_TOKENS;
+}
+
+/* qn_act_place - returns the place of a token in a block. Ordered tokens take places as they come, those with hi digits
+ * from the first on, the others from the last on. Threads: safe for distinct tokens. */
+static inline size_t qn_act_place(qn_acts *acts, size_t token, size_t block, bool has_hi)
+{
+    if (!acts->is_ordered)
+        return token;
+    const size_t segment = token / QN_TILE_MAX_TOKENS, first = segment * QN_TILE_MAX_TOKENS,
+                 left = acts->n_ordered - first, n = left < QN_TILE_MAX_TOKENS ? left : QN_TILE_MAX_TOKENS;
+    const uint32_t taken = __atomic_fetch_add(&acts->places[segment * qn_act_blocks(acts) + block],
+                                              has_hi ? 1 : 0x10000, __ATOMIC_RELAXED);
+    return first + (has_hi ? taken & 0xffff : n - 1 - (taken >> 16));
 }
 
 /* qn_type_has_blocks - returns whether kernels with block_scales multiply weights of this type so. Not OX2_0: as
@@ -147,7 +170,7 @@ typedef struct qn_block_rows {
 } qn_block_rows;
 
 /* qn_block_expand_stored - unpacks block `block` of rows [row, row + 16), as far as the panel has them; zeros for rows
- * that it does not have. Any type; slower than the GEMMs' own unpacking of packed rows. */
+ * that it does not have. Any type. For amx-ref. */
 void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t block, const qn_block_rows *out);
 
 /* qn_block_expand_row - unpacks one stored block as row `row` of 16. */

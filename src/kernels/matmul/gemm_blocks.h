@@ -1,9 +1,9 @@
 /* The GEMM of blocks.h. The including file defines its tile instructions and vectors (gemm_tiles.h), and
  *
- *   block_tiles_begin, _end       before and after tiles are used: all tiles are 16 rows of 64 bytes
+ *   block_tiles_begin             before tiles are used: 16 rows of 64 bytes; of tiles of tokens and sums n_tokens rows
  *   BLOCK_LOAD(state, tile, from) tiles 4 to 7, 1 KiB of memory
  *   BLOCK_MULTIPLY(state, c, a, b)  c += a * b: [16][64] by [16 quads][16][4] int8, [16][16] int32
- *   expand_packed_block           a block of 16 packed rows, times_base only if has_hi
+ *   expand_block                  a block of 16 rows, times_base only if has_hi
  *   v16_of_int32, v16_...         as in gemm_tiles.h */
 #ifndef QN_KERNELS_MATMUL_GEMM_BLOCKS_H
 #define QN_KERNELS_MATMUL_GEMM_BLOCKS_H
@@ -72,6 +72,17 @@ QN_INLINE bool any_hi_digits(const struct block_gemm *g, size_t block)
     return false;
 }
 
+/* Unpacks 16 rows of a block to place `at` of the codes. */
+QN_INLINE void expand_tile(const struct block_gemm *g, const qn_block_panel *panel, size_t tile, size_t block,
+                           bool has_hi, size_t at)
+{
+    int8_t *codes = g->memory.codes + at * CODES;
+    const qn_block_rows out = { .codes = (int8_t(*)[QN_TILE][4])(void *)codes,
+                                .times_base = (int8_t(*)[QN_TILE][4])(void *)(codes + BASE_AT),
+                                .scale = g->memory.scales + at * QN_TILE };
+    expand_block(panel, tile, block, has_hi, &out);
+}
+
 QN_INLINE void expand_chunk(const struct block_gemm *g, const qn_block_panel *panel, const struct block_chunk *chunk,
                             tile_state *state)
 {
@@ -79,16 +90,9 @@ QN_INLINE void expand_chunk(const struct block_gemm *g, const qn_block_panel *pa
     for (size_t i = 0; i < chunk->n; i++) {
         const bool has_hi = any_hi_digits(g, chunk->first + i);
         for (size_t tile = 0; tile < chunk->row_tiles; tile++) {
-            const size_t at = (tile / AT_ONCE * chunk->n + i) * AT_ONCE + tile % AT_ONCE;
-            int8_t *codes = g->memory.codes + at * CODES;
-            const qn_block_rows out = { .codes = (int8_t(*)[QN_TILE][4])(void *)codes,
-                                        .times_base = (int8_t(*)[QN_TILE][4])(void *)(codes + BASE_AT),
-                                        .scale = g->memory.scales + at * QN_TILE };
             BLOCK_KEEP_AWAKE(state, g->memory.sums);
-            if (panel->packed)
-                expand_packed_block(panel, tile, chunk->first + i, has_hi, &out);
-            else
-                qn_block_expand_stored(panel, tile * QN_TILE, chunk->first + i, &out);
+            expand_tile(g, panel, tile, chunk->first + i, has_hi,
+                        (tile / AT_ONCE * chunk->n + i) * AT_ONCE + tile % AT_ONCE);
         }
     }
 }
@@ -97,26 +101,36 @@ QN_INLINE void expand_chunk(const struct block_gemm *g, const qn_block_panel *pa
 struct block_scaling {
     const qn_act_block_tile *acts;
     const float *scale;
-    float *elements;
+    float *elements; /* of the first of the tokens; with ordered activations of the first token of the GEMM */
 };
 
-/* Scales part `part` of 8 of a step's sums, which is half a tile, and adds it to the elements. sums_lo: of the lo
- * codes, with the hi/lo split; a constant at the calls, as the part. */
-QN_INLINE void scale_part(struct block_scaling s, const int32_t *sums, const int32_t *sums_lo, int part)
+/* Returns the elements, in the first of two tiles of rows, of the token whose activations are in place t of a tile. */
+QN_INLINE float *elements_of(struct block_scaling s, int token_tile, int t, bool ordered)
 {
-    enum { HALF = QN_TILE / 2 };
-    const int tile = part / 2, token_tile = tile / AT_ONCE, row_tile = tile % AT_ONCE, first = part % 2 * HALF;
-    const v16 scale = v16_load(s.scale + row_tile * QN_TILE);
-    const float *act_scale = s.acts[token_tile].scale;
-    float *elements = s.elements + token_tile * NEXT_TOKENS + row_tile * TILE_FLOATS;
+    const size_t token = ordered ? s.acts[token_tile].token[t] : (size_t)(token_tile * QN_TILE + t);
+    return s.elements + token / QN_TILE * NEXT_TOKENS + token % QN_TILE * QN_TILE;
+}
+
+/* Scales part `part` of 8 of a step's sums, four tokens by two tiles of rows, and adds it to the elements. sums_lo: of
+ * the lo codes, with the hi/lo split; a constant at the calls, as the part and `ordered`. */
+QN_INLINE void scale_part(struct block_scaling s, const int32_t *sums, const int32_t *sums_lo, int part, bool ordered)
+{
+    enum { TOKENS = QN_TILE / 4 };
+    const int token_tile = part / 4, first = part % 4 * TOKENS;
+    const v16 scale[AT_ONCE] = { v16_load(s.scale), v16_load(s.scale + QN_TILE) };
     QN_UNROLLED
-    for (int t = first; t < first + HALF; t++) {
-        const size_t from = (size_t)tile * TILE_FLOATS + (size_t)t * QN_TILE;
-        v16 x = v16_of_int32(sums + from);
-        if (sums_lo)
-            x = v16_fma(x, v16_set1(QN_HILO_BASE), v16_of_int32(sums_lo + from));
-        float *element = elements + t * QN_TILE;
-        v16_store(element, v16_fma(x, v16_mul(scale, v16_set1(act_scale[t])), v16_load(element)));
+    for (int t = first; t < first + TOKENS; t++) {
+        const v16 act_scale = v16_set1(s.acts[token_tile].scale[t]);
+        float *elements = elements_of(s, token_tile, t, ordered);
+        QN_UNROLLED
+        for (int tile = 0; tile < AT_ONCE; tile++) {
+            const size_t from = (size_t)(token_tile * AT_ONCE + tile) * TILE_FLOATS + (size_t)t * QN_TILE;
+            float *element = elements + tile * TILE_FLOATS;
+            v16 x = v16_of_int32(sums + from);
+            if (sums_lo)
+                x = v16_fma(x, v16_set1(QN_HILO_BASE), v16_of_int32(sums_lo + from));
+            v16_store(element, v16_fma(x, v16_mul(scale[tile], act_scale), v16_load(element)));
+        }
     }
 }
 
@@ -155,18 +169,18 @@ QN_INLINE void scale_part(struct block_scaling s, const int32_t *sums, const int
 #define SCALE_FIRST(i)                                                                                                 \
     do {                                                                                                               \
         if ((i) >= 2)                                                                                                  \
-            scale_part(before, sums, NULL, (i)-2);                                                                     \
+            scale_part(before, sums, NULL, (i)-2, ordered);                                                            \
     } while (0)
 #define SCALE_REST(i)                                                                                                  \
     do {                                                                                                               \
-        scale_part(before, sums, NULL, (i) ? 2 * (i) + 1 : 2);                                                         \
+        scale_part(before, sums, NULL, (i) ? 2 * (i) + 1 : 2, ordered);                                                \
         if ((i) == 1 || (i) == 2)                                                                                      \
-            scale_part(before, sums, NULL, 2 * (i) + 2);                                                               \
+            scale_part(before, sums, NULL, 2 * (i) + 2, ordered);                                                      \
     } while (0)
 #define SCALE_TWO(i, first)                                                                                            \
     do {                                                                                                               \
         if ((i) % 2 == 0)                                                                                              \
-            scale_part(before, sums, NULL, (first) + (i) / 2);                                                         \
+            scale_part(before, sums, NULL, (first) + (i) / 2, ordered);                                                \
     } while (0)
 #define SCALE_2_3(i) SCALE_TWO(i, 2)
 #define SCALE_4_5(i) SCALE_TWO(i, 4)
@@ -177,7 +191,8 @@ QN_INLINE void scale_part(struct block_scaling s, const int32_t *sums, const int
  * in the processor's queues. All pointers are in registers: with those of tiles in memory one thread took twice as
  * long, probably because loads whose last 12 address bits are those of a row of sums wait until that is stored. */
 QN_INLINE void multiply_step(tile_state *state, int32_t *sums, const qn_act_block_tile *acts,
-                             const qn_act_block_tile_hi *hi, const int8_t *codes, struct block_scaling before)
+                             const qn_act_block_tile_hi *hi, const int8_t *codes, struct block_scaling before,
+                             bool ordered)
 {
     const bool has_hi = has_hi_digits(acts) || has_hi_digits(acts + 1);
     enum { NEXT = CODES, SECOND = CODES / 2 };
@@ -194,25 +209,27 @@ QN_INLINE void multiply_step(tile_state *state, int32_t *sums, const qn_act_bloc
     MULTIPLY_64(state, hi[0].codes[1], hi[1].codes[1], codes + SECOND, codes + NEXT + SECOND, NOTHING, SCALE_6_7);
 }
 
-QN_INLINE void scale_step(struct block_scaling s, const int32_t *sums, const int32_t *sums_lo)
+QN_INLINE void scale_step(struct block_scaling s, const int32_t *sums, const int32_t *sums_lo, bool ordered)
 {
     QN_UNROLLED
     for (int part = 0; part < 8; part++)
-        scale_part(s, sums, sums_lo, part);
+        scale_part(s, sums, sums_lo, part, ordered);
 }
 
 #define STORE(i) TILE_STORE(state, i, sums + (i)*TILE_FLOATS)
 #define ZERO(i) TILE_ZERO(state, i)
 
 /* Adds a chunk to the elements of all tokens. With an odd number of tiles of tokens the last one is computed with one
- * after it that means nothing. */
-QN_INLINE void add_chunk(const struct block_gemm *g, const struct block_chunk *chunk, float *elements,
-                         tile_state *state)
+ * after it that means nothing. ordered: a constant at the calls; a chunk is of one block then, so that blocks are added
+ * in ascending order whichever place a token has in them. */
+QN_INLINE void add_tokens(const struct block_gemm *g, const struct block_chunk *chunk, bool ordered, float *elements,
+                          tile_state *state)
 {
+    static const qn_act_block_tile no_acts[AT_ONCE];
     int32_t *sums = g->memory.sums;
     const size_t row_tiles = chunk->row_tiles, act_tiles = qn_act_token_tiles(g->acts), n = chunk->n;
     const size_t first = qn_act_block_at(g->acts, g->first, chunk->first);
-    struct block_scaling before = { g->acts->block_tiles + first, g->memory.scales, g->memory.no_element };
+    struct block_scaling before = { no_acts, g->memory.scales, g->memory.no_element };
     (void)state;
     for (size_t token = 0; token < g->token_tiles; token += AT_ONCE) {
         const qn_act_block_tile *acts = g->acts->block_tiles + first + token;
@@ -222,10 +239,10 @@ QN_INLINE void add_chunk(const struct block_gemm *g, const struct block_chunk *c
         float *to = elements + token * NEXT_TOKENS, *end = to + row_tiles * TILE_FLOATS;
         for (; to < end; to += AT_ONCE * TILE_FLOATS, acts -= n * act_tiles, hi -= n * act_tiles)
             for (const int8_t *last = codes + n * AT_ONCE * CODES; codes < last;) {
-                multiply_step(state, sums, acts, hi, codes, before);
+                multiply_step(state, sums, acts, hi, codes, before, ordered);
                 before.acts = acts;
                 before.scale = scale;
-                before.elements = to;
+                before.elements = ordered ? to - token * NEXT_TOKENS : to;
                 acts += act_tiles;
                 hi += act_tiles;
                 codes += AT_ONCE * CODES;
@@ -236,7 +253,16 @@ QN_INLINE void add_chunk(const struct block_gemm *g, const struct block_chunk *c
     STORE(1);
     STORE(2);
     STORE(3);
-    scale_step(before, sums, NULL);
+    scale_step(before, sums, NULL, ordered);
+}
+
+QN_INLINE void add_chunk(const struct block_gemm *g, const struct block_chunk *chunk, float *elements,
+                         tile_state *state)
+{
+    if (g->acts->is_ordered)
+        add_tokens(g, chunk, true, elements, state);
+    else
+        add_tokens(g, chunk, false, elements, state);
 }
 
 /* The same with the hi/lo split. */
@@ -263,8 +289,129 @@ QN_INLINE void add_chunk_hilo(const struct block_gemm *g, const struct block_chu
                             NOTHING, STORE);
                 const struct block_scaling scaling = { acts, g->memory.scales + at * QN_TILE,
                                                        elements + token * NEXT_TOKENS + row * TILE_FLOATS };
-                scale_step(scaling, g->memory.sums, sums);
+                scale_step(scaling, g->memory.sums, sums, false);
             }
+}
+
+/* ---- Few tokens: unpacking the next rows executes next to products, too ---- */
+
+/* Two tiles of tokens: as add_tokens, but a step's rows are unpacked after the step before. */
+static void add_blocks_of_two(const struct block_gemm *g, size_t panel_at, size_t begin, size_t end, tile_state *state)
+{
+    const qn_block_panel *panel = &g->panels[panel_at];
+    const size_t row_tiles = panel->n_rows <= AT_ONCE * QN_TILE ? AT_ONCE : QN_TILE_PANEL_TILES,
+                 first = qn_act_block_at(g->acts, g->first, begin), act_tiles = qn_act_token_tiles(g->acts),
+                 n_steps = (end - begin) * row_tiles / AT_ONCE;
+    float *elements = g->memory.elements + panel_at * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
+    int32_t *sums = g->memory.sums;
+    static const qn_act_block_tile no_acts[AT_ONCE];
+    struct block_scaling before = { no_acts, g->memory.scales, g->memory.no_element };
+    (void)state;
+    for (size_t step = 0, block = 0, tile = 0; step <= n_steps; step++) {
+        if (step) {
+            const qn_act_block_tile *acts = g->acts->block_tiles + first + block * act_tiles;
+            const size_t at = (step - 1) % 2 * AT_ONCE;
+            multiply_step(state, sums, acts, g->acts->block_tiles_hi + first + block * act_tiles,
+                          g->memory.codes + at * CODES, before, false);
+            before = (struct block_scaling){ acts, g->memory.scales + at * QN_TILE, elements + tile * TILE_FLOATS };
+            tile += AT_ONCE;
+            block += tile / row_tiles;
+            tile %= row_tiles;
+        }
+        const bool has_hi = step < n_steps && any_hi_digits(g, begin + block);
+        for (size_t i = 0; step < n_steps && i < AT_ONCE; i++)
+            expand_tile(g, panel, tile + i, begin + block, has_hi, step % 2 * AT_ONCE + i);
+    }
+    STORE(0);
+    STORE(1);
+    STORE(2);
+    STORE(3);
+    scale_step(before, sums, NULL, false);
+}
+
+/* What the scaling of the sums of one tile of tokens by one of rows reads and adds to. */
+struct few_scaling {
+    const float *act_scale, *scale;
+    float *elements;
+    bool has_hi;
+};
+
+/* sums: of the lo digits, those of the hi digits two tiles later. */
+QN_INLINE void scale_few(const struct few_scaling *s, const int32_t *sums, size_t n_tokens)
+{
+    const v16 scale = v16_load(s->scale);
+    for (size_t t = 0; t < n_tokens; t++) {
+        const int32_t *from = sums + t * QN_TILE;
+        float *element = s->elements + t * QN_TILE;
+        v16 x = v16_of_int32(from);
+        if (s->has_hi)
+            x = v16_fma(v16_of_int32(from + 2 * TILE_FLOATS), v16_set1(QN_BLOCK_BASE), x);
+        v16_store(element, v16_fma(x, v16_mul(scale, v16_set1(s->act_scale[t])), v16_load(element)));
+    }
+}
+
+/* A step: products of a block of a tile of rows in accumulator p, of hi digits in hi_p, which have the sums of
+ * two steps before until then. */
+#define FEW_STEP(p, hi_p)                                                                                              \
+    do {                                                                                                               \
+        const int8_t *codes = g->memory.codes + at * CODES;                                                            \
+        STORE(p);                                                                                                      \
+        ZERO(p);                                                                                                       \
+        BLOCK_LOAD(state, 4, acts->codes[0]);                                                                          \
+        BLOCK_LOAD(state, 6, codes);                                                                                   \
+        BLOCK_MULTIPLY(state, p, 4, 6);                                                                                \
+        BLOCK_LOAD(state, 4, acts->codes[1]);                                                                          \
+        BLOCK_LOAD(state, 7, codes + CODES / 2);                                                                       \
+        BLOCK_MULTIPLY(state, p, 4, 7);                                                                                \
+        if (before[p].has_hi)                                                                                          \
+            STORE(hi_p);                                                                                               \
+        if (has_hi) {                                                                                                  \
+            ZERO(hi_p);                                                                                                \
+            BLOCK_LOAD(state, 5, hi->codes[0]);                                                                        \
+            BLOCK_MULTIPLY(state, hi_p, 5, 6);                                                                         \
+            BLOCK_LOAD(state, 5, hi->codes[1]);                                                                        \
+            BLOCK_MULTIPLY(state, hi_p, 5, 7);                                                                         \
+        }                                                                                                              \
+        scale_few(&before[p], sums + (p)*TILE_FLOATS, g->n_tokens);                                                    \
+    } while (0)
+
+/* One tile of tokens. Hi digits have sums of their own, so that their weights need not be unpacked: scaling few tokens
+ * costs less. */
+static void add_blocks_of_one(const struct block_gemm *g, size_t panel_at, size_t begin, size_t end, tile_state *state)
+{
+    const qn_block_panel *panel = &g->panels[panel_at];
+    const size_t row_tiles = panel->n_rows <= AT_ONCE * QN_TILE ? AT_ONCE : QN_TILE_PANEL_TILES,
+                 act_tiles = qn_act_token_tiles(g->acts);
+    const qn_act_block_tile *acts = g->acts->block_tiles + qn_act_block_at(g->acts, g->first, begin);
+    const qn_act_block_tile_hi *hi = g->acts->block_tiles_hi + qn_act_block_at(g->acts, g->first, begin);
+    float *elements = g->memory.elements + panel_at * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
+    int32_t *sums = g->memory.sums;
+    struct few_scaling before[2];
+    (void)state;
+    for (size_t p = 0; p < 2; p++)
+        before[p] = (struct few_scaling){ acts->scale, g->memory.scales, g->memory.no_element, false };
+    for (size_t tile = 0; tile < row_tiles; tile++)
+        expand_tile(g, panel, tile, begin, false, tile);
+    for (size_t block = begin; block < end; block++, acts += act_tiles, hi += act_tiles) {
+        const bool has_hi = has_hi_digits(acts);
+        for (size_t tile = 0; tile < row_tiles; tile++) {
+            const size_t at = (block - begin) % 2 * QN_TILE_PANEL_TILES + tile;
+            if (tile % 2)
+                FEW_STEP(1, 3);
+            else
+                FEW_STEP(0, 2);
+            before[tile % 2] = (struct few_scaling){ acts->scale, g->memory.scales + at * QN_TILE,
+                                                     elements + tile * TILE_FLOATS, has_hi };
+            if (block + 1 < end)
+                expand_tile(g, panel, tile, block + 1, false, (at + QN_TILE_PANEL_TILES) % (2 * QN_TILE_PANEL_TILES));
+        }
+    }
+    STORE(0);
+    STORE(1);
+    STORE(2);
+    STORE(3);
+    for (size_t p = 0; p < 2; p++)
+        scale_few(&before[p], sums + p * TILE_FLOATS, g->n_tokens);
 }
 
 /* Adds blocks [begin, end) of a panel to its elements. */
@@ -276,8 +423,8 @@ QN_INLINE void add_chunk_hilo(const struct block_gemm *g, const struct block_chu
         float *elements = g->memory.elements + panel * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;                        \
         for (chunk.first = begin; chunk.first < end; chunk.first += chunk.n) {                                         \
             const size_t most = any_hi_digits(g, chunk.first) ? QN_BLOCK_CHUNK_HI : QN_BLOCK_CHUNK,                    \
-                         left = end - chunk.first;                                                                     \
-            chunk.n = left < most / row_tiles ? left : most / row_tiles;                                               \
+                         left = end - chunk.first, n = g->acts->is_ordered ? 1 : most / row_tiles;                     \
+            chunk.n = left < n ? left : n;                                                                             \
             expand_chunk(g, &g->panels[panel], &chunk, state);                                                         \
             add(g, &chunk, elements, state);                                                                           \
         }                                                                                                              \
@@ -313,6 +460,16 @@ static size_t blocks_of_part(const struct block_gemm *g)
     return g->n_panels == 1 ? SIZE_MAX : n ? n : QN_BLOCK_CHUNK;
 }
 
+typedef void (*block_variant)(const struct block_gemm *g, size_t panel, size_t begin, size_t end, tile_state *state);
+
+static block_variant variant_of(const struct block_gemm *g)
+{
+    return g->acts->hilo                                 ? add_blocks_hilo
+           : g->token_tiles == 1                         ? add_blocks_of_one
+           : g->token_tiles == 2 && !g->acts->is_ordered ? add_blocks_of_two
+                                                         : add_blocks;
+}
+
 static void gemm_blocks(const qn_block_panel *panels, size_t n_panels, const qn_acts *acts, size_t first,
                         size_t n_tokens, bool accumulate, float *out, size_t out_stride, void *scratch)
 {
@@ -328,15 +485,16 @@ static void gemm_blocks(const qn_block_panel *panels, size_t n_panels, const qn_
                                   .memory = block_memory_of(scratch) };
     const size_t n_blocks = panels->n_blocks, part = blocks_of_part(&g),
                  panel_floats = QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
+    const block_variant add = variant_of(&g);
     tile_state state;
     for (size_t p = 0; p < n_panels; p++)
         memset(g.memory.elements + p * panel_floats, 0,
                (g.token_tiles + g.token_tiles % AT_ONCE) * NEXT_TOKENS * sizeof(float));
-    block_tiles_begin(&state);
+    block_tiles_begin(&state, add == add_blocks_of_one ? n_tokens : QN_TILE);
     for (size_t begin = 0, end; begin < n_blocks; begin = end) {
         end = n_blocks - begin < part ? n_blocks : begin + part;
         for (size_t p = 0; p < n_panels; p++)
-            (acts->hilo ? add_blocks_hilo : add_blocks)(&g, p, begin, end, &state);
+            add(&g, p, begin, end, &state);
     }
     tile_end(&state);
     for (size_t p = 0; p < n_panels; out += panels[p++].n_rows)

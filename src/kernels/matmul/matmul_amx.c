@@ -125,13 +125,13 @@ void qn_tile_put_amx(const qn_tile_panel *panel, size_t row, size_t super, const
 
 /* ---- Blocks of 128 values (blocks.h) ---- */
 
-static void block_tiles_begin(tile_state *state)
+static void block_tiles_begin(tile_state *state, size_t n_tokens)
 {
     struct tile_config config = { .palette = 1 };
     (void)state;
-    for (int tile = 0; tile < 8; tile++) {
+    for (int tile = 0; tile < 8; tile++) { /* sums, activations; weights */
         config.row_bytes[tile] = QN_BLOCK_K;
-        config.rows[tile] = QN_TILE;
+        config.rows[tile] = tile < 6 ? (uint8_t)n_tokens : QN_TILE;
     }
     __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
 }
@@ -162,33 +162,40 @@ QN_INLINE void store_quad(const qn_block_rows *out, size_t quad, bool has_hi, __
         _mm512_store_si512(out->times_base[quad], times_base);
 }
 
-QN_INLINE void expand_block_1bit(const uint8_t *words, bool has_hi, const qn_block_rows *out)
+/* A nibble is an index into a table of the four weights of each. */
+QN_INLINE void expand_1bit(const uint8_t *words, size_t stride, bool has_hi, const qn_block_rows *out)
 {
-    const __m512i one = _mm512_set1_epi8(1), base = _mm512_set1_epi8(QN_BLOCK_BASE), minus_one = _mm512_set1_epi8(-1),
-                  minus_base = _mm512_set1_epi8(-QN_BLOCK_BASE);
+    _Alignas(64) static const int8_t signs[16][4] = {
+        { -1, -1, -1, -1 }, { 1, -1, -1, -1 }, { -1, 1, -1, -1 }, { 1, 1, -1, -1 }, { -1, -1, 1, -1 }, { 1, -1, 1, -1 },
+        { -1, 1, 1, -1 },   { 1, 1, 1, -1 },   { -1, -1, -1, 1 }, { 1, -1, -1, 1 }, { -1, 1, -1, 1 },  { 1, 1, -1, 1 },
+        { -1, -1, 1, 1 },   { 1, -1, 1, 1 },   { -1, 1, 1, 1 },   { 1, 1, 1, 1 }
+    };
+    const __m512i weights = _mm512_load_si512(signs), base = _mm512_set1_epi8(QN_BLOCK_BASE),
+                  times_base = _mm512_mask_sub_epi8(base, _mm512_movepi8_mask(weights), _mm512_setzero_si512(), base);
     for (size_t word = 0; word < 4; word++) {
-        const __m512i bits = _mm512_loadu_si512(words + 4 * word * QN_PANEL_ROWS);
+        const __m512i bits = _mm512_loadu_si512(words + 4 * word * stride);
         QN_UNROLLED
-        for (int q = 0; q < 8; q++) {
-            const __mmask64 set = _mm512_test_epi8_mask(_mm512_multishift_epi64_epi8(offsets_of(4 * q, 1), bits), one);
-            store_quad(out, 8 * word + (size_t)q, has_hi, _mm512_mask_blend_epi8(set, minus_one, one),
-                       _mm512_mask_blend_epi8(set, minus_base, base));
+        for (unsigned q = 0; q < 8; q++) { /* vpermd reads the lower four bits of an index */
+            const __m512i nibbles = _mm512_srli_epi32(bits, 4 * q);
+            store_quad(out, 8 * word + q, has_hi, _mm512_permutexvar_epi32(nibbles, weights),
+                       _mm512_permutexvar_epi32(nibbles, times_base));
         }
     }
 }
 
-QN_INLINE void expand_block_2bit(const uint8_t *words, bool has_hi, const qn_block_rows *out)
+/* vpermb reads the lower six bits of an index, whose lower two are the code. */
+QN_INLINE void expand_2bit(const uint8_t *words, size_t stride, bool has_hi, const qn_block_rows *out)
 {
     enum { B = QN_BLOCK_BASE };
-    const __m512i three = _mm512_set1_epi8(3), weights = _mm512_set1_epi32(0x020100ff),
+    const __m512i weights = _mm512_set1_epi32(0x020100ff),
                   times_base = _mm512_set1_epi32((2 * B) << 24 | B << 16 | (0x100 - B));
     for (size_t word = 0; word < 8; word++) {
-        const __m512i fields = _mm512_loadu_si512(words + 4 * word * QN_PANEL_ROWS);
+        const __m512i fields = _mm512_loadu_si512(words + 4 * word * stride);
         QN_UNROLLED
         for (int q = 0; q < 4; q++) {
-            const __m512i codes = _mm512_and_si512(_mm512_multishift_epi64_epi8(offsets_of(8 * q, 2), fields), three);
-            store_quad(out, 4 * word + (size_t)q, has_hi, _mm512_shuffle_epi8(weights, codes),
-                       _mm512_shuffle_epi8(times_base, codes));
+            const __m512i codes = _mm512_multishift_epi64_epi8(offsets_of(8 * q, 2), fields);
+            store_quad(out, 4 * word + (size_t)q, has_hi, _mm512_permutexvar_epi8(codes, weights),
+                       _mm512_permutexvar_epi8(codes, times_base));
         }
     }
 }
@@ -211,14 +218,14 @@ QN_INLINE __m512i next_digit(__m512i x)
     return _mm512_add_epi8(x, _mm512_add_epi8(x, x));
 }
 
-QN_INLINE void expand_block_ternary(const uint8_t *words, bool has_hi, const qn_block_rows *out)
+QN_INLINE void expand_ternary(const uint8_t *words, size_t stride, bool has_hi, const qn_block_rows *out)
 {
     for (size_t word = 0; word < 6; word++) {
-        __m512i x = _mm512_loadu_si512(words + 4 * word * QN_PANEL_ROWS);
+        __m512i x = _mm512_loadu_si512(words + 4 * word * stride);
         for (size_t n = 0; n < 5; n++, x = next_digit(x))
             store_digits(out, word < 4 ? 4 * n + word : 20 + 2 * n + word - 4, has_hi, x);
     }
-    __m512i x = _mm512_loadu_si512(words + 24 * QN_PANEL_ROWS);
+    __m512i x = _mm512_loadu_si512(words + 24 * stride);
     for (size_t n = 0; n < 4; n += 2) { /* two bytes of codes: a quad is of two digits */
         const __m512i next = next_digit(x);
         store_digits(out, 30 + n / 2, has_hi, _mm512_mask_blend_epi16(0xaaaaaaaa, x, _mm512_slli_epi32(next, 16)));
@@ -226,33 +233,67 @@ QN_INLINE void expand_block_ternary(const uint8_t *words, bool has_hi, const qn_
     }
 }
 
-/* Unpacks a block of rows [16 * tile, 16 * tile + 16) of a panel that is packed. */
-QN_INLINE void expand_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi,
-                            const qn_block_rows *out)
+/* Words of 16 rows as in a packed panel, and their scales. */
+typedef struct block_words {
+    const uint8_t *words;
+    size_t stride; /* rows from a word to the next */
+    const uint16_t *scales;
+} block_words;
+
+/* Where the words of 16 stored rows are put together. */
+struct gathered_words {
+    _Alignas(64) uint8_t words[QN_BLOCK / 4 / 4][QN_TILE][4];
+    uint16_t scales[QN_TILE];
+};
+
+static block_words gather_words(const qn_block_panel *panel, size_t tile, size_t block, struct gathered_words *to)
+{
+    const qn_type_info *type = panel->type;
+    const size_t first = tile * QN_TILE, left = first < panel->n_rows ? panel->n_rows - first : 0,
+                 n_rows = left < QN_TILE ? left : QN_TILE, n_words = (type->block_bytes - type->codes_at) / 4;
+    memset(to, 0, sizeof *to);
+    for (size_t row = 0; row < n_rows; row++) {
+        const uint8_t *from = panel->stored + (first + row) * panel->row_bytes + block * type->block_bytes;
+        memcpy(&to->scales[row], from, sizeof *to->scales);
+        for (size_t word = 0; word < n_words; word++)
+            memcpy(to->words[word][row], from + type->codes_at + 4 * word, 4);
+    }
+    return (block_words){ to->words[0][0], QN_TILE, to->scales };
+}
+
+static block_words packed_words(const qn_block_panel *panel, size_t tile, size_t block)
 {
     const size_t row = panel->packed_row + tile * QN_TILE,
-                 n_words = (panel->type->block_bytes - panel->type->codes_at) / 4;
-    const uint8_t *from = panel->packed + block * panel->type->block_bytes * QN_PANEL_ROWS, *words = from + 4 * row,
-                  *scales = from + 4 * n_words * QN_PANEL_ROWS + 2 * row;
-    switch (panel->type->type) {
-    case QN_TYPE_Q1_0: expand_block_1bit(words, has_hi, out); break;
-    case QN_TYPE_PQ2_0: expand_block_2bit(words, has_hi, out); break;
+                 code_bytes = panel->type->block_bytes - panel->type->codes_at;
+    const uint8_t *from = panel->packed + block * panel->type->block_bytes * QN_PANEL_ROWS;
+    return (block_words){ from + 4 * row, QN_PANEL_ROWS,
+                          (const uint16_t *)(const void *)(from + code_bytes * QN_PANEL_ROWS + 2 * row) };
+}
+
+QN_INLINE void expand_words(const qn_type_info *type, const block_words *from, bool has_hi, const qn_block_rows *out)
+{
+    switch (type->type) {
+    case QN_TYPE_Q1_0: expand_1bit(from->words, from->stride, has_hi, out); break;
+    case QN_TYPE_PQ2_0: expand_2bit(from->words, from->stride, has_hi, out); break;
     default: /* PTQ1_0: the scale is in the upper half of the last word */
-        expand_block_ternary(words, has_hi, out);
-        const __m512i last = _mm512_loadu_si512(words + 4 * (n_words - 1) * QN_PANEL_ROWS);
+        expand_ternary(from->words, from->stride, has_hi, out);
+        const __m512i last = _mm512_loadu_si512(from->words + (type->block_bytes - 4) * from->stride);
         _mm512_store_ps(out->scale, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(last, 16))));
         return;
     }
-    _mm512_store_ps(out->scale, v16_load_f16((const uint16_t *)(const void *)scales));
+    _mm512_store_ps(out->scale, v16_load_f16(from->scales));
 }
 
-static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi,
-                                const qn_block_rows *out)
+/* Rows [16 * tile, 16 * tile + 16) of a panel. */
+static void expand_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi, const qn_block_rows *out)
 {
+    struct gathered_words gathered;
+    const block_words from =
+        panel->packed ? packed_words(panel, tile, block) : gather_words(panel, tile, block, &gathered);
     if (has_hi)
-        expand_block(panel, tile, block, true, out);
+        expand_words(panel->type, &from, true, out);
     else
-        expand_block(panel, tile, block, false, out);
+        expand_words(panel->type, &from, false, out);
 }
 
 #include "kernels/matmul/gemm_blocks.h"
@@ -264,7 +305,7 @@ void qn_block_gemm_amx(const qn_block_panel *panels, size_t n_panels, const qn_a
 }
 
 /* With fewer tokens, unpacking the rows costs more than is won. */
-enum { MIN_TOKENS = 32 };
+enum { MIN_TOKENS = 32, MIN_BLOCK_TOKENS = 10 };
 
 void qn_matmul_init_amx(qn_matmul_kernels *kernels)
 {
@@ -273,6 +314,7 @@ void qn_matmul_init_amx(qn_matmul_kernels *kernels)
     kernels->min_tile_tokens = MIN_TOKENS;
     kernels->block_scales = true;
     kernels->gemm_blocks = qn_block_gemm_amx;
+    kernels->min_block_tokens = MIN_BLOCK_TOKENS;
 }
 
 void qn_tile_gemm_amx(const qn_tile_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,

@@ -117,8 +117,9 @@ static void tile_transpose(const float *in, float *out)
 
 #include "kernels/matmul/gemm_tiles.h"
 
-static void block_tiles_begin(tile_state *state)
+static void block_tiles_begin(tile_state *state, size_t n_tokens)
 {
+    (void)n_tokens;
     tile_begin(state);
 }
 
@@ -136,8 +137,7 @@ static void block_multiply(void *c, const void *a, const void *b)
                 sums[token][row] += tokens[token][k] * quads[k / 4][row][k % 4];
 }
 
-static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi,
-                                const qn_block_rows *out)
+static void expand_packed(const qn_block_panel *panel, size_t tile, size_t block, const qn_block_rows *out)
 {
     const qn_type_info *type = panel->type;
     const size_t n_words = (type->block_bytes - type->codes_at) / 4;
@@ -150,6 +150,14 @@ static void expand_packed_block(const qn_block_panel *panel, size_t tile, size_t
         memcpy(stored, words + 4 * n_words * QN_PANEL_ROWS + 2 * row, type->codes_at);
         qn_block_expand_row(type, stored, r, out);
     }
+}
+
+static void expand_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi, const qn_block_rows *out)
+{
+    if (panel->packed)
+        expand_packed(panel, tile, block, out);
+    else
+        qn_block_expand_stored(panel, tile * QN_TILE, block, out);
     if (!has_hi)
         memset(out->times_base, 0x55, QN_BLOCK * QN_TILE); /* must not matter */
 }

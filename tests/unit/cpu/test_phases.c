@@ -102,6 +102,31 @@ TEST(own_pieces_by_speed)
     qn_model_free(model);
 }
 
+/* Guided pieces are all items once, in ascending order and ever smaller; none of the last ones keeps a thread long. */
+TEST(guided_pieces)
+{
+    static const size_t counts[] = { 1, 7, 64, 160, 1088, 100000 }, threads[] = { 1, 2, 16, 1000 };
+    for (size_t c = 0; c < COUNT(counts); c++)
+        for (size_t t = 0; t < COUNT(threads); t++) {
+            const qn_cpu_work work = { .count = counts[c], .together = 4, .spread = QN_SPREAD_GUIDED };
+            const size_t n = qn_guided_piece(&work, threads[t], 0, NULL);
+            size_t end = 0, last = SIZE_MAX;
+            label("%zu items, %zu threads", counts[c], threads[t]);
+            assert_in_range(n, 1, QN_TEAM_MAX_SHARED / 10);
+            for (size_t i = 0; i < n; i++) {
+                qn_cpu_range range = { 0 };
+                qn_guided_piece(&work, threads[t], i, &range);
+                assert_int_equal(range.begin, end);
+                assert_in_range(range.end - range.begin, 1, last);
+                end = range.end;
+                last = range.end - range.begin;
+            }
+            assert_int_equal(end, counts[c]);
+            assert_true(last == 1 || threads[t] == 1);
+            assert_true(n >= threads[t] || n == counts[c] || threads[t] > 64);
+        }
+}
+
 /* ---- Operations that follow others ---- */
 
 static const char *const following[] = { "qk_norm_rope_store", "attention_combine", "swiglu", "conv", "gated_norm" };
