@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BATCH = 256 };
+enum { BATCH = 512 };
 
 static void device_free(qn_device *device)
 {

@@ -171,6 +171,8 @@ qn_status qn_vk_record_trunk(const qn_vk_recording *r)
     const qn_plan *plan = r->common->plan;
     for (size_t i = 0; i < plan->n_ops && !qn_op_is_logits(&plan->ops[i]); i++) {
         const size_t label = i;
+        if (qn_vk_is_convolved_later(r, i))
+            continue;
         QN_TRY(record_op(r, &plan->ops[i]));
         if (qn_vk_epilogue_of(r, i) != QN_VK_EPILOGUE_NONE || qn_vk_is_combined(r, i))
             i++; /* its kernels computed the next operation, too */

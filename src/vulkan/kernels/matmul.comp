@@ -20,7 +20,6 @@ layout(local_size_x_id = 5) in;
 #define NONE 0 /* QN_VK_EPILOGUE_* */
 #define NORM 1
 #define SWIGLU 2
-#define READ 8       /* parts that a lane reads before it adds them; a team has a multiple of it */
 
 layout(constant_id = 1) const uint TOKENS = 1;
 layout(constant_id = 4) const uint TEAM = 32;       /* lanes */
@@ -38,7 +37,8 @@ const uint GROUPS = BITS == 1 ? 4 : BITS == 2 ? 2 : 1;   /* of 32 columns in the
 const uint HAS_ONE_TOKEN = TOKENS == 1 ? 1 : 0; /* its activations are loaded with the weights */
 const uint MAX_VALUES = EPILOGUE == NONE ? 4 : TOKENS * ROWS;
 
-const uint PARTS = PASSES * TEAM + 1; /* of a result; one more, so that lanes read different banks */
+/* Of a result, a multiple of READ; and one, so that lanes read different banks. */
+const uint PARTS = PASSES * TEAM + 1;
 
 shared float parts[RESULTS * PARTS];
 shared float values[MAX_VALUES];
@@ -123,7 +123,7 @@ void multiply(uint tile, uint first_token, uint block, uint blocks, out float pr
                     sum -= ZERO_POINT * int(info.y);
                     precise const float scale =
                         GROUP_SHIFT < 7 ? uintBitsToFloat(info.x) * group_scales[r] : uintBitsToFloat(info.x);
-                    sums[r * TOKENS + t] += scale * float(sum);
+                    sums[r * TOKENS + t] = fma(scale, float(sum), sums[r * TOKENS + t]);
                 }
             }
         }

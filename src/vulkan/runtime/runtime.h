@@ -71,7 +71,7 @@ typedef struct qn_vk_commands {
     VkCommandPool pool;
     VkCommandBuffer handle;
     VkFence fence;
-    struct qn_vk_held *held; /* dispatches since the last barrier; NULL: they are recorded at once */
+    struct qn_vk_held *held;   /* dispatches since the last barrier; NULL: they are recorded at once */
     struct qn_vk_marks *marks; /* of a profile; NULL: none */
     uint32_t pieces; /* into which the last dimension of each grid is divided: slow devices would be reset during a long
                         launch; 0: one */
