@@ -60,8 +60,9 @@ lavapipe | swiftshader)
             awk '{ d += ($1 - $2) ^ 2; n += $2 ^ 2 } END { if (n > 0) print sqrt(d / n); else print 1 }')
         [[ $far =~ ^[0-9.e+-]+$ ]] && awk "BEGIN { exit !($far <= 0.04) }" || fail "$model is $far away from the CPU"
     done
-    quern bench -m "$golden/qwen2.q1_0.gguf" --device vulkan -p 4 -n 4 -r 1
-    [ $status -eq 0 ] && grep -q '^tg4 ' "$work/out" || fail 'bench'
+    quern bench -m "$golden/qwen2.q1_0.gguf" --device vulkan -p 4 -n 4 -r 1 --profile
+    [ $status -eq 0 ] && grep -q '^tg4 ' "$work/out" && grep -Eq '^  sampling +[0-9.]+ ' "$work/out" &&
+        grep -Eq '^  matmul q1_0 .* 100.0%$' "$work/out" && grep -Eq '^  [4-5] steps$' "$work/out" || fail 'bench --profile'
     for model in $alike; do
         logits $model all --device vulkan
         logits $model one --device vulkan --batch 1

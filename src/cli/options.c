@@ -295,8 +295,8 @@ const qn_option qn_options[] = {
     NUMBER(BENCH, "--rate", NULL, NULL, rate, "R", 0, 1e6, "with --soak: requests a second", NULL),
     FLAG(
         BENCH, "--profile", NULL, NULL, profile, "say after each test where its time went, by operation",
-        "On the CPU. For each operation: seconds of all repetitions, milliseconds a step, and the share of the test's "
-        "time; the seconds in which threads computed and in which they waited for others, summed over the threads; and "
+        "On the CPU and on Vulkan devices, where an operation is a launch or a few, and nothing waits. For each "
+        "operation: seconds of all repetitions, milliseconds a step, and the share of the test's time; the seconds in which threads computed and in which they waited for others, summed over the threads; and "
         "the first of these over their sum. Matmuls have the columns and rows of their matrices in their names. With "
         "--parallel prompts and decoding are one profile."),
     CHOICE(

@@ -2,7 +2,7 @@
 #ifndef QN_DEVICE_PROFILE_H
 #define QN_DEVICE_PROFILE_H
 
-#include "base/status.h"
+#include "plan/plan.h"
 
 #include <stddef.h>
 
@@ -22,5 +22,9 @@ typedef struct qn_profile {
     size_t n_steps, n_lines;
     qn_profile_line lines[QN_PROFILE_LINES]; /* in the order of a step */
 } qn_profile;
+
+/* qn_profile_find_line - returns the line of an operation of the plan, adding it to the report if it is new; the last
+ * one, "others", where there is no space for it. op plan->n_ops is sampling. */
+qn_profile_line *qn_profile_find_line(qn_profile *report, const qn_plan *plan, size_t op);
 
 #endif

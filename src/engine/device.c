@@ -34,7 +34,7 @@ qn_status qn_model_read_rate(qn_model *model, double *rate)
 qn_status qn_model_profile_start(qn_model *model)
 {
     if (!model->device || !model->device->vtable->profile_start)
-        return qn_fail(QN_ERR_UNSUPPORTED, "no profile: the model does not run on the CPU");
+        return qn_fail(QN_ERR_UNSUPPORTED, "no profile: the model runs on a device that has none");
     qn_model_lock(model);
     const qn_status status = model->device->vtable->profile_start(model->device);
     qn_model_unlock(model);

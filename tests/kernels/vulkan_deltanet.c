@@ -206,13 +206,16 @@ static qn_vk_delta_args delta_args_of(const struct run *r, const struct step *s)
                                .scale = qn_delta_layer_scale(&r->l) };
 }
 
-static qn_vk_append_args append_args_of(const struct run *r, const struct step *s)
+/* convolves: the delta rule of single rows computes the convolution, too. */
+static qn_vk_append_args append_args_of(const struct run *r, const struct step *s, bool convolves)
 {
     const qn_vk_conv_args conv = conv_args_of(r, s);
     const qn_vk_delta_args delta = delta_args_of(r, s);
     return (qn_vk_append_args){ .qkv = conv.qkv,
                                 .convolved = conv.y,
                                 .decays = conv.alpha,
+                                .bias = convolves ? conv.bias : 0,
+                                .factor = convolves ? conv.factor : 0,
                                 .sequences = conv.sequences,
                                 .granules = conv.granules,
                                 .shift = SHIFT,
@@ -227,13 +230,14 @@ static qn_vk_append_args append_args_of(const struct run *r, const struct step *
                                 .taps = (uint32_t)r->l.taps };
 }
 
-static void launch_step(const struct run *r, const struct step *s, size_t n_sequences)
+static void launch_step(const struct run *r, const struct step *s, size_t n_sequences, bool convolves)
 {
     const qn_vk_features *features = &qn_vk_device_info()->features;
     const struct delta_layer *l = &r->l;
     const qn_vk_conv_args conv = conv_args_of(r, s);
     const qn_vk_delta_args delta = delta_args_of(r, s);
-    const qn_vk_append_args append = append_args_of(r, s);
+    const qn_vk_delta_row_args delta_row = qn_vk_delta_row_args_of(convolves ? &conv : NULL, &delta);
+    const qn_vk_append_args append = append_args_of(r, s, convolves);
     const qn_vk_prepare_args norm = { .x = s->o->at,
                                       .x2 = s->gate->at,
                                       .weight = r->norm->at,
@@ -243,9 +247,11 @@ static void launch_step(const struct run *r, const struct step *s, size_t n_sequ
                                       .dim = (uint32_t)l->head_v,
                                       .repeats = (uint32_t)(l->v_heads / l->k_heads),
                                       .eps = QN_DELTA_LAYER_EPS };
-    qn_vk_launch_now(qn_vk_conv(s->n_rows, l->k_heads, l->v_heads, l->taps), &conv);
-    qn_vk_launch_now(qn_vk_delta_row(n_sequences, l->v_heads, l->head_v), &delta);
-    qn_vk_launch_now(qn_vk_delta(n_sequences, l->v_heads, l->head_v, features), &delta);
+    if (!convolves)
+        qn_vk_launch_now(qn_vk_conv(s->n_rows, l->k_heads, l->v_heads, l->taps), &conv);
+    qn_vk_launch_now(qn_vk_delta_row(n_sequences, l->v_heads, l->head_v, l->taps), &delta_row);
+    if (!convolves)
+        qn_vk_launch_now(qn_vk_delta(n_sequences, l->v_heads, l->head_v, features), &delta);
     qn_vk_launch_now(qn_vk_append(n_sequences, l->width, l->k_heads, l->v_heads), &append);
     qn_vk_launch_now(qn_vk_prepare(QN_VK_PREPARE_GATED_NORM, false, s->n_rows, l->values, norm.piece), &norm);
 }
@@ -255,7 +261,10 @@ static void run_pieces(struct run *r, const struct piece *pieces, size_t n, bool
 {
     const size_t mark = qn_mark(), values = r->l.values;
     const struct step s = step_of(r, pieces, n, separate);
-    launch_step(r, &s, n + 1);
+    bool is_single = true;
+    for (size_t p = 0; p < n; p++)
+        is_single = is_single && pieces[p].kept + pieces[p].refused == 1;
+    launch_step(r, &s, n + 1, is_single);
     const float *y = qn_vk_contents(s.y);
     for (size_t p = 0, row = 0; p < n; p++) {
         const uint32_t id = pieces[p].sequence, rows = pieces[p].kept + pieces[p].refused, end = r->length[id] + rows;
@@ -449,13 +458,16 @@ static void bench_shape(const struct timed *t)
                             .o = qn_vk_array_of(qn_floats(n * l->values)) };
     const qn_vk_conv_args conv = conv_args_of(&r, &s);
     const qn_vk_delta_args delta = delta_args_of(&r, &s);
-    const qn_vk_append_args append = append_args_of(&r, &s);
-    const qn_vk_launch delta_launch =
-        t->rows == 1 ? qn_vk_delta_row(t->sequences, l->v_heads, l->head_v)
-                     : qn_vk_delta(t->sequences, l->v_heads, l->head_v, &qn_vk_device_info()->features);
+    const qn_vk_delta_row_args row = qn_vk_delta_row_args_of(&conv, &delta);
+    const qn_vk_append_args append = append_args_of(&r, &s, t->rows == 1);
     const char *name = qn_text("%u x %u rows after %u, 16/48 of 128", t->sequences, t->rows, position);
     qn_vk_bench_launch("conv", name, n, "row", qn_vk_conv(n, l->k_heads, l->v_heads, l->taps), &conv);
-    qn_vk_bench_launch("delta", name, n, "row", delta_launch, &delta);
+    if (t->rows == 1)
+        qn_vk_bench_launch("conv and delta", name, n, "row",
+                           qn_vk_delta_row(t->sequences, l->v_heads, l->head_v, l->taps), &row);
+    else
+        qn_vk_bench_launch("delta", name, n, "row",
+                           qn_vk_delta(t->sequences, l->v_heads, l->head_v, &qn_vk_device_info()->features), &delta);
     qn_vk_bench_launch("append", name, n, "row", qn_vk_append(t->sequences, l->width, l->k_heads, l->v_heads), &append);
     qn_release();
 }

@@ -60,12 +60,16 @@ static qn_status record_prepare(const qn_vk_recording *r, const qn_op *op, int a
                                 size_t n)
 {
     const qn_plan_acts *a = &r->common->plan->acts[acts];
+    const size_t head = r->common->plan->recurrent.head_v;
+    const bool is_head = op->kind == QN_OP_GATED_NORM && head % QN_QUANT_GROUP == 0; /* one norm for a workgroup */
     qn_vk_prepare_args args = { .x = x,
                                 .y = floats_of(r, op, acts),
                                 .codes = r->workspace->codes[acts],
                                 .rows = rows,
                                 .width = (uint32_t)a->width,
-                                .piece = a->rotation.block ? (uint32_t)a->rotation.block : PIECE,
+                                .piece = (uint32_t)(a->rotation.block ? a->rotation.block
+                                                    : is_head         ? head
+                                                                      : PIECE),
                                 .signs = r->weights->signs[acts],
                                 .planes = (uint32_t)qn_vk_act_planes(a) };
     const qn_vk_prepare_op kind = fill_args(r, op, &args);

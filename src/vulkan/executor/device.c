@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BATCH = 256 };
+enum { BATCH = 512 };
 
 static void device_free(qn_device *device)
 {
@@ -22,6 +22,7 @@ static void device_free(qn_device *device)
         qn_vk_weights_free(&model->weights);
         qn_vk_close(vk);
     }
+    qn_free(model->profile.seconds);
     qn_free(model->barriers);
     qn_free(model->pieces);
     qn_free(model);
@@ -69,6 +70,8 @@ static const qn_device_vtable vtable = {
     .finish = qn_vk_finish_step,
     .memory_new = device_memory_new,
     .upload = device_upload,
+    .profile_start = qn_vk_profile_start,
+    .profile_stop = qn_vk_profile_stop,
 };
 
 static qn_status create(qn_vk_model *model, int ordinal)

@@ -170,11 +170,15 @@ qn_status qn_vk_record_trunk(const qn_vk_recording *r)
 {
     const qn_plan *plan = r->common->plan;
     for (size_t i = 0; i < plan->n_ops && !qn_op_is_logits(&plan->ops[i]); i++) {
+        const size_t label = i;
+        if (qn_vk_is_convolved_later(r, i))
+            continue;
         QN_TRY(record_op(r, &plan->ops[i]));
         if (qn_vk_epilogue_of(r, i) != QN_VK_EPILOGUE_NONE || qn_vk_is_combined(r, i))
             i++; /* its kernels computed the next operation, too */
         if (r->barriers[i] && (plan->ops[i].kind != QN_OP_EMBED || !r->workspace->embeds_on_host))
             qn_vk_barrier(r->common->vk, r->commands);
+        qn_vk_mark(r->common->vk, r->commands, label);
     }
     return qn_vk_record_quantize(r);
 }
@@ -191,8 +195,11 @@ qn_status qn_vk_record_logits(const qn_vk_recording *r, bool is_listed, size_t f
         } else if (op->kind == QN_OP_LOGITS) {
             QN_TRY(qn_vk_record_matmul(r, op, n));
         }
-        if (qn_op_is_logits(op) && r->barriers[i])
+        if (!qn_op_is_logits(op))
+            continue;
+        if (r->barriers[i])
             qn_vk_barrier(r->common->vk, r->commands);
+        qn_vk_mark(r->common->vk, r->commands, i);
     }
     return QN_OK;
 }

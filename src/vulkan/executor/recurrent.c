@@ -17,6 +17,9 @@ qn_status qn_vk_check_recurrent(const qn_plan *plan)
                        "up to %d",
                        s->head_k, s->head_v, QN_VK_HEAD_UNIT, QN_VK_MAX_RECURRENT_HEAD);
     const qn_gpu_recurrent_layout l = qn_gpu_recurrent_layout_of(s);
+    if (s->n_k_heads > UINT16_MAX || s->n_v_heads > UINT16_MAX)
+        return qn_fail(QN_ERR_UNSUPPORTED, "Vulkan: %zu and %zu recurrent heads are not supported, only up to %d",
+                       s->n_k_heads, s->n_v_heads, UINT16_MAX);
     if (l.state_layer_bytes > UINT32_MAX / n || l.open.bytes > UINT32_MAX / n)
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "Vulkan: states of %zu layers of %zu bytes are not supported, only up to 4 GiB", n,
@@ -64,29 +67,41 @@ static uint32_t history_at(const qn_plan *plan, int layer)
     return (uint32_t)(qn_gpu_state_offset(plan, layer) + qn_gpu_recurrent_layout_of(&plan->recurrent).history);
 }
 
-qn_status qn_vk_record_conv(const qn_vk_recording *r, const qn_op *op)
+bool qn_vk_is_convolved_later(const qn_vk_recording *r, size_t at)
+{
+    const qn_op *op = &r->common->plan->ops[at];
+    return r->is_decode && op[0].kind == QN_OP_CONV && op[1].kind == QN_OP_DELTA_RULE && op[2].kind == QN_OP_GATED_NORM;
+}
+
+static qn_vk_conv_args conv_args(const qn_vk_recording *r, const qn_op *op)
 {
     const qn_plan *plan = r->common->plan;
     const qn_recurrent_shape *s = &plan->recurrent;
     const uint64_t *buffers = r->workspace->buffers;
     const qn_op_addresses *vectors = &r->weights->ops[op - plan->ops].vectors;
-    const qn_vk_conv_args args = { .qkv = buffers[op->conv.qkv],
-                                   .y = buffers[op->conv.out],
-                                   .alpha = buffers[op->conv.alpha],
-                                   .beta = buffers[op->conv.beta],
-                                   .weights = vectors->conv.taps,
-                                   .bias = vectors->conv.bias,
-                                   .factor = vectors->conv.factor,
-                                   .sequence_of = r->workspace->inputs.address + r->inputs.sequences,
-                                   .sequences = sequences_of(r),
-                                   .granules = r->caches->memory.table.address,
-                                   .shift = r->caches->memory.shift,
-                                   .history_at = history_at(plan, op->layer),
-                                   .inputs_at = (uint32_t)qn_gpu_open_layout(plan, op->layer).inputs,
-                                   .k_heads = (uint32_t)s->n_k_heads,
-                                   .v_heads = (uint32_t)s->n_v_heads,
-                                   .head_k = (uint32_t)s->head_k,
-                                   .head_v = (uint32_t)s->head_v };
+    return (qn_vk_conv_args){ .qkv = buffers[op->conv.qkv],
+                              .y = buffers[op->conv.out],
+                              .alpha = buffers[op->conv.alpha],
+                              .beta = buffers[op->conv.beta],
+                              .weights = vectors->conv.taps,
+                              .bias = vectors->conv.bias,
+                              .factor = vectors->conv.factor,
+                              .sequence_of = r->workspace->inputs.address + r->inputs.sequences,
+                              .sequences = sequences_of(r),
+                              .granules = r->caches->memory.table.address,
+                              .shift = r->caches->memory.shift,
+                              .history_at = history_at(plan, op->layer),
+                              .inputs_at = (uint32_t)qn_gpu_open_layout(plan, op->layer).inputs,
+                              .k_heads = (uint32_t)s->n_k_heads,
+                              .v_heads = (uint32_t)s->n_v_heads,
+                              .head_k = (uint32_t)s->head_k,
+                              .head_v = (uint32_t)s->head_v };
+}
+
+qn_status qn_vk_record_conv(const qn_vk_recording *r, const qn_op *op)
+{
+    const qn_recurrent_shape *s = &r->common->plan->recurrent;
+    const qn_vk_conv_args args = conv_args(r, op);
     return dispatch(r, qn_vk_conv(r->n, s->n_k_heads, s->n_v_heads, s->taps), &args);
 }
 
@@ -121,8 +136,12 @@ qn_status qn_vk_record_delta(const qn_vk_recording *r, const qn_op *op)
                                     .head_k = (uint32_t)s->head_k,
                                     .head_v = (uint32_t)s->head_v,
                                     .scale = (float)(1 / sqrt((double)s->head_k)) };
-    if (r->is_decode || has_single_rows(r))
-        QN_TRY(dispatch(r, qn_vk_delta_row(r->n_sequences, s->n_v_heads, s->head_v), &args));
+    if (r->is_decode || has_single_rows(r)) {
+        const bool convolves = qn_vk_is_convolved_later(r, (size_t)(op - 1 - plan->ops));
+        const qn_vk_conv_args conv = convolves ? conv_args(r, op - 1) : (qn_vk_conv_args){ 0 };
+        const qn_vk_delta_row_args row = qn_vk_delta_row_args_of(convolves ? &conv : NULL, &args);
+        QN_TRY(dispatch(r, qn_vk_delta_row(r->n_sequences, s->n_v_heads, s->head_v, s->taps), &row));
+    }
     if (r->n == r->n_sequences)
         return QN_OK;
     const qn_vk_features *features = &qn_vk_get_info(r->common->vk)->features;
@@ -135,9 +154,13 @@ qn_status qn_vk_record_append(const qn_vk_recording *r, const qn_op *op)
     const qn_recurrent_shape *s = &plan->recurrent;
     const uint64_t *buffers = r->workspace->buffers;
     const qn_gdn_open_layout open = qn_gpu_open_layout(plan, op->layer);
+    const bool convolves = qn_vk_is_convolved_later(r, (size_t)(op - 2 - plan->ops));
+    const qn_vk_conv_args conv = convolves ? conv_args(r, op - 2) : (qn_vk_conv_args){ 0 };
     const qn_vk_append_args args = { .qkv = buffers[op->gated_norm.conv_in],
                                      .convolved = buffers[op->gated_norm.conv_out],
-                                     .decays = buffers[op->gated_norm.g],
+                                     .decays = convolves ? conv.alpha : buffers[op->gated_norm.g],
+                                     .bias = conv.bias,
+                                     .factor = conv.factor,
                                      .sequences = sequences_of(r),
                                      .granules = r->caches->memory.table.address,
                                      .shift = r->caches->memory.shift,

@@ -165,7 +165,7 @@ bool qn_vk_sampling_needs_host(const qn_sample_request *requests, size_t n)
 
 /* ---- Commands ---- */
 
-static qn_status record(const qn_vk_sampler *s, const qn_vk_sampling *what, size_t n, const qn_vk_commands *commands)
+static qn_status record(const qn_vk_sampler *s, const qn_vk_sampling *what, size_t n, qn_vk_commands *commands)
 {
     const qn_vk_sampler_block *b = &s->blocks[what->block];
     qn_vk *vk = s->common->vk;
@@ -187,6 +187,7 @@ static qn_status record(const qn_vk_sampler *s, const qn_vk_sampling *what, size
         if (i + 1 < n_launches)
             qn_vk_barrier(vk, commands);
     }
+    qn_vk_mark(vk, commands, s->common->plan->n_ops);
     return qn_vk_end(vk, commands);
 }
 
@@ -205,6 +206,12 @@ qn_status qn_vk_sampling_commands(qn_vk_sampler *s, const qn_vk_sampling *what, 
     b->is_recorded[index][what->has_draws] = true;
     *commands = recorded;
     return QN_OK;
+}
+
+void qn_vk_sampler_forget(qn_vk_sampler *s)
+{
+    for (size_t i = 0; i < QN_VK_BLOCKS; i++)
+        memset(s->blocks[i].is_recorded, 0, sizeof s->blocks[i].is_recorded);
 }
 
 /* ---- Results ---- */

@@ -54,6 +54,9 @@ qn_status qn_vk_sampling_fill(qn_vk_sampler *sampler, const qn_sample_request *r
  * logits. */
 qn_status qn_vk_sampling_commands(qn_vk_sampler *sampler, const qn_vk_sampling *what, const qn_vk_commands **commands);
 
+/* qn_vk_sampler_forget - drops recorded commands. No step is in flight. */
+void qn_vk_sampler_forget(qn_vk_sampler *sampler);
+
 /* qn_vk_sampling_finish - sets the results of requests [what->n] when the commands have run, and calls `check`. Rows
  * that the host samples have their logits in workspace->host_logits; the next step finds their tokens, too. */
 qn_status qn_vk_sampling_finish(qn_vk_sampler *sampler, const qn_vk_sampling *what, qn_sample_request *requests);

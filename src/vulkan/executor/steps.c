@@ -4,6 +4,7 @@
  * finished, for the others at once. */
 #include "vulkan/executor/steps.h"
 
+#include "base/memory.h"
 #include "device/rows.h"
 #include "gpu/batch.h"
 #include "gpu/embeddings.h"
@@ -138,7 +139,7 @@ static uint32_t pieces_of(const qn_vk_model *model, size_t n)
 /* ---- Commands ---- */
 
 /* Records all operations, if not all are only logits, and the logits of rows [first, first + n) of the logit rows. */
-static qn_status record(const struct batch *b, const qn_vk_commands *commands, bool has_trunk, size_t first, size_t n)
+static qn_status record(const struct batch *b, qn_vk_commands *commands, bool has_trunk, size_t first, size_t n)
 {
     qn_vk_recording r = b->recording;
     r.commands = commands;
@@ -172,10 +173,11 @@ static qn_status copy_commands(const struct batch *b, size_t n, const qn_vk_comm
 {
     const qn_vk_workspace *w = &b->model->workspace;
     qn_vk *vk = b->model->common.vk;
-    *commands = &b->model->commands[b->block].copies;
-    QN_TRY(qn_vk_begin(vk, *commands));
-    qn_vk_copy(vk, *commands, &w->host_logits, 0, &w->logits, 0, n * b->model->common.plan->n_vocab * sizeof(float));
-    return qn_vk_end(vk, *commands);
+    qn_vk_commands *copies = &b->model->commands[b->block].copies;
+    *commands = copies;
+    QN_TRY(qn_vk_begin(vk, copies));
+    qn_vk_copy(vk, copies, &w->host_logits, 0, &w->logits, 0, n * b->model->common.plan->n_vocab * sizeof(float));
+    return qn_vk_end(vk, copies);
 }
 
 /* ---- Results ---- */
@@ -195,6 +197,15 @@ static qn_status pass_on(qn_vk_model *model, qn_vk_flight *flight)
                                        : QN_OK;
 }
 
+/* Adds the times of commands that have run to the profile. */
+static qn_status add_times(qn_vk_model *model, const qn_vk_flight *flight)
+{
+    for (size_t i = 0; model->profile.seconds && i < flight->n_commands; i++)
+        QN_TRY(qn_vk_add_times(model->common.vk, flight->commands[i], model->profile.seconds,
+                               model->common.plan->n_ops + 1));
+    return QN_OK;
+}
+
 /* Waits for what a block has in flight, if anything, and passes on its results. */
 static qn_status wait_for_flight(qn_vk_model *model, qn_vk_flight *flight)
 {
@@ -208,6 +219,7 @@ static qn_status wait_for_flight(qn_vk_model *model, qn_vk_flight *flight)
         model->timed_rows = flight->n_timed;
         model->timed_seconds = seconds_now() - flight->submitted;
     }
+    QN_TRY(add_times(model, flight));
     return pass_on(model, flight);
 }
 
@@ -239,10 +251,9 @@ static qn_status finish_hidden(const struct batch *b)
  * done with these logits. */
 static qn_status queue(struct batch *b, const qn_vk_commands *computing, size_t first, size_t n)
 {
-    enum { MOST = 3 };
     qn_vk_model *model = b->model;
     qn_vk_flight *flight = &model->flights[b->block];
-    const qn_vk_commands *commands[MOST] = { computing };
+    const qn_vk_commands *commands[QN_VK_FLIGHT_COMMANDS] = { computing };
     size_t n_commands = 1;
     b->sampling.first = first;
     b->sampling.n = n;
@@ -251,6 +262,8 @@ static qn_status queue(struct batch *b, const qn_vk_commands *computing, size_t 
     if (n && b->part.requests && !b->samples_later)
         QN_TRY(qn_vk_sampling_commands(&model->sampler, &b->sampling, &commands[n_commands++]));
     QN_TRY(qn_vk_submit(model->common.vk, commands, n_commands, b->samples_later ? NULL : &flight->submission));
+    memcpy(flight->commands, commands, sizeof commands);
+    flight->n_commands = n_commands;
     flight->submitted = seconds_now();
     flight->n_timed = b->is_decode || first ? 0 : b->recording.n;
     flight->logits = b->part.logits;
@@ -267,14 +280,15 @@ static qn_status queue_batch(struct batch *b, const qn_gpu_batching *batching)
 {
     qn_vk_model *model = b->model;
     const size_t n_logits = b->part.n_logits, most = model->workspace.logit_rows;
-    const qn_vk_commands *commands = &model->commands[b->block].step;
+    qn_vk_commands *step = &model->commands[b->block].step;
     prepare(b, batching);
-    model->commands[b->block].step.pieces = pieces_of(model, b->recording.n);
+    step->pieces = pieces_of(model, b->recording.n);
     if (b->part.requests && !b->samples_later) {
         qn_gpu_prepare_requests(model->common.team, b->part.requests, n_logits);
         QN_TRY(qn_vk_sampling_fill(&model->sampler, b->part.requests, n_logits, &b->sampling));
     }
     if (b->is_decode && b->recording.n <= most) {
+        const qn_vk_commands *commands;
         QN_TRY(decode_commands(b, &commands));
         QN_TRY(queue(b, commands, 0, n_logits));
         return finish_hidden(b);
@@ -282,8 +296,8 @@ static qn_status queue_batch(struct batch *b, const qn_gpu_batching *batching)
     for (size_t first = 0, n; first < n_logits || !first; first += n ? n : 1) {
         n = n_logits - first < most ? n_logits - first : most;
         QN_TRY(wait_for_flight(model, &model->flights[b->block]));
-        QN_TRY(record(b, commands, !first, first, n));
-        QN_TRY(queue(b, commands, first, n));
+        QN_TRY(record(b, step, !first, first, n));
+        QN_TRY(queue(b, step, first, n));
     }
     return finish_hidden(b);
 }
@@ -359,6 +373,7 @@ static qn_status queue_later_sampling(qn_vk_model *model, qn_vk_flight *flight)
     qn_gpu_prepare_requests(model->common.team, flight->requests, flight->sampling.n);
     QN_TRY(qn_vk_sampling_fill(&model->sampler, flight->requests, flight->sampling.n, &flight->sampling));
     QN_TRY(qn_vk_sampling_commands(&model->sampler, &flight->sampling, &commands));
+    flight->commands[flight->n_commands++] = commands;
     return qn_vk_submit(model->common.vk, &commands, 1, &flight->submission);
 }
 
@@ -390,6 +405,7 @@ qn_status qn_vk_finish_step(qn_device *device)
     if (status != QN_OK)
         status = abandon(model, flight, status);
     model->n_finished++;
+    model->profile.n_steps++;
     return status;
 }
 
@@ -398,6 +414,48 @@ qn_status qn_vk_run_step(qn_device *device, const qn_step *step)
     QN_TRY(qn_vk_launch_step(device, step));
     QN_TRY(qn_vk_sample_step(device));
     return qn_vk_finish_step(device);
+}
+
+/* ---- Profile ---- */
+
+/* Commands have marks in a profile alone. */
+static qn_status set_profiled(qn_vk_model *model, bool is_profiled)
+{
+    qn_vk_drain(model->common.vk);
+    qn_vk_steps_forget(model);
+    qn_vk_sampler_forget(&model->sampler);
+    qn_free(model->profile.seconds);
+    model->profile = (qn_vk_profile){ .began = seconds_now() };
+    return qn_vk_set_profiled(model->common.vk, is_profiled);
+}
+
+qn_status qn_vk_profile_start(qn_device *device)
+{
+    qn_vk_model *model = (qn_vk_model *)device;
+    const size_t n = model->common.plan->n_ops + 1;
+    QN_TRY(set_profiled(model, true));
+    return qn_alloc(&model->profile.seconds, n, sizeof *model->profile.seconds, "profile");
+}
+
+void qn_vk_profile_stop(qn_device *device, qn_profile *report)
+{
+    qn_vk_model *model = (qn_vk_model *)device;
+    const qn_vk_profile *p = &model->profile;
+    const double seconds = seconds_now() - p->began;
+    double inside = 0;
+    for (size_t i = 0; p->seconds && i <= model->common.plan->n_ops; i++) {
+        if (!(p->seconds[i] > 0))
+            continue;
+        qn_profile_line *line = qn_profile_find_line(report, model->common.plan, i);
+        line->seconds += p->seconds[i];
+        line->busy += p->seconds[i];
+        line->available += p->seconds[i];
+        inside += p->seconds[i];
+    }
+    report->seconds += seconds;
+    report->outside += seconds - inside;
+    report->n_steps += p->n_steps;
+    (void)set_profiled(model, false);
 }
 
 /* ---- Creation ---- */

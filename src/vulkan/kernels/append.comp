@@ -4,12 +4,14 @@
  * channels, then one for each key head, then one for each value head. */
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "gates.glsl"
 #include "pages.glsl"
 #include "recurrent.glsl"
 
 layout(push_constant) uniform Args {
     uvec2 qkv, convolved; /* [rows][width] */
     uvec2 decays;         /* [rows][v_heads] */
+    uvec2 bias, factor;   /* factor 0: decays are those of conv.comp; else its alpha */
     uvec2 sequences;
     uvec2 granules;
     uint shift;
@@ -63,7 +65,9 @@ void main()
         append_keys(s, group - channel_groups, first, n, width);
     } else if (lane < n) {
         const uint v_head = group - channel_groups - k_heads, position = first + lane;
-        Floats(item_word(granules, shift, s.open, decays_at, v_head * CHUNK + position % CHUNK)).at[0] =
-            Floats(decays).at[(s.begin + (position - s.position)) * v_heads + v_head];
+        float decay = Floats(decays).at[(s.begin + (position - s.position)) * v_heads + v_head];
+        if (!is_null(factor))
+            decay = log_decay_of(decay, is_null(bias) ? 0.0 : Floats(bias).at[v_head], Floats(factor).at[v_head]);
+        Floats(item_word(granules, shift, s.open, decays_at, v_head * CHUNK + position % CHUNK)).at[0] = decay;
     }
 }

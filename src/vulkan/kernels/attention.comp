@@ -9,7 +9,6 @@
  * In a cache of codes page 0 and the page of the query's position are fp16; all is in the rotated basis, and codes of
  * keys lack the mean of page 0's keys (docs/internals/caches.md). */
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
 #include "common.glsl"
 #include "pages.glsl"
 #include "splits.glsl"
@@ -138,10 +137,10 @@ void write_scores(Page page, uint bits, bool is_own)
             const vec4 key = quad_of(unit, i, bits, 0);
             for (uint q = 0; q < QUERIES; q++) {
                 const vec4 x = tile[q * (DIM / 4) + first + i];
-                precise float dot_ = dots[q] + key.x * x.x;
-                dot_ += key.y * x.y;
-                dot_ += key.z * x.z;
-                dot_ += key.w * x.w;
+                precise float dot_ = fma(key.x, x.x, dots[q]);
+                dot_ = fma(key.y, x.y, dot_);
+                dot_ = fma(key.z, x.z, dot_);
+                dot_ = fma(key.w, x.w, dot_);
                 dots[q] = dot_;
             }
         }
@@ -222,10 +221,10 @@ void add_values(Page page, uint bits)
                 const vec4 of_a = weights[at], of_b = weights[at + QUERIES / 4], of_c = weights[at + 2 * (QUERIES / 4)],
                            of_d = weights[at + 3 * (QUERIES / 4)];
                 for (uint q = 0; q < 4; q++) {
-                    precise vec2 sum = sums[i * QUERIES + 4 * four + q] + of_a[q] * a;
-                    sum += of_b[q] * b;
-                    sum += of_c[q] * c;
-                    sum += of_d[q] * d;
+                    precise vec2 sum = fma(vec2(of_a[q]), a, sums[i * QUERIES + 4 * four + q]);
+                    sum = fma(vec2(of_b[q]), b, sum);
+                    sum = fma(vec2(of_c[q]), c, sum);
+                    sum = fma(vec2(of_d[q]), d, sum);
                     sums[i * QUERIES + 4 * four + q] = sum;
                 }
             }
@@ -339,7 +338,10 @@ void begin_codes()
 void write_partial(uint n, uint split)
 {
     const uint lane = gl_LocalInvocationIndex;
-    for (uint q = 0; q < n; q++) {
+    /* Indices of `sums` are constants, in registers: so the loop does not end at n. */
+    [[unroll]] for (uint q = 0; q < QUERIES; q++) {
+        if (q >= n)
+            continue;
         const uvec2 to = advance(y, (query_at[q] - row * n_heads) * n_splits + split, 4 * (DIM + PARTIAL_EXTRA));
         for (uint i = 0; i < PAIRS; i++) {
             const uint pair = i * LANES + lane;
@@ -381,7 +383,9 @@ void merge_split()
 
 void write_results(uint n)
 {
-    for (uint q = 0; q < n; q++) {
+    [[unroll]] for (uint q = 0; q < QUERIES; q++) {
+        if (q >= n)
+            continue;
         Floats to = Floats(advance(y, query_at[q], 4 * DIM));
         for (uint i = 0; i < PAIRS; i++) {
             const uint pair = i * LANES + gl_LocalInvocationIndex;

@@ -6,6 +6,7 @@
  * as words: neither are 16-bit types. Their conversion keeps denormals, which unpackHalf2x16 may flush to zero. */
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
+#extension GL_EXT_control_flow_attributes : require
 
 #ifndef LANES
 #define LANES 64

@@ -21,32 +21,7 @@ layout(push_constant) uniform Args {
     uint k_heads, v_heads, head_k, head_v;
 };
 
-/* The inputs of four channels at TAPS positions up to the row's. All loads are independent of each other. */
-void load_inputs(Sequence s, uint row, uint channel, uint width, out vec4 inputs[TAPS])
-{
-    const uint before = row - s.begin, position = s.position + before, kept = TAPS - 1;
-    uvec2 at[TAPS];
-    if (before < kept) {
-        for (uint t = 0; t < TAPS; t++) {
-            const uint back = kept - t, from = position - back;
-            const bool is_open = from >= s.state_position;
-            const uint word =
-                (is_open ? from % (kept + DROPPED) : from + kept - s.state_position) * width + channel;
-            const bool is_stored = before < back && position >= back;
-            at[t] = advance(advance(is_open ? s.open : s.from, 1, is_open ? inputs_at : history_at), word, 4);
-            at[t] = address_in_pool(granules, shift, is_stored ? at[t] : s.open);
-        }
-        for (uint t = 0; t < TAPS; t++) {
-            const uint back = kept - t;
-            const uvec2 in_step = advance(qkv, (before < back ? row : row - back) * width + channel, 4);
-            inputs[t] = Vec4s(before < back && position >= back ? at[t] : in_step).at[0];
-            inputs[t] = position >= back ? inputs[t] : vec4(0);
-        }
-    } else {
-        for (uint t = 0; t < TAPS; t++)
-            inputs[t] = Vec4s(advance(qkv, (row - (kept - t)) * width + channel, 4)).at[0];
-    }
-}
+#include "conv.glsl"
 
 void main()
 {
@@ -71,18 +46,8 @@ void main()
     vec4 value = vec4(0);
     precise float squares = 0;
     if (is_active) {
-        vec4 taps[TAPS], inputs[TAPS];
-        for (uint t = 0; t < TAPS; t++)
-            taps[t] = Vec4s(advance(weights, t * width + channel, 4)).at[0];
-        load_inputs(s, row, channel, width, inputs);
-        precise vec4 sum = vec4(0);
-        for (uint t = 0; t < TAPS; t++)
-            sum += taps[t] * inputs[t];
-        value = vec4(silu(sum.x), silu(sum.y), silu(sum.z), silu(sum.w));
-        squares = value.x * value.x;
-        squares += value.y * value.y;
-        squares += value.z * value.z;
-        squares += value.w * value.w;
+        value = convolve(s, row, channel, width);
+        squares = squares_of(value);
     }
     precise float norm = 1;
     if (!is_value) {
@@ -96,9 +61,7 @@ void main()
         Vec4s(advance(y, row * width + channel, 4)).at[0] = result;
     }
     if (has_gates) {
-        precise const float x = alpha_ + bias_;
-        precise const float decay = softplus(x) * factor_;
-        Floats(alpha).at[at] = decay;
+        Floats(alpha).at[at] = log_decay_of(alpha_, bias_, factor_);
         Floats(beta).at[at] = sigmoid(beta_);
     }
 }

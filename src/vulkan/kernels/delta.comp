@@ -1,7 +1,7 @@
 #version 450
 /* The gated delta rule with an open chunk (gpu/recurrent_layout.h): a workgroup computes up to 64 values of a value head
- * for all rows of a sequence with more than one, chunk by chunk, in blocks of ROWS rows. For row i, with gc the sum of log decays since the
- * chunk's start, keys and v' as the open chunk has them, and S the upper fp16 plane of the state:
+ * for all rows of a sequence with more than one, chunk by chunk, in blocks of ROWS rows. For row i, with gc the sum of
+ * log decays since the chunk's start, keys and v' as the open chunk has them, and S the upper fp16 plane of the state:
  *
  *     a    = e^gc_i S k_i + sum over j < i of e^(gc_i - gc_j) (k_i.k_j) v'_j;     v'_i = beta_i (v_i - a)
  *     o_i  = scale (e^gc_i S q_i + sum over j <= i of e^(gc_i - gc_j) (q_i.k_j) v'_j)
@@ -9,7 +9,8 @@
  * A row after a full chunk folds it into the state: S = e^gc_63 S + sum of e^(gc_63 - gc_j) v'_j k_j^T.
  *
  * A sum over keys, or over j, is in ascending order, by one lane, from what memory has: a row's bits depend on its
- * position alone, and not on how rows are divided among steps and blocks; delta_row.comp has single rows. Yang et al., Parallelizing Linear Transformers with the Delta Rule (2024), has the form by chunks. */
+ * position alone, and not on how rows are divided among steps and blocks; delta_row.comp has single rows. Yang et al.,
+ * Parallelizing Linear Transformers with the Delta Rule (2024), has the form by chunks. */
 #extension GL_GOOGLE_include_directive : require
 #define HAS_LAYOUT
 #define LANES WORKGROUP
@@ -157,7 +158,7 @@ void fold_square(uint value, uint at, uint fold_quad, float whole, Place hi_from
                  Place lo_to)
 {
     precise vec4 a[4];
-    for (uint v = 0; v < 4; v++) {
+    [[unroll]] for (uint v = 0; v < 4; v++) {
         a[v] = vec4(0);
         if (has_state) {
             const uint bytes = 2 * ((value + v) * head_k + at);
@@ -168,10 +169,10 @@ void fold_square(uint value, uint at, uint fold_quad, float whole, Place hi_from
     }
     for (uint j = 0; j < CHUNK; j++) {
         const vec4 key = scores[j * FOLD_QUADS + fold_quad], gated = corrected[j * QUADS + value / 4];
-        for (uint v = 0; v < 4; v++)
-            a[v] += gated[v] * key;
+        [[unroll]] for (uint v = 0; v < 4; v++)
+            a[v] = fma(vec4(gated[v]), key, a[v]);
     }
-    for (uint v = 0; v < 4; v++) {
+    [[unroll]] for (uint v = 0; v < 4; v++) {
         const uint bytes = 2 * ((value + v) * head_k + at);
         uvec2 hi, lo;
         split(a[v], hi, lo);
@@ -237,7 +238,7 @@ void load_tile(bool is_state, uint n_items, uint n, uint tile_at)
 {
     const uint r = lane() % ROWS, at = tile_at + lane() / (2 * ROWS) * 4;
     const bool is_key = lane() % (2 * ROWS) < ROWS;
-    for (uint u = 0; u < LANE_UNITS; u++) {
+    [[unroll]] for (uint u = 0; u < LANE_UNITS; u++) {
         const uint item = min(unit_item(u), n_items - 1), unit_at = tile_at + unit_key(u);
         if (unit_key(u) >= TILE_KEYS)
             continue;
@@ -256,25 +257,25 @@ void load_tile(bool is_state, uint n_items, uint n, uint tile_at)
 
 void store_tile(bool is_state)
 {
-    for (uint u = 0; u < LANE_UNITS; u++) {
+    [[unroll]] for (uint u = 0; u < LANE_UNITS; u++) {
         const uint item = unit_item(u);
         const bool is_half = is_state || item < n_stored;
         const vec4 a = is_half ? floats_of(loaded_a[u].xy) : uintBitsToFloat(loaded_a[u]),
                    b = is_half ? floats_of(loaded_a[u].zw) : uintBitsToFloat(loaded_b[u]);
-        for (uint w = 0; w < 4 && unit_key(u) < TILE_KEYS; w++) {
+        [[unroll]] for (uint w = 0; w < 4 && unit_key(u) < TILE_KEYS; w++) {
             tile[(unit_key(u) + w) * TILE_ROW + item / 4][item % 4] = a[w];
             tile[(unit_key(u) + 4 + w) * TILE_ROW + item / 4][item % 4] = b[w];
         }
     }
     const uint row = lane() % (2 * ROWS), at = lane() / (2 * ROWS) * 4;
-    for (uint w = 0; w < 4; w++)
+    [[unroll]] for (uint w = 0; w < 4; w++)
         row_tile[(at + w) * (2 * ROW_QUADS + 1) + row / 4][row % 4] = loaded_row[w];
 }
 
 void add_products(vec4 rows, vec4 items)
 {
-    for (uint r = 0; r < 4; r++) {
-        precise const vec4 sum = sums[r] + rows[r] * items;
+    [[unroll]] for (uint r = 0; r < 4; r++) {
+        precise const vec4 sum = fma(vec4(rows[r]), items, sums[r]);
         sums[r] = sum;
     }
 }
@@ -283,7 +284,7 @@ void add_products(vec4 rows, vec4 items)
 void multiply(bool is_state, uint n_items, uint n)
 {
     const bool is_idle = first_row >= n || 4 * quad >= n_items;
-    for (uint r = 0; r < 4; r++)
+    [[unroll]] for (uint r = 0; r < 4; r++)
         sums[r] = vec4(0);
     load_tile(is_state, n_items, n, 0);
     for (uint tile_at = 0; tile_at < head_k; tile_at += TILE_KEYS) {
@@ -292,9 +293,10 @@ void multiply(bool is_state, uint n_items, uint n)
         barrier();
         if (tile_at + TILE_KEYS < head_k)
             load_tile(is_state, n_items, n, tile_at + TILE_KEYS);
-        for (uint key = 0; key < TILE_KEYS && !is_idle; key++)
-            add_products(row_tile[key * (2 * ROW_QUADS + 1) + part * ROW_QUADS + first_row / 4],
-                         tile[key * TILE_ROW + quad]);
+        if (!is_idle)
+            [[unroll]] for (uint key = 0; key < TILE_KEYS; key++)
+                add_products(row_tile[key * (2 * ROW_QUADS + 1) + part * ROW_QUADS + first_row / 4],
+                             tile[key * TILE_ROW + quad]);
     }
 }
 
@@ -329,32 +331,54 @@ void compute_scores(uint n)
         factors[lane()] = exp_of(since);
     }
     multiply(false, n_open + n, n);
-    for (uint v = 0; v < 4; v++) {
+    [[unroll]] for (uint v = 0; v < 4; v++) {
         const uint at = score_at(4 * quad + v);
         precise const vec4 score = scores[at] * vec4(sums[0][v], sums[1][v], sums[2][v], sums[3][v]);
         scores[at] = score;
     }
 }
 
+vec4 row_values[4]; /* v of the lane's rows of k; and their betas */
+float row_betas[4];
+
+void load_row_values(uint n)
+{
+    const uint at = 2 * k_heads * head_k + v_head * head_v + first_value + min(4 * quad, n_values - 4);
+    [[unroll]] for (uint r = 0; r < 4; r++) {
+        const uint row = uint(row_of_0 + int(n_open + min(first_row + r, n - 1)));
+        row_values[r] = Vec4s(advance(advance(qkv, row, 4 * width), at, 4)).at[0];
+        row_betas[r] = Floats(betas).at[row * v_heads + v_head];
+    }
+}
+
 /* v' of row i of the block, before it is rounded, by the lanes that have its sums. */
 void compute_pending(uint i)
 {
-    const uint row = uint(row_of_0 + int(n_open + i)), half_ = i % 2;
-    const float beta = Floats(betas).at[row * v_heads + v_head];
+    const uint half_ = i % 2;
     precise vec4 x = vec4(0);
-    vec4 sum = sums[0];
-    float most = 0;
-    for (uint r = 1; r < 4; r++)
+    vec4 sum = sums[0], v = row_values[0];
+    float beta = row_betas[0], most = 0;
+    [[unroll]] for (uint r = 1; r < 4; r++) {
         sum = i % 4 == r ? sums[r] : sum;
+        v = i % 4 == r ? row_values[r] : v;
+        beta = i % 4 == r ? row_betas[r] : beta;
+    }
     if (4 * quad < n_values) {
-        const uvec2 row_values = advance(qkv, row, 4 * width);
-        const vec4 v =
-            Vec4s(advance(row_values, 2 * k_heads * head_k + v_head * head_v + first_value + 4 * quad, 4)).at[0];
         x = beta * (v - sum);
         most = max(max(abs(x.x), abs(x.y)), max(abs(x.z), abs(x.w)));
     }
     pending[half_ * QUADS + quad] = x;
     largest[half_ * QUADS / 4 + quad / 4][quad % 4] = most;
+}
+
+/* The values of the fp16 nearest to x, which is less than 65504, without the branches of their conversion. */
+vec4 rounded_to_halves(vec4 x)
+{
+    const uvec4 bits = floatBitsToUint(x), magnitude = bits & 0x7fffffff,
+                normal = magnitude + 0xfff + (magnitude >> 13 & 1) & ~0x1fff;
+    precise const vec4 denormal = (uintBitsToFloat(magnitude) + 0.5) - 0.5; /* multiples of 2^-24 */
+    return uintBitsToFloat(bits & 0x80000000 |
+                           mix(normal, floatBitsToUint(denormal), lessThan(magnitude, uvec4(0x38800000))));
 }
 
 /* Adds row i's v', rounded, to the sums of later rows. */
@@ -365,17 +389,17 @@ void add_row(uint i)
     if (first_row + 4 <= next && !is_own)
         return;
     vec4 most = largest[half_ * QUADS / 4];
-    for (uint m = 1; m < QUADS / 4; m++)
+    [[unroll]] for (uint m = 1; m < QUADS / 4; m++)
         most = max(most, largest[half_ * QUADS / 4 + m]);
     const uint exponent = floatBitsToUint(max(max(most.x, most.y), max(most.z, most.w))) >> 23,
                shifted = exponent < 15 ? 1 : exponent - 14;
     const float step_ = uintBitsToFloat(shifted << 23), inverse = uintBitsToFloat(254 - shifted << 23);
     precise const vec4 scaled = pending[half_ * QUADS + quad] * inverse;
-    precise const vec4 rounded = floats_of(uvec2(floats_to_halves(scaled.xy), floats_to_halves(scaled.zw))) * step_;
+    precise const vec4 rounded = rounded_to_halves(scaled) * step_;
     const vec4 score = scores[score_at(n_open + i)];
-    for (uint r = 0; r < 4; r++)
+    [[unroll]] for (uint r = 0; r < 4; r++)
         if (first_row + r >= next) {
-            precise const vec4 sum = sums[r] + score[r] * rounded;
+            precise const vec4 sum = fma(vec4(score[r]), rounded, sums[r]);
             sums[r] = sum;
         }
     if (is_own)
@@ -386,9 +410,11 @@ void add_row(uint i)
 
 void compute_rows(uint n)
 {
+    if (part == 0)
+        load_row_values(n);
     if (has_state)
         multiply(true, n_values, n);
-    for (uint r = 0; r < 4; r++) {
+    [[unroll]] for (uint r = 0; r < 4; r++) {
         precise const vec4 product = has_state ? factors[first_row + r] * sums[r] : vec4(0);
         sums[r] = product;
     }
@@ -401,7 +427,7 @@ void compute_rows(uint n)
         barrier();
         add_row(i);
     }
-    for (uint r = 0; r < 4; r++) {
+    [[unroll]] for (uint r = 0; r < 4; r++) {
         if (part == 0 || first_row + r >= n || 4 * quad >= n_values)
             continue;
         const uint row = uint(row_of_0 + int(n_open + first_row + r));

@@ -18,7 +18,7 @@ uint float_to_half_down(float x)
 void split(vec4 x, out uvec2 hi, out uvec2 lo)
 {
     hi = lo = uvec2(0);
-    for (uint e = 0; e < 4; e++) {
+    [[unroll]] for (uint e = 0; e < 4; e++) {
         const uint upper = float_to_half(x[e]);
         precise const float rest = (x[e] - half_to_float(upper)) * LO_SCALE;
         hi[e / 2] |= upper << 16 * (e % 2);

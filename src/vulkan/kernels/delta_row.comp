@@ -1,16 +1,20 @@
 #version 450
 /* The gated delta rule of the sequences that have one row in the step, which delta.comp leaves out: it computes the same,
- * to the bit, for the least latency. A workgroup has up to 64 values of a value head. All that it reads is on its way before anything is
- * computed: keys of the open chunk, the state and v' of earlier rows.
+ * to the bit, for the least latency. A workgroup has up to 64 values of a value head. All that it reads is on its way
+ * before anything is computed: keys of the open chunk, the state and v' of earlier rows. In decode steps it also has
+ * the row's convolution and gates.
  *
  * A lane has a sum for k or for q, in the order of delta.comp: of an item's keys, which are fp16 words in shared
  * memory; an item is a row of the chunk, and then a value of the state. */
 #extension GL_GOOGLE_include_directive : require
 #define LANES 128
 #include "common.glsl"
+#include "gates.glsl"
 #include "pages.glsl"
 #include "recurrent.glsl"
 #include "delta.glsl"
+
+layout(constant_id = 0) const uint TAPS = 4;
 
 #define TILE_OCTETS 16                /* of keys of all items, in shared memory at a time */
 #define ITEM_VECTORS (TILE_OCTETS + 1) /* so that lanes with different items read different banks */
@@ -18,11 +22,14 @@
 
 layout(push_constant) uniform Args {
     uvec2 qkv, decays, betas, y; /* [rows][width], [rows][v_heads], [rows][v_heads], [rows][v_heads * head_v] */
+    /* 0: qkv, decays and betas are those of conv.comp. Else they are its inputs, and keys are written to `convolved`. */
+    uvec2 convolved;
+    uvec2 weights, bias, factor; /* of the convolution and the gates, as in conv.comp */
     uvec2 sequences;
     uvec2 granules;
     uint shift;
-    uint state_at, keys_at, values_at, scales_at, decays_at; /* in a state; in an open chunk */
-    uint k_heads, v_heads, head_k, head_v;
+    uint state_at, history_at, keys_at, values_at, scales_at, decays_at, inputs_at; /* in a state; in an open chunk */
+    uint heads, dims; /* of keys, and of values times 2^16: their numbers and sizes */
     float scale;
 };
 
@@ -36,8 +43,12 @@ shared vec4 log_decays[CHUNK / 4];
 shared float value_scales[CHUNK];
 shared float scores[2 * CHUNK]; /* of k, of q; in a fold: e^(gc_63 - gc_j) */
 shared float pending[VALUES];   /* v' of the row; without value: 0 */
+shared vec4 new_values[VALUES / 4]; /* v of the row */
+
+#include "conv.glsl"
 
 Sequence s;
+uint k_heads, v_heads, head_k, head_v;
 uint v_head, k_head, first_value, n_values;
 uint row, n_open; /* rows of the chunk before this one */
 Place keys, values, scales, log_decays_of, state;
@@ -86,13 +97,13 @@ uint unit_octet()
 void load_items(Place from, uint n, uint tile_at, out uvec4 loaded[UNITS])
 {
     const uint at = min(tile_at + 8 * unit_octet(), head_k - 8);
-    for (uint u = 0; u < UNITS; u++)
+    [[unroll]] for (uint u = 0; u < UNITS; u++)
         loaded[u] = UVec4s(address_at(from, 2 * (min(unit_item(u), n - 1) * head_k + at))).at[0];
 }
 
 void store_items(const uvec4 loaded[UNITS], uint n)
 {
-    for (uint u = 0; u < UNITS; u++)
+    [[unroll]] for (uint u = 0; u < UNITS; u++)
         if (unit_item(u) < n)
             tile[unit_item(u) * ITEM_VECTORS + unit_octet()] = loaded[u];
 }
@@ -108,14 +119,14 @@ void add_products(uint item, uint part, uint tile_at, inout float sum)
         const vec4 x = row_keys[at], z = row_keys[at + 1];
         const vec2 a = halves_to_floats(words.x), b = halves_to_floats(words.y), c = halves_to_floats(words.z),
                    d = halves_to_floats(words.w);
-        total += a.x * x.x;
-        total += a.y * x.y;
-        total += b.x * x.z;
-        total += b.y * x.w;
-        total += c.x * z.x;
-        total += c.y * z.y;
-        total += d.x * z.z;
-        total += d.y * z.w;
+        total = fma(a.x, x.x, total);
+        total = fma(a.y, x.y, total);
+        total = fma(b.x, x.z, total);
+        total = fma(b.y, x.w, total);
+        total = fma(c.x, z.x, total);
+        total = fma(c.y, z.y, total);
+        total = fma(d.x, z.z, total);
+        total = fma(d.y, z.w, total);
     }
     sum = total;
 }
@@ -156,7 +167,7 @@ void fold_tile(uint tile_at, float whole, bool has_state, Place hi_from, Place l
     precise vec4 a[8], b[8];
     if (at >= head_k)
         return;
-    for (uint v = 0; v < 8; v++) {
+    [[unroll]] for (uint v = 0; v < 8; v++) {
         const uint value = first + v % 4 + v / 4 * 32;
         a[v] = b[v] = vec4(0);
         if (!has_state || value >= n_values)
@@ -173,12 +184,12 @@ void fold_tile(uint tile_at, float whole, bool has_state, Place hi_from, Place l
         const vec4 key_a = vec4(halves_to_floats(words.x), halves_to_floats(words.y)),
                    key_b = vec4(halves_to_floats(words.z), halves_to_floats(words.w));
         precise const vec4 gated[2] = { scores[j] * values_of(j, first / 4), scores[j] * values_of(j, first / 4 + 8) };
-        for (uint v = 0; v < 8; v++) {
-            a[v] += gated[v / 4][v % 4] * key_a;
-            b[v] += gated[v / 4][v % 4] * key_b;
+        [[unroll]] for (uint v = 0; v < 8; v++) {
+            a[v] = fma(vec4(gated[v / 4][v % 4]), key_a, a[v]);
+            b[v] = fma(vec4(gated[v / 4][v % 4]), key_b, b[v]);
         }
     }
-    for (uint v = 0; v < 8; v++) {
+    [[unroll]] for (uint v = 0; v < 8; v++) {
         const uint value = first + v % 4 + v / 4 * 32;
         uvec2 hi[2], lo[2];
         if (value >= n_values)
@@ -222,12 +233,67 @@ void fold(bool has_state)
 
 /* ---- The row ---- */
 
+/* The first channel of four of the row: of the key, then of the query, then of the workgroup's values. */
+uint channel_of(uint four)
+{
+    const uint of_head = head_k / 4, values_at_ = 2 * k_heads * head_k + v_head * head_v + first_value;
+    const uint of_keys = (four < of_head ? k_heads + k_head : k_head) * head_k + 4 * (four % of_head);
+    return four < 2 * of_head ? of_keys : values_at_ + 4 * (four - 2 * of_head);
+}
+
+void keep_channels(uint four, vec4 x)
+{
+    const uint of_head = head_k / 4;
+    if (four < 2 * of_head)
+        row_keys[four / of_head * (MAX_KEYS / 4) + four % of_head] = x;
+    else
+        new_values[four - 2 * of_head] = x;
+}
+
+/* Writes the row's key, query and values to shared memory: what conv.comp computes, with the same order of sums. One
+ * workgroup stores the key for append.comp. */
+void convolve_row(uint width)
+{
+    const uint quad = lane() % (LANES / 2);
+    const bool is_key = lane() < LANES / 2, is_active = 4 * quad < head_k;
+    [[dont_unroll]] for (uint four = lane(); four < (2 * head_k + n_values) / 4; four += LANES)
+        keep_channels(four, convolve(s, row, channel_of(four), width));
+    barrier();
+    vec4 value = vec4(0);
+    if (is_active)
+        value = row_keys[lane()];
+    lanes[lane()] = squares_of(value);
+    barrier();
+    [[dont_unroll]] for (uint half_ = LANES / 4; half_ > 0; half_ /= 2) {
+        if (quad < half_) {
+            precise const float sum = lanes[lane()] + lanes[lane() + half_];
+            lanes[lane()] = sum;
+        }
+        barrier();
+    }
+    precise const float norm = 1.0 / sqrt(lanes[is_key ? 0 : LANES / 2] + 1e-6);
+    precise vec4 result = value * norm;
+    for (uint i = 0; i < 4 && is_key; i++)
+        result[i] = half_to_float(float_to_half(result[i]));
+    if (is_active)
+        row_keys[lane()] = result;
+    if (is_active && is_key && v_head == k_head && first_value == 0)
+        Vec4s(advance(convolved, row * width + channel_of(quad), 4)).at[0] = result;
+}
+
+/* What conv.comp has computed. */
+void load_convolved(uint width)
+{
+    for (uint four = lane(); four < (2 * head_k + n_values) / 4; four += LANES)
+        keep_channels(four, Vec4s(advance(qkv, row * width + channel_of(four), 4)).at[0]);
+}
+
 /* What is read of the row, and of earlier rows' values and decays, to shared memory. */
 void load_row(uint width)
 {
-    const uint quad = lane(), octets = n_values / 8;
+    const uint octets = n_values / 8;
     uvec4 loaded[CHUNK * VALUES / 8 / LANES];
-    for (uint u = 0; u < CHUNK * VALUES / 8 / LANES; u++) {
+    [[unroll]] for (uint u = 0; u < CHUNK * VALUES / 8 / LANES; u++) {
         const uint j = (u * LANES + lane()) / (VALUES / 8), octet = min(lane() % (VALUES / 8), octets - 1);
         loaded[u] = UVec4s(address_at(values, 2 * (min(j, max(n_open, 1) - 1) * head_v + 8 * octet))).at[0];
     }
@@ -236,12 +302,11 @@ void load_row(uint width)
         log_decay_ = Floats(address_at(log_decays_of, 4 * lane())).at[0];
         value_scale = Floats(address_at(scales, 4 * lane())).at[0];
     }
-    const uint part = quad / (MAX_KEYS / 4), of_part = quad % (MAX_KEYS / 4);
-    if (of_part < head_k / 4) {
-        const uint head = part == 0 ? k_heads + k_head : k_head;
-        row_keys[quad] = Vec4s(advance(advance(qkv, row, 4 * width), head * head_k + 4 * of_part, 4)).at[0];
-    }
-    for (uint u = 0; u < CHUNK * VALUES / 8 / LANES; u++)
+    if (is_null(convolved))
+        load_convolved(width);
+    else
+        convolve_row(width);
+    [[unroll]] for (uint u = 0; u < CHUNK * VALUES / 8 / LANES; u++)
         old_values[u * LANES + lane()] = loaded[u];
     if (lane() < CHUNK) {
         log_decays[lane() / 4][lane() % 4] = log_decay_;
@@ -311,6 +376,10 @@ float store_values(uint item)
 
 void main()
 {
+    k_heads = heads & 0xffff;
+    v_heads = heads >> 16;
+    head_k = dims & 0xffff;
+    head_v = dims >> 16;
     const uint groups = (head_v + VALUES - 1) / VALUES, item = lane() % CHUNK, part = lane() / CHUNK;
     s = Sequences(sequences).at[gl_WorkGroupID.y];
     if (s.end - s.begin != 1)
@@ -323,11 +392,12 @@ void main()
     n_open = s.position - s.state_position;
     const bool folds = n_open == CHUNK;
     const uint width = 2 * k_heads * head_k + v_heads * head_v;
-    const float beta = Floats(betas).at[row * v_heads + v_head], own_decay = Floats(decays).at[row * v_heads + v_head];
-    float x = 0;
-    if (lane() < n_values)
-        x = Floats(advance(advance(qkv, row, 4 * width), 2 * k_heads * head_k + v_head * head_v + first_value + item, 4))
-                .at[0];
+    float beta = Floats(betas).at[row * v_heads + v_head], own_decay = Floats(decays).at[row * v_heads + v_head],
+          factor_ = 0, bias_ = 0;
+    if (!is_null(convolved)) {
+        factor_ = Floats(factor).at[v_head];
+        bias_ = is_null(bias) ? 0.0 : Floats(bias).at[v_head];
+    }
     const bool has_state = s.state_position != 0;
     uvec4 loaded_keys[UNITS], loaded_state[UNITS];
     find_places();
@@ -337,6 +407,10 @@ void main()
     if (has_state)
         load_items(state, n_values, 0, loaded_state);
     load_row(width);
+    if (!is_null(convolved)) {
+        own_decay = log_decay_of(own_decay, bias_, factor_);
+        beta = sigmoid(beta);
+    }
     if (folds) {
         fold(has_state);
         n_open = 0;
@@ -358,15 +432,15 @@ void main()
     barrier();
     sum = exp_of(since) * sum;
     for (uint j = 0; j < n_open; j++)
-        sum += scores[part * CHUNK + j] * value_of(j, item);
+        sum = fma(scores[part * CHUNK + j], value_of(j, item), sum);
     if (part == 0) {
-        precise const float v = item < n_values ? beta * (x - sum) : 0.0;
+        precise const float v = item < n_values ? beta * (new_values[item / 4][item % 4] - sum) : 0.0;
         pending[item] = v;
     }
     barrier();
     const float rounded = store_values(item);
     if (part == 1 && item < n_values) {
-        sum += scores[CHUNK + n_open] * rounded;
+        sum = fma(scores[CHUNK + n_open], rounded, sum);
         precise const float result = scale * sum;
         Floats(advance(y, row * v_heads + v_head, 4 * head_v)).at[first_value + item] = result;
     }

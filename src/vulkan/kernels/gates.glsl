@@ -40,3 +40,10 @@ float softplus(float x)
     precise const float y = log_of(w) + (u - (w - 1.0)) / w;
     return x > 20.0 ? x : y;
 }
+
+float log_decay_of(float alpha, float bias, float factor)
+{
+    precise const float x = alpha + bias;
+    precise const float decay = softplus(x) * factor;
+    return decay;
+}

@@ -100,7 +100,7 @@ static const qn_vk_shader shaders[] = {
     [PREPARE] = SHADER(prepare, prepare),
     [CONV] = SHADER(conv, conv),
     [DELTA] = SHADER(delta, delta),
-    [DELTA_ROW] = SHADER(delta_row, delta),
+    [DELTA_ROW] = SHADER(delta_row, delta_row),
     [APPEND] = SHADER(append, append),
 };
 
@@ -114,6 +114,7 @@ FITS(matmul);
 FITS(prepare);
 FITS(conv);
 FITS(delta);
+FITS(delta_row);
 FITS(append);
 
 const qn_vk_shader *qn_vk_kernel(size_t i)
@@ -260,18 +261,18 @@ static qn_vk_launch matmul_launch(enum kernel kernel, size_t n_groups, size_t n_
                                        (uint32_t)((n_tokens + tokens - 1) / tokens) } };
 }
 
-/* Squares of 32 weight rows and 32 rows of activations, of a workgroup of matmul_tiles. */
+/* Squares of 32 weight rows and 32 rows of activations, of a workgroup of matmul_tiles, and the blocks that it computes
+ * at a time. */
 struct squares {
-    size_t rows, tokens;
+    size_t rows, tokens, slices;
 };
 
 /* Bytes of the shared arrays of matmul_tiles.comp: weights and activations as bytes; their scales; sums of squares. */
 static size_t tiles_shared(const struct squares *s, size_t planes)
 {
     enum { ROW = BLOCK + 16, PLACES = 256 * sizeof(float) };
-    return QN_VK_SQUARE * (s->rows * (ROW + 4 * sizeof(float)) +
-                           s->tokens * (planes * ROW + 4 * 2 * sizeof(float) + SQUARE_PARTS * sizeof(float))) +
-           PLACES;
+    const size_t of_slice = s->rows * (ROW + 4 * sizeof(float)) + s->tokens * (planes * ROW + 4 * 2 * sizeof(float));
+    return QN_VK_SQUARE * (s->slices * of_slice + s->tokens * SQUARE_PARTS * sizeof(float)) + PLACES;
 }
 
 static bool is_tiles(const qn_vk_launch *l)
@@ -284,37 +285,45 @@ size_t qn_vk_matmul_shared(const qn_vk_launch *l)
 {
     const uint32_t *c = l->constants;
     if (is_tiles(l))
-        return tiles_shared(&(struct squares){ .rows = c[4], .tokens = c[1] }, c[3]);
+        return tiles_shared(&(struct squares){ .rows = c[4], .tokens = c[1], .slices = c[8] }, c[3]);
     return MATMUL_SHARED((size_t)c[1], c[4] * c[9], c[5] / c[4], QUANTIZE_EXTRA);
 }
 
+static bool fits(const struct squares *s, size_t planes, const qn_vk_features *features)
+{
+    return QN_VK_SQUARE * s->rows * s->tokens * s->slices <= features->lanes &&
+           tiles_shared(s, planes) <= features->shared_bytes;
+}
+
 /* Returns the squares of a workgroup; none if the device cannot have them. Small matrices have small workgroups, so
- * that a device with many processors has work for all. */
+ * that a device with many processors has work for all; of few rows of activations these compute several blocks at a
+ * time. */
 static struct squares squares_of(const qn_vk_matmul_args *args, size_t planes, const qn_vk_features *features)
 {
-    enum { ENOUGH = 256 /* workgroups */ };
-    struct squares s = { 4, args->n_tokens > QN_VK_SQUARE ? 2 : 1 };
+    enum { ENOUGH = 256 /* workgroups */, FEW = 512 /* squares */ };
+    const struct squares slices = { 1, 1, 4 }; /* MOST_SLICES of matmul_tiles.comp */
+    struct squares s = { 4, args->n_tokens > QN_VK_SQUARE ? 2 : 1, 1 };
     const size_t rows = (size_t)args->n_tiles * QN_VK_TILE_ROWS,
                  tokens = (args->n_tokens + QN_VK_SQUARE * s.tokens - 1) / (QN_VK_SQUARE * s.tokens);
-    while (s.rows > 1 &&
-           (rows / (QN_VK_SQUARE * s.rows) * tokens < ENOUGH || QN_VK_SQUARE * s.rows * s.tokens > features->lanes ||
-            tiles_shared(&s, planes) > features->shared_bytes))
+    if (s.tokens == 1 && rows / QN_VK_SQUARE < FEW && fits(&slices, planes, features))
+        return slices;
+    while (s.rows > 1 && (rows / (QN_VK_SQUARE * s.rows) * tokens < ENOUGH || !fits(&s, planes, features)))
         s.rows /= 2;
-    return tiles_shared(&s, planes) <= features->shared_bytes ? s : (struct squares){ 0 };
+    return fits(&s, planes, features) ? s : (struct squares){ 0 };
 }
 
 static qn_vk_launch launch_tiles(const qn_vk_format *format, const qn_vk_features *features,
                                  const qn_vk_matmul_kind *kind, const qn_vk_matmul_args *args, const struct squares *s)
 {
-    const size_t rows = QN_VK_SQUARE / QN_VK_TILE_ROWS * s->rows, lanes = QN_VK_SQUARE * s->rows * s->tokens;
+    const size_t rows = QN_VK_SQUARE / QN_VK_TILE_ROWS * s->rows,
+                 lanes = QN_VK_SQUARE * s->rows * s->tokens * s->slices;
     qn_vk_launch l = matmul_launch(features->matrix_depth ? MATMUL_TILES_MATRIX
                                    : features->dot        ? MATMUL_TILES_DOT
                                                           : MATMUL_TILES,
                                    (args->n_tiles + rows - 1) / rows, args->n_tokens, QN_VK_SQUARE * s->tokens);
-    const uint32_t constants[] = {
-        format->bits,      (uint32_t)s->tokens, format->group_shift, kind->planes,
-        (uint32_t)s->rows, (uint32_t)lanes,     kind->is_normed,     features->matrix_depth
-    };
+    const uint32_t constants[] = { format->bits,    (uint32_t)s->tokens,    format->group_shift,
+                                   kind->planes,    (uint32_t)s->rows,      (uint32_t)lanes,
+                                   kind->is_normed, features->matrix_depth, (uint32_t)s->slices };
     memcpy(l.constants, constants, sizeof constants);
     return l;
 }
@@ -378,9 +387,43 @@ qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads, size_
     return l;
 }
 
-qn_vk_launch qn_vk_delta_row(size_t n_sequences, size_t n_v_heads, size_t head_v)
+qn_vk_delta_row_args qn_vk_delta_row_args_of(const qn_vk_conv_args *conv, const qn_vk_delta_args *delta)
 {
-    return launch(DELTA_ROW, n_v_heads * QN_GDN_SCALE_GROUPS(head_v), n_sequences);
+    enum { HIGH = 16 };
+    qn_vk_delta_row_args args = { .qkv = delta->qkv,
+                                  .decays = delta->decays,
+                                  .betas = delta->betas,
+                                  .y = delta->y,
+                                  .sequences = delta->sequences,
+                                  .granules = delta->granules,
+                                  .shift = delta->shift,
+                                  .state_at = delta->state_at,
+                                  .keys_at = delta->keys_at,
+                                  .values_at = delta->values_at,
+                                  .scales_at = delta->scales_at,
+                                  .decays_at = delta->decays_at,
+                                  .heads = delta->k_heads | delta->v_heads << HIGH,
+                                  .dims = delta->head_k | delta->head_v << HIGH,
+                                  .scale = delta->scale };
+    if (!conv)
+        return args;
+    args.qkv = conv->qkv;
+    args.decays = conv->alpha;
+    args.betas = conv->beta;
+    args.convolved = conv->y;
+    args.weights = conv->weights;
+    args.bias = conv->bias;
+    args.factor = conv->factor;
+    args.history_at = conv->history_at;
+    args.inputs_at = conv->inputs_at;
+    return args;
+}
+
+qn_vk_launch qn_vk_delta_row(size_t n_sequences, size_t n_v_heads, size_t head_v, size_t taps)
+{
+    qn_vk_launch l = with_dropped(launch(DELTA_ROW, n_v_heads * QN_GDN_SCALE_GROUPS(head_v), n_sequences));
+    l.constants[0] = (uint32_t)taps;
+    return l;
 }
 
 qn_vk_launch qn_vk_delta(size_t n_sequences, size_t n_v_heads, size_t head_v, const qn_vk_features *features)

@@ -192,9 +192,27 @@ typedef struct qn_vk_delta_args {
     float scale;
 } qn_vk_delta_args;
 
-/* Keys, decays and inputs of open chunks, and the history of states. */
+/* The same of single rows. With `convolved`, which is y of qn_vk_conv_args, the kernel computes the convolution and the
+ * gates, too: qkv, decays and betas are then its inputs, and it writes the keys alone. */
+typedef struct qn_vk_delta_row_args {
+    uint64_t qkv, decays, betas, y, convolved;
+    uint64_t weights, bias, factor;
+    uint64_t sequences, granules;
+    uint32_t shift;
+    uint32_t state_at, history_at, keys_at, values_at, scales_at, decays_at, inputs_at;
+    uint32_t heads, dims; /* of keys, and of values times 2^16: their numbers and sizes */
+    float scale;
+} qn_vk_delta_row_args;
+
+/* qn_vk_delta_row_args_of - returns the arguments from those of the kernels that it stands for; conv NULL: it reads
+ * what that kernel has written. */
+qn_vk_delta_row_args qn_vk_delta_row_args_of(const qn_vk_conv_args *conv, const qn_vk_delta_args *delta);
+
+/* Keys, decays and inputs of open chunks, and the history of states. With `factor` decays are alpha of
+ * qn_vk_conv_args, and it has their gates. */
 typedef struct qn_vk_append_args {
     uint64_t qkv, convolved, decays; /* qkv and y of qn_vk_conv_args */
+    uint64_t bias, factor;
     uint64_t sequences, granules;
     uint32_t shift;
     uint32_t history_at, keys_at, decays_at, inputs_at;
@@ -251,7 +269,7 @@ size_t qn_vk_attention_shared(size_t dim);
 qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece);
 qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads, size_t taps);
 /* The delta rule of the sequences with one row, and of those with more; neither needs the other's results. */
-qn_vk_launch qn_vk_delta_row(size_t n_sequences, size_t n_v_heads, size_t head_v);
+qn_vk_launch qn_vk_delta_row(size_t n_sequences, size_t n_v_heads, size_t head_v, size_t taps);
 qn_vk_launch qn_vk_delta(size_t n_sequences, size_t n_v_heads, size_t head_v, const qn_vk_features *features);
 
 qn_vk_launch qn_vk_append(size_t n_sequences, size_t width, size_t n_k_heads, size_t n_v_heads);

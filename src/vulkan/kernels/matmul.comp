@@ -20,7 +20,6 @@ layout(local_size_x_id = 5) in;
 #define NONE 0 /* QN_VK_EPILOGUE_* */
 #define NORM 1
 #define SWIGLU 2
-#define READ 8       /* parts that a lane reads before it adds them; a team has a multiple of it */
 
 layout(constant_id = 1) const uint TOKENS = 1;
 layout(constant_id = 4) const uint TEAM = 32;       /* lanes */
@@ -38,7 +37,8 @@ const uint GROUPS = BITS == 1 ? 4 : BITS == 2 ? 2 : 1;   /* of 32 columns in the
 const uint HAS_ONE_TOKEN = TOKENS == 1 ? 1 : 0; /* its activations are loaded with the weights */
 const uint MAX_VALUES = EPILOGUE == NONE ? 4 : TOKENS * ROWS;
 
-const uint PARTS = PASSES * TEAM + 1; /* of a result; one more, so that lanes read different banks */
+/* Of a result, a multiple of READ; and one, so that lanes read different banks. */
+const uint PARTS = PASSES * TEAM + 1;
 
 shared float parts[RESULTS * PARTS];
 shared float values[MAX_VALUES];
@@ -123,7 +123,7 @@ void multiply(uint tile, uint first_token, uint block, uint blocks, out float pr
                     sum -= ZERO_POINT * int(info.y);
                     precise const float scale =
                         GROUP_SHIFT < 7 ? uintBitsToFloat(info.x) * group_scales[r] : uintBitsToFloat(info.x);
-                    sums[r * TOKENS + t] += scale * float(sum);
+                    sums[r * TOKENS + t] = fma(scale, float(sum), sums[r * TOKENS + t]);
                 }
             }
         }
@@ -149,7 +149,8 @@ void compute(uint first_tile, uint first_token, uint blocks, out float totals[TO
     for (uint i = 0; i < TOTALS; i++)
         sums[i] = 0;
     for (uint first = 0; first < blocks; first += PASSES * TEAM) {
-        for (uint pass = 0; pass < PASSES; pass++) {
+        const uint passes = min(PASSES, (blocks - first + TEAM - 1) / TEAM);
+        [[dont_unroll]] for (uint pass = 0; pass < passes; pass++) {
             const uint block = first + pass * TEAM + member;
             float products[SUMS];
             for (uint i = 0; i < SUMS; i++)
@@ -161,7 +162,7 @@ void compute(uint first_tile, uint first_token, uint blocks, out float totals[TO
         }
         barrier();
         for (uint i = lane, k = 0; i < RESULTS; i += LANES, k++)
-            for (uint j = 0; j < PASSES * TEAM; j += READ) {
+            [[dont_unroll]] for (uint j = 0; j < passes * TEAM; j += READ) {
                 float read[READ];
                 for (uint q = 0; q < READ; q++)
                     read[q] = parts[i * PARTS + j + q];
@@ -217,8 +218,12 @@ void write_squares(uint first_token, uint tokens, uint first_row)
     }
 }
 
+/* Code that a launch executes once comes from memory: it costs more than its execution. So loops over blocks and
+ * matrices are not unrolled. */
 void main()
 {
+    /* One but with SWIGLU; compilers do not know it. */
+    const uint matrices = EPILOGUE == SWIGLU ? 1 + min(first_tiles[1], 1) : 1;
     const uint first_tile = (gl_WorkGroupID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x) * TEAMS,
                first_token = gl_WorkGroupID.z * TOKENS, blocks = act_blocks(n_cols), lane = gl_LocalInvocationIndex,
                tokens = min(TOKENS, n_tokens - first_token);
@@ -229,39 +234,32 @@ void main()
     load_results(first_tile, first_token, to, adds, before, norm_weights);
     for (uint part = lane; part < TOKENS * SQUARE_PARTS; part += LANES)
         add_squares(part, first_token, blocks);
-    compute(first_tile, first_token, blocks, totals);
-    for (uint i = lane, k = 0; i < RESULTS; i += LANES, k++) {
-        const uint tile = first_tile + i / SUMS, t = i % TOKENS, row = i / SUMS * TILE_ROWS + i % SUMS / TOKENS;
-        precise float result = totals[k];
-        if (IS_NORMED != 0)
-            result = result * factor_of(t);
-        if (t >= tokens || tile >= n_tiles)
-            continue;
-        if (EPILOGUE != SWIGLU && !is_null(to[k])) {
-            result = adds[k] ? before[k] + result : result;
-            Floats(to[k]).at[0] = result;
-        }
-        if (EPILOGUE == NORM) {
-            precise const float value = result * norm_weights[k];
-            inputs[t * ROWS + row] = result;
-            values[t * ROWS + row] = value;
-        } else if (EPILOGUE == SWIGLU) {
-            values[t * ROWS + row] = silu(result);
+    [[dont_unroll]] for (uint m = 0; m < matrices; m++) {
+        compute(m * first_tiles[1] + first_tile, first_token, blocks, totals);
+        for (uint i = lane, k = 0; i < RESULTS; i += LANES, k++) {
+            const uint tile = first_tile + i / SUMS, t = i % TOKENS,
+                       at = t * ROWS + i / SUMS * TILE_ROWS + i % SUMS / TOKENS;
+            precise float result = totals[k];
+            if (IS_NORMED != 0)
+                result = result * factor_of(t);
+            if (t >= tokens || tile >= n_tiles)
+                continue;
+            if (EPILOGUE != SWIGLU && !is_null(to[k])) {
+                result = adds[k] ? before[k] + result : result;
+                Floats(to[k]).at[0] = result;
+            }
+            if (EPILOGUE == NORM) {
+                precise const float value = result * norm_weights[k];
+                inputs[at] = result;
+                values[at] = value;
+            } else if (EPILOGUE == SWIGLU) {
+                precise const float value = m == 0 ? silu(result) : values[at] * result;
+                values[at] = value;
+            }
         }
     }
     if (EPILOGUE == NONE)
         return;
-    if (EPILOGUE == SWIGLU) {
-        compute(first_tiles[1] + first_tile, first_token, blocks, totals);
-        for (uint i = lane, k = 0; i < RESULTS; i += LANES, k++) {
-            const uint at = i % TOKENS * ROWS + i / SUMS * TILE_ROWS + i % SUMS / TOKENS;
-            precise float result = totals[k];
-            if (IS_NORMED != 0)
-                result = result * factor_of(i % TOKENS);
-            precise const float value = values[at] * result;
-            values[at] = value;
-        }
-    }
     barrier();
     if (EPILOGUE == NORM)
         write_squares(first_token, tokens, first_tile * TILE_ROWS);

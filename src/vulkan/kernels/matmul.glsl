@@ -23,6 +23,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) buffer Codes { ive
 #include "acts.glsl"
 
 #define SQUARE_PARTS 32
+#define READ 8 /* numbers that a lane reads from shared memory before it adds them */
 
 shared float square_parts[TOKENS * SQUARE_PARTS];
 
@@ -80,8 +81,13 @@ float factor_of(uint t)
     if (IS_NORMED == 0)
         return 1;
     precise float sum = 0;
-    for (uint i = 0; i < SQUARE_PARTS; i++)
-        sum += square_parts[t * SQUARE_PARTS + i];
+    [[dont_unroll]] for (uint i = 0; i < SQUARE_PARTS; i += READ) {
+        float read[READ];
+        [[unroll]] for (uint q = 0; q < READ; q++)
+            read[q] = square_parts[t * SQUARE_PARTS + i + q];
+        [[unroll]] for (uint q = 0; q < READ; q++)
+            sum += read[q];
+    }
     precise const float mean = sum / float(n_cols) + eps;
     precise const float factor = 1.0 / sqrt(mean);
     return factor;

@@ -54,19 +54,19 @@ void load_values(uint from_row, uint to_row, uint first, uint n)
     const uint lane = gl_LocalInvocationIndex;
     Floats a = Floats(advance(x, from_row, 4 * width));
     if (OPERATION == NORM) {
-        for (uint i = lane; i < n; i += LANES) {
+        [[dont_unroll]] for (uint i = lane; i < n; i += LANES) {
             precise const float value = a.at[first + i] * Floats(weight).at[first + i];
             values[i] = value;
         }
     } else if (OPERATION == SWIGLU) {
         Floats b = Floats(advance(x2, to_row, 4 * width));
-        for (uint i = lane; i < n; i += LANES) {
+        [[dont_unroll]] for (uint i = lane; i < n; i += LANES) {
             precise const float value = silu(a.at[first + i]) * b.at[first + i];
             values[i] = value;
         }
     } else if (OPERATION == GATE) {
         Floats b = Floats(advance(x2, to_row, 8 * width)); /* of each head the query, and then the gate */
-        for (uint i = lane; i < n; i += LANES) {
+        [[dont_unroll]] for (uint i = lane; i < n; i += LANES) {
             const uint h = (first + i) / dim;
             precise float value = a.at[first + i];
             if (!is_null(x2))
@@ -76,13 +76,13 @@ void load_values(uint from_row, uint to_row, uint first, uint n)
     } else {
         Floats b = Floats(advance(x2, to_row, 4 * width));
         const uint first_head = first / dim, last_head = (first + n - 1) / dim;
-        for (uint h = first_head; h <= last_head; h++) {
+        [[dont_unroll]] for (uint h = first_head; h <= last_head; h++) {
             const float scale = scale_of(a, source_of(h) * dim, dim);
             if (lane == 0)
                 head_scales[h - first_head] = scale;
         }
         barrier();
-        for (uint i = lane; i < n; i += LANES) {
+        [[dont_unroll]] for (uint i = lane; i < n; i += LANES) {
             const uint h = (first + i) / dim, d = (first + i) % dim, from = source_of(h) * dim + d;
             precise const float value =
                 a.at[from] * head_scales[h - first_head] * Floats(weight).at[d] * silu(b.at[from]);

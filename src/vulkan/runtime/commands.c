@@ -18,6 +18,85 @@ struct qn_vk_held {
     } at[MAX_HELD];
 };
 
+/* ---- Marks of a profile ---- */
+
+enum { MAX_MARKS = 4096 };
+
+struct qn_vk_marks {
+    VkQueryPool pool;
+    size_t n;
+    size_t labels[MAX_MARKS];
+    uint64_t ticks[MAX_MARKS];
+};
+
+static qn_status create_marks(qn_vk *vk, struct qn_vk_marks **out)
+{
+    const VkQueryPoolCreateInfo info = { .sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
+                                         .queryType = VK_QUERY_TYPE_TIMESTAMP,
+                                         .queryCount = MAX_MARKS };
+    QN_TRY(qn_alloc(out, 1, sizeof **out, "profile"));
+    **out = (struct qn_vk_marks){ 0 };
+    return QN_VK(&vk->call, vkCreateQueryPool, vk->device, &info, NULL, &(*out)->pool);
+}
+
+static void free_marks(qn_vk *vk, struct qn_vk_marks *marks)
+{
+    if (marks && marks->pool)
+        vk->call.vkDestroyQueryPool(vk->device, marks->pool, NULL);
+    qn_free(marks);
+}
+
+qn_status qn_vk_set_profiled(qn_vk *vk, bool is_profiled)
+{
+    if (is_profiled && !vk->info.clock_bits)
+        return qn_fail(QN_ERR_UNSUPPORTED, "no profile: the queue of %s has no clock", vk->info.name);
+    atomic_store(&vk->is_profiled, is_profiled);
+    return QN_OK;
+}
+
+/* Drops the marks of earlier commands, and sets the first one. */
+static qn_status begin_marks(qn_vk *vk, qn_vk_commands *commands)
+{
+    if (!atomic_load(&vk->is_profiled)) {
+        free_marks(vk, commands->marks);
+        commands->marks = NULL;
+        return QN_OK;
+    }
+    if (!commands->marks)
+        QN_TRY(create_marks(vk, &commands->marks));
+    commands->marks->n = 0;
+    vk->call.vkCmdResetQueryPool(commands->handle, commands->marks->pool, 0, MAX_MARKS);
+    qn_vk_mark(vk, commands, SIZE_MAX);
+    return QN_OK;
+}
+
+void qn_vk_mark(qn_vk *vk, const qn_vk_commands *commands, size_t label)
+{
+    struct qn_vk_marks *marks = commands->marks;
+    if (!marks || marks->n == MAX_MARKS)
+        return;
+    vk->call.vkCmdWriteTimestamp(commands->handle, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, marks->pool,
+                                 (uint32_t)marks->n);
+    marks->labels[marks->n++] = label;
+}
+
+qn_status qn_vk_add_times(qn_vk *vk, const qn_vk_commands *commands, double *seconds, size_t n_labels)
+{
+    struct qn_vk_marks *marks = commands->marks;
+    const uint64_t mask = vk->info.clock_bits < 64 ? ((uint64_t)1 << vk->info.clock_bits) - 1 : UINT64_MAX;
+    if (!marks || !marks->n)
+        return QN_OK;
+    QN_TRY(QN_VK(&vk->call, vkGetQueryPoolResults, vk->device, marks->pool, 0, (uint32_t)marks->n,
+                 marks->n * sizeof *marks->ticks, marks->ticks, sizeof *marks->ticks,
+                 VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT));
+    for (size_t i = 1; i < marks->n; i++)
+        if (marks->labels[i] < n_labels)
+            seconds[marks->labels[i]] += (double)((marks->ticks[i] - marks->ticks[i - 1]) & mask) * vk->info.tick;
+    return QN_OK;
+}
+
+/* ---- Recording ---- */
+
 static qn_status hold_back(qn_vk_commands *commands)
 {
     const char *reverse = getenv("QN_VULKAN_REVERSE");
@@ -76,16 +155,18 @@ void qn_vk_commands_free(qn_vk *vk, qn_vk_commands *commands)
     if (commands->pool)
         vk->call.vkDestroyCommandPool(vk->device, commands->pool, NULL);
     qn_free(commands->held);
+    free_marks(vk, commands->marks);
     *commands = (qn_vk_commands){ 0 };
 }
 
-qn_status qn_vk_begin(qn_vk *vk, const qn_vk_commands *commands)
+qn_status qn_vk_begin(qn_vk *vk, qn_vk_commands *commands)
 {
     const VkCommandBufferBeginInfo info = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO };
     if (commands->held)
         commands->held->n = 0;
     QN_TRY(QN_VK(&vk->call, vkResetCommandPool, vk->device, commands->pool, 0));
-    return QN_VK(&vk->call, vkBeginCommandBuffer, commands->handle, &info);
+    QN_TRY(QN_VK(&vk->call, vkBeginCommandBuffer, commands->handle, &info));
+    return begin_marks(vk, commands);
 }
 
 static void record_barrier(qn_vk *vk, const qn_vk_commands *commands, VkPipelineStageFlags from, VkAccessFlags writes,

@@ -27,6 +27,7 @@ struct qn_vk {
     qn_vk_commands copies;
     qn_vk_buffer staging;
     atomic_size_t n_barriers;
+    atomic_bool is_profiled;
     atomic_bool is_lost;           /* the driver has reset the device: all calls fail */
     atomic_ullong n_allocated;     /* bytes of all buffers */
     pthread_mutex_t pipeline_lock; /* protects `pipelines` */

@@ -53,6 +53,11 @@
     F(vkCmdPipelineBarrier)                                                                                            \
     F(vkCmdCopyBuffer)                                                                                                 \
     F(vkCmdFillBuffer)                                                                                                 \
+    F(vkCreateQueryPool)                                                                                               \
+    F(vkDestroyQueryPool)                                                                                              \
+    F(vkCmdResetQueryPool)                                                                                             \
+    F(vkCmdWriteTimestamp)                                                                                             \
+    F(vkGetQueryPoolResults)                                                                                           \
     F(vkQueueSubmit)                                                                                                   \
     F(vkCreateFence)                                                                                                   \
     F(vkDestroyFence)                                                                                                  \

@@ -123,7 +123,7 @@ const char *qn_vk_type_name(VkPhysicalDeviceType type)
 }
 
 /* Finds a queue family with compute: one without graphics first, which does not compete with a desktop. */
-static bool find_queue(const qn_vk_instance *instance, VkPhysicalDevice physical, uint32_t *family)
+static bool find_queue(const qn_vk_instance *instance, VkPhysicalDevice physical, qn_vk_info *info)
 {
     VkQueueFamilyProperties families[MAX_FAMILIES];
     uint32_t n = MAX_FAMILIES;
@@ -133,7 +133,8 @@ static bool find_queue(const qn_vk_instance *instance, VkPhysicalDevice physical
         const VkQueueFlags flags = families[i].queueFlags;
         if (!(flags & VK_QUEUE_COMPUTE_BIT) || (found && flags & VK_QUEUE_GRAPHICS_BIT))
             continue;
-        *family = i;
+        info->queue_family = i;
+        info->clock_bits = families[i].timestampValidBits;
         found = true;
         if (!(flags & VK_QUEUE_GRAPHICS_BIT))
             break;
@@ -267,6 +268,7 @@ static void describe(const qn_vk_instance *instance, VkPhysicalDevice physical, 
                           .type = p->deviceType,
                           .api = p->apiVersion,
                           .driver = p->driverVersion,
+                          .tick = (double)p->limits.timestampPeriod * 1e-9,
                           .memory_bytes = device_memory(instance, physical),
                           .largest_bytes = limits.maxMemoryAllocationSize };
     snprintf(info->name, sizeof info->name, "%s", p->deviceName);
@@ -277,7 +279,7 @@ static void describe(const qn_vk_instance *instance, VkPhysicalDevice physical, 
         return;
     }
     instance->call.vkGetPhysicalDeviceFeatures2(physical, &features);
-    if (!find_queue(instance, physical, &info->queue_family))
+    if (!find_queue(instance, physical, info))
         snprintf(info->unfit, sizeof info->unfit, "has no compute queue");
     else if (!addresses.bufferDeviceAddress || is_off("addresses"))
         snprintf(info->unfit, sizeof info->unfit, "has no bufferDeviceAddress");

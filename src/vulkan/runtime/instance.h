@@ -27,6 +27,8 @@ typedef struct qn_vk_info {
     VkPhysicalDeviceType type;
     uint32_t api, driver;   /* versions */
     uint32_t queue_family;  /* with compute, if possible without graphics */
+    uint32_t clock_bits;    /* of the queue's clock; 0: it has none */
+    double tick;            /* of the clock, in seconds */
     uint64_t memory_bytes;  /* of the heaps on the device */
     uint64_t largest_bytes; /* of one allocation */
     qn_vk_features features;

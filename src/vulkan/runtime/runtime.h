@@ -71,7 +71,8 @@ typedef struct qn_vk_commands {
     VkCommandPool pool;
     VkCommandBuffer handle;
     VkFence fence;
-    struct qn_vk_held *held; /* dispatches since the last barrier; NULL: they are recorded at once */
+    struct qn_vk_held *held;   /* dispatches since the last barrier; NULL: they are recorded at once */
+    struct qn_vk_marks *marks; /* of a profile; NULL: none */
     uint32_t pieces; /* into which the last dimension of each grid is divided: slow devices would be reset during a long
                         launch; 0: one */
 } qn_vk_commands;
@@ -81,7 +82,7 @@ void qn_vk_commands_free(qn_vk *vk, qn_vk_commands *commands);
 
 /* qn_vk_begin - begins to record, dropping earlier commands. qn_vk_end - ends; what was written is then visible to the
  * host. */
-qn_status qn_vk_begin(qn_vk *vk, const qn_vk_commands *commands);
+qn_status qn_vk_begin(qn_vk *vk, qn_vk_commands *commands);
 qn_status qn_vk_end(qn_vk *vk, const qn_vk_commands *commands);
 
 /* qn_vk_dispatch - records a launch; args are those of its shader, and copied. The pipeline is compiled when it is
@@ -89,6 +90,16 @@ qn_status qn_vk_end(qn_vk *vk, const qn_vk_commands *commands);
  * wrote. */
 qn_status qn_vk_dispatch(qn_vk *vk, const qn_vk_commands *commands, const qn_vk_launch *launch, const void *args);
 void qn_vk_barrier(qn_vk *vk, const qn_vk_commands *commands);
+
+/* qn_vk_set_profiled - from now on the device notes when it reaches the marks of commands, or not. Commands must be
+ * recorded anew. QN_ERR_UNSUPPORTED if its queue has no clock. */
+qn_status qn_vk_set_profiled(qn_vk *vk, bool is_profiled);
+
+/* qn_vk_mark - records a mark, if the device is profiled: the time since the mark before, or since the start of the
+ * commands, is that of `label`. qn_vk_add_times - adds the seconds of each label [n_labels] when the commands have run.
+ */
+void qn_vk_mark(qn_vk *vk, const qn_vk_commands *commands, size_t label);
+qn_status qn_vk_add_times(qn_vk *vk, const qn_vk_commands *commands, double *seconds, size_t n_labels);
 
 /* qn_vk_count_barriers - returns how often qn_vk_barrier was called for a device. */
 size_t qn_vk_count_barriers(const qn_vk *vk);
