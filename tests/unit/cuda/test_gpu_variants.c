@@ -4,10 +4,9 @@
 #include "helper_assert.h"
 
 #include "cuda/runtime/code.h"
-#include "cuda/kernels/attention/page_rows.h"
+#include "cuda/kernels/attention/attention.h"
 #include "cuda/kernels/aura/aura_attention.h"
 #include "cuda/kernels/aura/aura.h"
-#include "cuda/kernels/deltanet/open_few.h"
 #include "cuda/kernels/deltanet/stages.h"
 #include "quern/kernels.h"
 #include "cuda/kernels/conv/conv.h"
@@ -63,8 +62,6 @@ static void caches(void)
             const qn_attention_splits splits = qn_attention_gpu_splits(&gpu, 4096);
             for (size_t rows = 1; rows <= 4096; rows *= 2)
                 selects(qn_attention_gpu_decode(&gpu, rows, &splits, &launch), &launch);
-            if (qn_attention_gpu_has_page_rows(&gpu, 4))
-                selects(qn_attention_gpu_decode_page(&gpu, 4, &splits, &launch), &launch);
             selects(qn_attention_gpu_prefill(&gpu, 64, 1, &launch), &launch);
             selects(qn_rope_gpu_qk_norm_store(head_dims[d], gpu.pages, 1, 8, 2, &launch), &launch);
             if (gpu.pages)
@@ -159,8 +156,6 @@ static void open_chunks(uint32_t head)
     selects(qn_gdn_gpu_open_fold(&args, head, head, &gpu, &launch), &launch);
     if (qn_gdn_gpu_has_open_row(head, head, &gpu))
         selects(qn_gdn_gpu_open_row(&args, &gpu, &launch), &launch);
-    if (qn_gdn_gpu_has_open_few(head, head, &gpu))
-        selects(qn_gdn_gpu_open_few(&args, &gpu, &launch), &launch);
 }
 
 static void delta_rules(void)
