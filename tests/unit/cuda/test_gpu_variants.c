@@ -7,6 +7,7 @@
 #include "cuda/kernels/attention/attention.h"
 #include "cuda/kernels/aura/aura_attention.h"
 #include "cuda/kernels/aura/aura.h"
+#include "cuda/kernels/deltanet/open_few.h"
 #include "cuda/kernels/deltanet/stages.h"
 #include "quern/kernels.h"
 #include "cuda/kernels/conv/conv.h"
@@ -156,6 +157,8 @@ static void open_chunks(uint32_t head)
     selects(qn_gdn_gpu_open_fold(&args, head, head, &gpu, &launch), &launch);
     if (qn_gdn_gpu_has_open_row(head, head, &gpu))
         selects(qn_gdn_gpu_open_row(&args, &gpu, &launch), &launch);
+    if (qn_gdn_gpu_has_open_few(head, head, &gpu))
+        selects(qn_gdn_gpu_open_few(&args, &gpu, &launch), &launch);
 }
 
 static void delta_rules(void)
