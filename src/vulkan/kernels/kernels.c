@@ -305,7 +305,7 @@ static struct squares squares_of(const qn_vk_matmul_args *args, size_t planes, c
     struct squares s = { 4, args->n_tokens > QN_VK_SQUARE ? 2 : 1, 1 };
     const size_t rows = (size_t)args->n_tiles * QN_VK_TILE_ROWS,
                  tokens = (args->n_tokens + QN_VK_SQUARE * s.tokens - 1) / (QN_VK_SQUARE * s.tokens);
-    if (s.tokens == 1 && rows / QN_VK_SQUARE < FEW && fits(&slices, planes, features))
+    if (features->matrix_depth && s.tokens == 1 && rows / QN_VK_SQUARE < FEW && fits(&slices, planes, features))
         return slices;
     while (s.rows > 1 && (rows / (QN_VK_SQUARE * s.rows) * tokens < ENOUGH || !fits(&s, planes, features)))
         s.rows /= 2;

@@ -316,6 +316,7 @@ void compute_blocks()
         write(i, totals[i]);
 }
 
+#ifdef MATRIX
 /* ---- Slices: SLICES lanes have the same results of a square, each of its own blocks ---- */
 
 const uint OF_SLICE = COLUMNS * RESULTS / MOST_SLICES; /* of a lane's results: it adds the products of all slices */
@@ -365,6 +366,8 @@ void compute_slices()
             write(i, totals[i % OF_SLICE]);
 }
 
+#endif
+
 void main()
 {
     first_tile = (gl_WorkGroupID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x) * (ROWS / TILE_ROWS);
@@ -376,8 +379,11 @@ void main()
         add_squares(part, first_token, blocks);
     find_places();
     load_blocks(0);
-    if (SLICES == 1)
-        compute_blocks();
-    else
+#ifdef MATRIX
+    if (SLICES > 1) {
         compute_slices();
+        return;
+    }
+#endif
+    compute_blocks();
 }
