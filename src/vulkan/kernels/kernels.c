@@ -261,18 +261,18 @@ static qn_vk_launch matmul_launch(enum kernel kernel, size_t n_groups, size_t n_
                                        (uint32_t)((n_tokens + tokens - 1) / tokens) } };
 }
 
-/* Squares of 32 weight rows and 32 rows of activations, of a workgroup of matmul_tiles, and the blocks that it computes
- * at a time. */
+/* Squares of 32 weight rows and 32 rows of activations, of a workgroup of matmul_tiles. */
 struct squares {
-    size_t rows, tokens, slices;
+    size_t rows, tokens;
 };
 
 /* Bytes of the shared arrays of matmul_tiles.comp: weights and activations as bytes; their scales; sums of squares. */
 static size_t tiles_shared(const struct squares *s, size_t planes)
 {
     enum { ROW = BLOCK + 16, PLACES = 256 * sizeof(float) };
-    const size_t of_slice = s->rows * (ROW + 4 * sizeof(float)) + s->tokens * (planes * ROW + 4 * 2 * sizeof(float));
-    return QN_VK_SQUARE * (s->slices * of_slice + s->tokens * SQUARE_PARTS * sizeof(float)) + PLACES;
+    return QN_VK_SQUARE * (s->rows * (ROW + 4 * sizeof(float)) +
+                           s->tokens * (planes * ROW + 4 * 2 * sizeof(float) + SQUARE_PARTS * sizeof(float))) +
+           PLACES;
 }
 
 static bool is_tiles(const qn_vk_launch *l)
@@ -285,45 +285,37 @@ size_t qn_vk_matmul_shared(const qn_vk_launch *l)
 {
     const uint32_t *c = l->constants;
     if (is_tiles(l))
-        return tiles_shared(&(struct squares){ .rows = c[4], .tokens = c[1], .slices = c[8] }, c[3]);
+        return tiles_shared(&(struct squares){ .rows = c[4], .tokens = c[1] }, c[3]);
     return MATMUL_SHARED((size_t)c[1], c[4] * c[9], c[5] / c[4], QUANTIZE_EXTRA);
 }
 
-static bool fits(const struct squares *s, size_t planes, const qn_vk_features *features)
-{
-    return QN_VK_SQUARE * s->rows * s->tokens * s->slices <= features->lanes &&
-           tiles_shared(s, planes) <= features->shared_bytes;
-}
-
 /* Returns the squares of a workgroup; none if the device cannot have them. Small matrices have small workgroups, so
- * that a device with many processors has work for all; of few rows of activations these compute several blocks at a
- * time. */
+ * that a device with many processors has work for all. */
 static struct squares squares_of(const qn_vk_matmul_args *args, size_t planes, const qn_vk_features *features)
 {
-    enum { ENOUGH = 256 /* workgroups */, FEW = 512 /* squares */ };
-    const struct squares slices = { 1, 1, 4 }; /* MOST_SLICES of matmul_tiles.comp */
-    struct squares s = { 4, args->n_tokens > QN_VK_SQUARE ? 2 : 1, 1 };
+    enum { ENOUGH = 256 /* workgroups */ };
+    struct squares s = { 4, args->n_tokens > QN_VK_SQUARE ? 2 : 1 };
     const size_t rows = (size_t)args->n_tiles * QN_VK_TILE_ROWS,
                  tokens = (args->n_tokens + QN_VK_SQUARE * s.tokens - 1) / (QN_VK_SQUARE * s.tokens);
-    if (s.tokens == 1 && rows / QN_VK_SQUARE < FEW && fits(&slices, planes, features))
-        return slices;
-    while (s.rows > 1 && (rows / (QN_VK_SQUARE * s.rows) * tokens < ENOUGH || !fits(&s, planes, features)))
+    while (s.rows > 1 &&
+           (rows / (QN_VK_SQUARE * s.rows) * tokens < ENOUGH || QN_VK_SQUARE * s.rows * s.tokens > features->lanes ||
+            tiles_shared(&s, planes) > features->shared_bytes))
         s.rows /= 2;
-    return fits(&s, planes, features) ? s : (struct squares){ 0 };
+    return tiles_shared(&s, planes) <= features->shared_bytes ? s : (struct squares){ 0 };
 }
 
 static qn_vk_launch launch_tiles(const qn_vk_format *format, const qn_vk_features *features,
                                  const qn_vk_matmul_kind *kind, const qn_vk_matmul_args *args, const struct squares *s)
 {
-    const size_t rows = QN_VK_SQUARE / QN_VK_TILE_ROWS * s->rows,
-                 lanes = QN_VK_SQUARE * s->rows * s->tokens * s->slices;
+    const size_t rows = QN_VK_SQUARE / QN_VK_TILE_ROWS * s->rows, lanes = QN_VK_SQUARE * s->rows * s->tokens;
     qn_vk_launch l = matmul_launch(features->matrix_depth ? MATMUL_TILES_MATRIX
                                    : features->dot        ? MATMUL_TILES_DOT
                                                           : MATMUL_TILES,
                                    (args->n_tiles + rows - 1) / rows, args->n_tokens, QN_VK_SQUARE * s->tokens);
-    const uint32_t constants[] = { format->bits,    (uint32_t)s->tokens,    format->group_shift,
-                                   kind->planes,    (uint32_t)s->rows,      (uint32_t)lanes,
-                                   kind->is_normed, features->matrix_depth, (uint32_t)s->slices };
+    const uint32_t constants[] = {
+        format->bits,      (uint32_t)s->tokens, format->group_shift, kind->planes,
+        (uint32_t)s->rows, (uint32_t)lanes,     kind->is_normed,     features->matrix_depth
+    };
     memcpy(l.constants, constants, sizeof constants);
     return l;
 }
