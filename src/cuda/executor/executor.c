@@ -383,12 +383,12 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
 /* Returns the most rows of a decode step that runs in phases of the persistent decode kernel. Where launches multiply
  * bit planes, they are faster for any number of rows. On an H200, tok/s of 4 sequences in phases and in launches: 27B
  * Q1_0 886 and 1248, 27B PTQ1_0 836 and 983, 8B Q1_0 2227 and 2837. Without bit planes the launches of recurrent models
- * are faster from 5 rows on. */
+ * are faster from 5 rows on. QN_CUDA=persistent asks for phases where there are any. */
 static size_t most_rows_in_phases(const qn_cuda_workspace *workspace)
 {
     enum { MOST_RECURRENT = 4 };
     const qn_cuda_common *common = workspace->common;
-    if (common->matmul.wgmma)
+    if (common->matmul.wgmma && !common->in_phases)
         return 1;
     return common->plan->recurrent.n_v_heads ? MOST_RECURRENT : QN_PERSISTENT_MAX_ROWS;
 }

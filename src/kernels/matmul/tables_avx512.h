@@ -1,7 +1,7 @@
 /* Part of matmul_avx512.c: GEMM of packed 1-bit matrices for many tokens, by look-up in tables of sums (tables_avx2.h
  * has the method). An entry is one vector, so that a row adds six of them for 32 weights and 32 tokens. Two groups of a
  * partial sum are added in one pass over the rows, which halves the loads and stores of partial sums; their tables take
- * 32 KB. With AMX Q1_0 has the arithmetic of blocks.h instead, and its tile GEMM from 32 tokens on: these tables serve
+ * 32 KB. With AMX Q1_0 has the arithmetic of blocks.h instead, and its tile GEMM from 10 tokens on: these tables serve
  * only activations without factors.
  *
  * docs/internals/cpu-kernels.md counts the operations. */

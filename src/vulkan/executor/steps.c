@@ -424,6 +424,8 @@ static qn_status set_profiled(qn_vk_model *model, bool is_profiled)
     qn_vk_drain(model->common.vk);
     qn_vk_steps_forget(model);
     qn_vk_sampler_forget(&model->sampler);
+    for (size_t i = 0; i < QN_VK_BLOCKS; i++)
+        model->flights[i].n_commands = 0; /* marks of steps that were not passed on are of no profile */
     qn_free(model->profile.seconds);
     model->profile = (qn_vk_profile){ .began = seconds_now() };
     return qn_vk_set_profiled(model->common.vk, is_profiled);

@@ -244,7 +244,6 @@ void add_block(uint t, inout float totals[RESULTS])
     float products[RESULTS];
     [[unroll]] for (uint i = 0; i < RESULTS; i++)
         products[i] = 0;
-    /* No loop is marked to be unrolled: spirv-opt then makes copies of additions that are not `precise` any more. */
     [[unroll]] for (uint group = 0; group < 4; group++)
         add_group(group, t, products);
     [[unroll]] for (uint i = 0; i < RESULTS; i++) {

@@ -34,14 +34,21 @@ static qn_status create_marks(qn_vk *vk, struct qn_vk_marks **out)
     const VkQueryPoolCreateInfo info = { .sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
                                          .queryType = VK_QUERY_TYPE_TIMESTAMP,
                                          .queryCount = MAX_MARKS };
-    QN_TRY(qn_alloc(out, 1, sizeof **out, "profile"));
-    **out = (struct qn_vk_marks){ 0 };
-    return QN_VK(&vk->call, vkCreateQueryPool, vk->device, &info, NULL, &(*out)->pool);
+    struct qn_vk_marks *marks;
+    QN_TRY(qn_alloc(&marks, 1, sizeof *marks, "profile"));
+    *marks = (struct qn_vk_marks){ 0 };
+    const qn_status status = QN_VK(&vk->call, vkCreateQueryPool, vk->device, &info, NULL, &marks->pool);
+    if (status) {
+        qn_free(marks);
+        return status;
+    }
+    *out = marks;
+    return QN_OK;
 }
 
 static void free_marks(qn_vk *vk, struct qn_vk_marks *marks)
 {
-    if (marks && marks->pool)
+    if (marks)
         vk->call.vkDestroyQueryPool(vk->device, marks->pool, NULL);
     qn_free(marks);
 }
