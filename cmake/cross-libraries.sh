@@ -16,10 +16,11 @@ libraries="
 pcre2 . -DPCRE2_BUILD_PCRE2GREP=OFF -DPCRE2_BUILD_TESTS=OFF -DPCRE2_SUPPORT_UNICODE=ON
 utf8proc . -DUTF8PROC_ENABLE_TESTING=OFF
 xxhash cmake_unofficial -DXXHASH_BUILD_XXHSUM=OFF
-jansson . -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES=OFF
-libmicrohttpd . --disable-https --disable-doc --disable-examples --disable-curl --disable-tools --disable-nls --disable-dauth --disable-bauth"
+jansson . -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES=OFF"
+# The rest is for Windows alone: macOS has neither so far, and tools/release/libraries.sh builds those of Linux, with TLS by GnuTLS.
 case $(basename "$toolchain") in
 windows-*) libraries+="
+libmicrohttpd . --disable-https --disable-doc --disable-examples --disable-curl --disable-tools --disable-nls --disable-dauth --disable-bauth
 curl . -DBUILD_CURL_EXE=OFF -DBUILD_TESTING=OFF -DHTTP_ONLY=ON -DCURL_USE_SCHANNEL=ON -DCURL_ZLIB=OFF -DCURL_USE_LIBSSH2=OFF -DUSE_LIBIDN2=OFF" ;;
 esac
 

@@ -168,6 +168,20 @@ else
     wheel="no wheel (there is no cffi for $(command -v python3))"
 fi
 
+# ---- Libraries for zig's targets: by CMake alone, as the scripts of zig_tools.sh are no names that a configure finds in zig.cmake ----
+
+mkdir -p "$work/libraries/target/lib/pkgconfig"
+for folder in pcre2-1 utf8proc-1 xxhash-1/cmake_unofficial jansson-1; do
+    mkdir -p "$work/libraries/sources/$folder"
+    touch "$work/libraries/sources/$folder/CMakeLists.txt"
+done
+mkdir "$work/libraries/sources/libmicrohttpd-1"
+touch "$work/libraries/target/lib/pkgconfig/x.pc"
+program cmake "[ \"\$1\" != -S ] || echo \"\$2\" >>'$work/configured'"
+PATH=$work/bin:$PATH quiet "$QN_SOURCE_DIR/cmake/cross-libraries.sh" "$QN_SOURCE_DIR/cmake/zig.cmake" "$work/libraries/target" ||
+    fail "cross-libraries.sh for zig"
+[ "$(wc -l <"$work/configured")" = 4 ] || fail "cross-libraries.sh for zig: expected four libraries, found $(cat "$work/configured")"
+
 # ---- The list of parts ----
 
 mkdir -p "$work/sources/gmp-1.2/debian"
