@@ -111,13 +111,18 @@ arm() {
     same_logits "$bin" tests/golden/llama.ptq1_0.gguf ref max,pauth-impdef=on ref
 }
 
-(cd "$release/out" && sha256sum --quiet -c SHA256SUMS) >"$work/out" 2>&1
-check "SHA256SUMS" '[ $? -eq 0 ] && [ ! -s "$work/out" ]'
-for archive in "$release"/out/quern-*.tar.gz; do
+(cd "$release/out" && sha256sum --quiet -c SHA256SUMS) >"$work/out" 2>"$work/err"
+status=$?
+check "SHA256SUMS" '[ $status -eq 0 ] && [ ! -s "$work/out" ]'
+shopt -s nullglob
+archives=("$release"/out/quern-*.tar.gz)
+check "$release/out has archives" '[ ${#archives[@]} -gt 0 ]'
+for archive in "${archives[@]}"; do
     name=$(basename "$archive" .tar.gz)
     tar -C "$work" -xzf "$archive"
-    ! grep -qaF "$release" "$work/$name"/bin/*
-    check "$name: no path of this machine is in it" '[ $? -eq 0 ]'
+    grep -laF "$release" "$work/$name"/bin/* >"$work/out" 2>"$work/err"
+    status=$?
+    check "$name: no path of this machine is in it" '[ $status -eq 1 ]'
     case $name in
     *-linux-x86_64*) here "$work/$name/bin" "$name" ;;
     *-linux-aarch64*) ! command -v qemu-aarch64 >/dev/null || arm "$work/$name/bin" "$name" ;;
