@@ -182,8 +182,9 @@ one_test() {
 stage_release() {
     { [ -x "$build/quern" ] && [ -x "$build/quern-check" ]; } || plain_build || return
     local release=$build/release
+    export QN_RELEASE_URL=${QN_RELEASE_URL:-https://files.test} # also of the second build
     # shellcheck disable=SC2086
-    QN_RELEASE_URL=${QN_RELEASE_URL:-https://files.test} one_test release-build tools/release/make_release.sh "$release" \
+    one_test release-build tools/release/make_release.sh "$release" \
         ${SYSTEMS:-linux-x86_64 linux-x86_64-static linux-aarch64 linux-aarch64-static macos-arm64 macos-x86_64}
     one_test release-programs tests/test_release_programs.sh "$release" "$build"
     one_test release-dockerfile tests/test_dockerfile.sh "$release/out"

@@ -132,6 +132,11 @@ rm -rf "$HOME/.local"
 quiet sh "$work/cut.sh" --url "http://127.0.0.1:$port"
 [ ! -e "$HOME/.local" ] || fail "a part of install.sh installed something"
 
+# ---- A folder that the libraries cannot be built in ----
+
+quiet "$tools/make_release.sh" "$work/a folder" && fail "make_release.sh: a folder with a space was accepted"
+grep -q "a folder' has a space" "$work/log" && [ ! -e "$work/a folder" ] || fail "make_release.sh: a folder with a space"
+
 # ---- The wheel ----
 
 test_wheel() {

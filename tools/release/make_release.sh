@@ -15,6 +15,7 @@ die() {
     echo "make release: $*" >&2
     exit 1
 }
+[[ $(realpath -m "$1") != *[[:space:]]* ]] || die "'$(realpath -m "$1")' has a space, which configure of curl, GMP and GnuTLS refuses"
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
 shift
