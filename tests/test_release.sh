@@ -76,12 +76,14 @@ machine() {
     program getconf "[ -n '$3' ] && echo glibc $3"
     for name in sudo su doas; do program $name "echo \"$name was called\" >&2; exit 1"; done
 }
-install() { PATH=$work/bin:$PATH quiet sh "$files/install.sh" --url "http://127.0.0.1:$port" "$@"; }
+# Folders of temporary files may not allow programs: none is used.
+install() { TMPDIR=$work/none PATH=$work/bin:$PATH quiet sh "$files/install.sh" --url "http://127.0.0.1:$port" "$@"; }
 # installs SYSTEM - install.sh takes that archive.
 installs() {
     rm -rf "$HOME/.local"
     install || fail "install.sh for $1"
     [ "$("$HOME/.local/bin/quern" x 2>&1)" = "quern $1 x" ] || fail "install.sh for $1 installed '$("$HOME/.local/bin/quern" x 2>&1)'"
+    [ "$(ls -A "$HOME/.local" | xargs)" = "bin share" ] || fail "install.sh for $1 left $(ls -A "$HOME/.local" | xargs)"
     [ -s "$HOME/.local/share/quern/quern-demo.gguf" ] && [ -x "$HOME/.local/bin/quern-check" ] || fail "install.sh for $1: files are missing"
 }
 machine Linux x86_64 2.36
@@ -110,7 +112,7 @@ refuses() {
     echo before >"$HOME/.local/bin/quern"
     install "$@" && fail "install.sh $*: accepted"
     grep -q "$text" "$work/log" || fail "install.sh $*: expected '$text'"
-    [ "$(cat "$HOME/.local/bin/quern")" = before ] || fail "install.sh $*: replaced the program"
+    [ "$(ls -A "$HOME/.local" | xargs)" = "bin share" ] && [ "$(cat "$HOME/.local/bin/quern")" = before ] || fail "install.sh $*: replaced the program, or left files"
 }
 refuses 'unknown option' --root
 refuses 'only https is trusted' --url http://files.test/x
