@@ -83,7 +83,7 @@ installs() {
     rm -rf "$HOME/.local"
     install || fail "install.sh for $1"
     [ "$("$HOME/.local/bin/quern" x 2>&1)" = "quern $1 x" ] || fail "install.sh for $1 installed '$("$HOME/.local/bin/quern" x 2>&1)'"
-    [ "$(ls -A "$HOME/.local" | xargs)" = "bin share" ] || fail "install.sh for $1 left $(ls -A "$HOME/.local" | xargs)"
+    [ "$(ls -Am "$HOME/.local")" = "bin, share" ] || fail "install.sh for $1 left $(ls -Am "$HOME/.local")"
     [ -s "$HOME/.local/share/quern/quern-demo.gguf" ] && [ -x "$HOME/.local/bin/quern-check" ] || fail "install.sh for $1: files are missing"
 }
 machine Linux x86_64 2.36
@@ -112,7 +112,7 @@ refuses() {
     echo before >"$HOME/.local/bin/quern"
     install "$@" && fail "install.sh $*: accepted"
     grep -q "$text" "$work/log" || fail "install.sh $*: expected '$text'"
-    [ "$(ls -A "$HOME/.local" | xargs)" = "bin share" ] && [ "$(cat "$HOME/.local/bin/quern")" = before ] || fail "install.sh $*: replaced the program, or left files"
+    [ "$(ls -Am "$HOME/.local")" = "bin, share" ] && [ "$(cat "$HOME/.local/bin/quern")" = before ] || fail "install.sh $*: replaced the program, or left files"
 }
 refuses 'unknown option' --root
 refuses 'only https is trusted' --url http://files.test/x

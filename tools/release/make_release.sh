@@ -48,6 +48,16 @@ policy() {
     esac
 }
 
+# The shared library that the wheel of a system has, as CMake names it; nothing where there is no wheel: static programs have no shared
+# libraries, and Python on Windows was never tried.
+wheel_library() {
+    case $1 in
+    *-static | windows-*) ;;
+    macos-*) echo libquern.dylib ;;
+    *) echo libquern.so ;;
+    esac
+}
+
 # logged NAME COMMAND... - the command, its output in a log.
 logged() {
     local log=$folder/logs/$1.log
@@ -74,9 +84,9 @@ find_zig() {
     export ZIG_GLOBAL_CACHE_DIR=$folder/zig-cache ZIG_LOCAL_CACHE_DIR=$folder/zig-cache
 }
 
-# build SYSTEM - libraries, then quern, quern-check and the shared library of the wheels.
+# build SYSTEM - libraries, then quern, quern-check and the shared library of the wheel.
 build() {
-    local system=$1 target libraries=$folder/cross/$1 build=$source/build/$1 options=()
+    local system=$1 target libraries=$folder/cross/$1 build=$source/build/$1 options=() programs=(quern quern-check)
     target=$(zig_target "$system")
     if [ -n "$target" ]; then
         "$source/tools/release/zig_tools.sh" "$zig" "$target" "$folder/tools/$system"
@@ -92,18 +102,20 @@ build() {
     PKG_CONFIG_LIBDIR=$libraries/lib/pkgconfig LDFLAGS=-s \
         logged "$system-configure" cmake -S "$source" -B "$build" -G Ninja -DQN_TESTS=OFF -DQN_CUDA="${QN_CUDA:-AUTO}" \
         -DQN_CUDA_ARCHS="${QN_CUDA_ARCHS:-all}" "${options[@]}"
-    logged "$system-build" cmake --build "$build" -j "$JOBS" --target quern quern-check quern-shared
+    [ -z "$(wheel_library "$system")" ] || programs+=(quern-shared)
+    logged "$system-build" cmake --build "$build" -j "$JOBS" --target "${programs[@]}"
 }
 
 # pack SYSTEM - checks what was built, and packs it.
 pack() {
-    local system=$1 build=$source/build/$1 name=quern-$version-$1 suffix=
+    local system=$1 build=$source/build/$1 name=quern-$version-$1 suffix='' library
+    library=$(wheel_library "$system")
     [[ $system != windows-* ]] || suffix=.exe
     local tree=$folder/pack/$name
     rm -rf "$folder/pack"
     mkdir -p "$tree/bin" "$tree/share/quern" "$tree/share/man/man1" "$tree/share/doc/quern"
     cp "$build/quern$suffix" "$build/quern-check$suffix" "$tree/bin"
-    "$source/tools/release/check_binary.py" "$(policy "$system")" "$tree"/bin/*
+    "$source/tools/release/check_binary.py" "$(policy "$system")" "$tree"/bin/* ${library:+"$build/$library"}
     cp "$source/models/quern-demo.gguf" "$tree/share/quern"
     cp "$source/docs/quern.1" "$source/docs/quern-check.1" "$tree/share/man/man1"
     cp "$source/LICENSE" "$source/README.md" "$source/CHANGELOG.md" "$tree/share/doc/quern"
@@ -114,7 +126,7 @@ pack() {
         tar -C "$folder/pack" --sort=name --format=ustar --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
             -c "$name" | gzip -n -9 >"$out/$name.tar.gz"
     fi
-    [[ $system == *-static ]] || "$source/tools/release/make_wheel.py" "$source" "$build" "$system" "$out"
+    [ -z "$library" ] || "$source/tools/release/make_wheel.py" "$source" "$build" "$system" "$out"
 }
 
 unpack_source

@@ -23,7 +23,6 @@ TAGS = {
     "linux-aarch64": ("manylinux_2_28_aarch64", "libquern.so.*.*"),
     "macos-arm64": ("macosx_12_0_arm64", "libquern.*.*.*.dylib"),
     "macos-x86_64": ("macosx_12_0_x86_64", "libquern.*.*.*.dylib"),
-    "windows-x86_64": ("win_amd64", "libquern*.dll"),
 }
 
 
