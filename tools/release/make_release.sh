@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make release: what people download, in FOLDER/out, for the systems that are named (all): programs, wheels of pyquern, SHA256SUMS, a list of
-# what is inside (SPDX), and the files of package managers, filled.
+# what is inside (SPDX), sources of quern and of what is under the LGPL, and the files of package managers, filled.
 #   make_release.sh FOLDER [SYSTEM...]
 #
 # Sources are those of the commit, times are its time, and paths of this machine are in no file, so that the same bytes come out with the same
@@ -119,14 +119,17 @@ pack() {
     cp "$source/models/quern-demo.gguf" "$tree/share/quern"
     cp "$source/docs/quern.1" "$source/docs/quern-check.1" "$tree/share/man/man1"
     cp "$source/LICENSE" "$source/README.md" "$source/CHANGELOG.md" "$tree/share/doc/quern"
-    "$source/tools/release/parts.py" licences "$folder/cross/sources" >"$tree/share/doc/quern/licences.txt"
+    "$source/tools/release/parts.py" licences "$folder/cross/sources" "$zig" "$system" >"$tree/share/doc/quern/licences.txt"
     if [ -n "$suffix" ]; then
         python3 "$source/tools/release/pack_zip.py" "$out/$name.zip" "$folder/pack"
     else
         tar -C "$folder/pack" --sort=name --format=ustar --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
             -c "$name" | gzip -n -9 >"$out/$name.tar.gz"
     fi
-    [ -z "$library" ] || "$source/tools/release/make_wheel.py" "$source" "$build" "$system" "$out"
+    if [ -n "$library" ]; then
+        "$source/tools/release/parts.py" licences "$folder/cross/sources" "$zig" wheel >"$folder/licences-wheel.txt"
+        "$source/tools/release/make_wheel.py" "$source" "$build" "$system" "$folder/licences-wheel.txt" "$out"
+    fi
 }
 
 unpack_source
@@ -141,7 +144,10 @@ for system in $wanted; do
     pack "$system"
     echo "$system: $(cd "$out" && ls -s --block-size=K | awk -v s="$version-$system\\\\." '$2 ~ s { print $1, $2 }')"
 done
-"$source/tools/release/parts.py" spdx "$folder/cross/sources" "$version" "$commit" "$out" >"$folder/spdx.json"
+logged dist "$source/tools/make_dist.sh" "$out/sources"
+# shellcheck disable=SC2086
+"$source/tools/release/parts.py" sources "$folder/cross/sources" "$out/sources" $wanted
+"$source/tools/release/parts.py" spdx "$folder/cross/sources" "$zig" "$version" "$commit" "$out" >"$folder/spdx.json"
 mv "$folder/spdx.json" "$out/quern-$version.spdx.json"
 if [ -n "${QN_RELEASE_URL:-}" ]; then
     "$source/tools/release/fill_templates.py" "$source/packaging" "$version" "$out" "$QN_RELEASE_URL"
