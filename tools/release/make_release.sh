@@ -23,7 +23,6 @@ wanted=${*:-$systems}
 out=$folder/out source=$folder/source
 export JOBS=${JOBS:-$(nproc)} LC_ALL=C TZ=UTC
 umask 022
-ziglang=ziglang==0.13.0.post1
 
 # zig's target of a system; nothing for those that it does not build.
 zig_target() {
@@ -79,8 +78,11 @@ unpack_source() {
 }
 
 find_zig() {
-    zig=${QN_ZIG:-$folder/zig/ziglang/zig}
-    [ -x "$zig" ] || logged zig python3 -m pip --disable-pip-version-check install --no-deps --target "$folder/zig" "$ziglang"
+    local requirements=$source/tools/release/zig.requirements version
+    version=$(sed -n 's/^ziglang==\([^ ]*\) .*/\1/p' "$requirements")
+    zig=${QN_ZIG:-$folder/zig-$version/ziglang/zig}
+    [ -x "$zig" ] || logged zig python3 -m pip --disable-pip-version-check install --no-deps --only-binary :all: --require-hashes \
+        --target "$folder/zig-$version" --requirement "$requirements"
     export ZIG_GLOBAL_CACHE_DIR=$folder/zig-cache ZIG_LOCAL_CACHE_DIR=$folder/zig-cache
 }
 
