@@ -177,24 +177,50 @@ fi
 
 # ---- Libraries for zig's targets: by CMake alone, as the scripts of zig_tools.sh are no names that a configure finds in zig.cmake ----
 
-mkdir -p "$work/libraries/target/lib/pkgconfig"
+mkdir -p "$work/libraries/target/lib/pkgconfig" "$work/libraries/target/include" "$work/zig"
+printf '#!/bin/sh\necho 1.2.3\n' >"$work/zig/zig"
+chmod +x "$work/zig/zig"
+quiet "$tools/zig_tools.sh" "$work/zig/zig" aarch64-linux-musl "$work/zig/tools" || fail "zig_tools.sh"
 for folder in pcre2-1 utf8proc-1 xxhash-1/cmake_unofficial jansson-1; do
-    mkdir -p "$work/libraries/sources/$folder"
+    mkdir -p "$work/libraries/sources/$folder" "$work/libraries/sources/${folder%/*}/debian"
     touch "$work/libraries/sources/$folder/CMakeLists.txt"
+    echo "${folder%%/*} (1-1)" >"$work/libraries/sources/${folder%/*}/debian/changelog"
 done
 mkdir "$work/libraries/sources/libmicrohttpd-1"
 touch "$work/libraries/target/lib/pkgconfig/x.pc"
 program cmake "[ \"\$1\" != -S ] || echo \"\$2\" >>'$work/configured'"
-PATH=$work/bin:$PATH quiet "$QN_SOURCE_DIR/cmake/cross-libraries.sh" "$QN_SOURCE_DIR/cmake/zig.cmake" "$work/libraries/target" ||
-    fail "cross-libraries.sh for zig"
-[ "$(wc -l <"$work/configured")" = 4 ] || fail "cross-libraries.sh for zig: expected four libraries, found $(cat "$work/configured")"
+# configures N WHY - cross-libraries.sh builds that many libraries.
+configures() {
+    : >"$work/configured"
+    QN_ZIG_TOOLS=$work/zig/tools PATH=$work/bin:$PATH quiet "$QN_SOURCE_DIR/cmake/cross-libraries.sh" "$QN_SOURCE_DIR/cmake/zig.cmake" \
+        "$work/libraries/target" || fail "cross-libraries.sh for zig: $2"
+    [ "$(wc -l <"$work/configured")" = "$1" ] || fail "cross-libraries.sh for zig, $2: expected $1 libraries, found $(cat "$work/configured")"
+}
+configures 4 'the first time'
+configures 0 'the same again'
+echo 1.2.4 >"$work/zig/tools/version"
+configures 4 'another zig'
+echo 'jansson (1-2)' >"$work/libraries/sources/jansson-1/debian/changelog"
+configures 4 'another source'
+CFLAGS=-Os configures 4 'other options'
+rm "$work/bin/cmake"
+
+# Archives of security updates that have no sources: the others', and a line says so.
+program apt-get 'case $1 in
+indextargets) printf "deb-src http://files.test x%s main\n" -security "" ;;
+update) [ -z "${QN_OFFLINE:-}" ] && ! grep -q -- -security "${APT_CONFIG%conf}list" ;;
+source) mkdir "$3-1" ;;
+esac'
+fetch() { PATH=$work/bin:$PATH quiet bash -c 'set -euo pipefail; . "$1"; fetch_sources "$2" jansson' bash "$QN_SOURCE_DIR/cmake/debian-sources.sh" "$work/fetched"; }
+QN_OFFLINE=1 fetch
+[ $? -eq 3 ] || fail "fetch_sources: sources that cannot be had"
+fetch && [ -d "$work/fetched/jansson-1" ] && grep -q 'security updates' "$work/log" || fail "fetch_sources without security updates"
+rm "$work/bin/apt-get"
 
 # ---- The list of parts ----
 
 sources=$work/sources zig=$work/zig/zig
 mkdir -p "$work/zig/lib/libc/musl"
-printf '#!/bin/sh\necho 1.2.3\n' >"$zig"
-chmod +x "$zig"
 echo 'zig is licensed' >"$work/zig/LICENSE"
 echo 'musl is licensed' >"$work/zig/lib/libc/musl/COPYRIGHT"
 for package in $(awk '$2 == "source" { print $1 }' "$tools/parts.list"); do
