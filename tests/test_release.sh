@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Scripts of `make release` without what takes minutes: nothing is compiled. install.sh against a server of this machine, templates of package
-# managers, the wheel, the list of parts, and what programs may need of a system. `make test-release` builds and starts the programs.
+# managers, libraries with a CMake that is played, the wheel, the list of parts, and what programs may need of a system. `make test-release`
+# builds and starts the programs.
 set -u
 : "${QN_SOURCE_DIR:=$(cd "$(dirname "$0")/.." && pwd)}"
 work=$(mktemp -d)

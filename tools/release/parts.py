@@ -83,14 +83,16 @@ def parts(system: str, sources: Path, zig: Path) -> list[Part]:
             folder = source_folder(sources, of or name)
             version = source_version(folder)
             text = f"Part of {of}; its text is there." if of else read(folder / "debian/copyright")
-            found.append(Part(name, origin, licence, f"in {of} {version}" if of else version, purl(of or name, version, "?arch=source"), text))
+            shown = f"in {of} {version}" if of else version
+            found.append(Part(name, origin, licence, shown, purl(of or name, version, "?arch=source"), text))
         elif kind == "zig":
             version = subprocess.run([zig, "version"], check=True, capture_output=True, text=True).stdout.strip()
             found.append(Part(name, origin, licence, f"in zig {version}", "", read(zig_file(zig, of))))
         else:
             version = installed_version(name)
             if version:
-                found.append(Part(name, origin, licence, version, purl(name, version), read(Path("/usr/share/doc") / name / "copyright")))
+                text = read(Path("/usr/share/doc") / name / "copyright")
+                found.append(Part(name, origin, licence, version, purl(name, version), text))
             elif kind != "page":
                 sys.exit(f"parts.py: {name} is not installed, and {system} has a part of it")
     return found
@@ -111,8 +113,8 @@ def licences(system: str, sources: Path, zig: Path) -> str:
     intro = "quern is under the Apache License 2.0 (LICENSE). The parts below are inside of it."
     if any("LGPL" in part.licence for part in listed):
         intro += (
-            "\nOf those under the LGPL you may use a version of your own: their sources, and quern's with the scripts that build all of them"
-            "\n(tools/release), are in the folder sources/ of the release."
+            "\nOf those under the LGPL you may use a version of your own: their sources, and quern's with the scripts"
+            "\nthat build all of them (tools/release), are in the folder sources/ of the release."
         )
     sections = [section(f"{part.name} {part.version}: {part.licence}", part.text) for part in listed]
     sections += [section(name, read(TEXTS / name)) for name in gnu_texts(listed)]
