@@ -21,6 +21,9 @@ export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=pri
 export QN_FUZZ_SECONDS=${QN_FUZZ_SECONDS:-3}
 export QN_TEST_VENVS=${QN_TEST_VENVS:-$build} # all builds use the same Python packages
 
+ahead= # process group of builds in the background
+trap '[ -z "$ahead" ] || kill -- "-$ahead" 2>/dev/null' EXIT
+
 launcher=()
 ! command -v ccache >/dev/null || launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
 
@@ -107,14 +110,16 @@ build_aarch64() { build aarch64 "$build/aarch64" all --preset aarch64 "${launche
 
 stage_more() {
     # The other builds are compiled meanwhile, on what tests leave of the processors while they wait. Each is begun again below, where it
-    # finds all done, or says what failed.
+    # finds all done, or says what failed. They are a process group of their own, which ends with this script.
+    set -m
     (
         renice -n 19 "$BASHPID"
         build_asan
         build_tsan
         have_aarch64 && build_aarch64
     ) >/dev/null 2>&1 &
-    local ahead=$!
+    ahead=$!
+    set +m
 
     # Every pipeline of the architecture that is built in, then the sources for others.
     if [ -e "$build/CMakeCache.txt" ] || plain_build; then
@@ -128,6 +133,7 @@ stage_more() {
         QN_DRAFT=dflash run drafts-dflash "$build" -L '^dflash$'
     fi
     wait "$ahead"
+    ahead=
 
     # test_scheduler_random covers the code of the scheduler's tests, and they run with TSan. test_gpu_code runs the installed compilers,
     # which no sanitizer checks; test_pipeline has the code that calls them. The statistics of samples are those of the plain build.
@@ -182,8 +188,9 @@ one_test() {
 stage_release() {
     { [ -x "$build/quern" ] && [ -x "$build/quern-check" ]; } || plain_build || return
     local release=$build/release
+    export QN_RELEASE_URL=${QN_RELEASE_URL:-https://files.test} # also of the second build
     # shellcheck disable=SC2086
-    QN_RELEASE_URL=${QN_RELEASE_URL:-https://files.test} one_test release-build tools/release/make_release.sh "$release" \
+    one_test release-build tools/release/make_release.sh "$release" \
         ${SYSTEMS:-linux-x86_64 linux-x86_64-static linux-aarch64 linux-aarch64-static macos-arm64 macos-x86_64}
     one_test release-programs tests/test_release_programs.sh "$release" "$build"
     one_test release-dockerfile tests/test_dockerfile.sh "$release/out"

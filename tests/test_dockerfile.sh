@@ -8,7 +8,10 @@ files=$(realpath "$1")
 work=$(mktemp -d)
 root=$work/root server=
 cleanup() {
-    [ -z "$server" ] || kill "$server" 2>/dev/null || true
+    if [ -n "$server" ]; then # what it has open keeps the folders mounted
+        kill -KILL "$server" 2>/dev/null || true
+        wait "$server" 2>/dev/null || true
+    fi
     umount "$root/proc" "$root/dev" 2>/dev/null || true
     rm -rf --one-file-system "$work"
 }
@@ -19,7 +22,8 @@ die() {
     exit 1
 }
 mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
-debootstrap --variant=minbase bookworm "$root" "${mirror:-http://deb.debian.org/debian}" >"$work/log" 2>&1 || { echo "skipped: debootstrap failed"; exit 77; }
+[ -n "$mirror" ] || { echo "skipped: apt has no archive of Debian 12 to take it from"; exit 77; }
+debootstrap --variant=minbase bookworm "$root" "$mirror" >"$work/log" 2>&1 || { echo "skipped: debootstrap failed"; exit 77; }
 cp /etc/resolv.conf "$root/etc/" 2>/dev/null || true
 cp -R /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/"
 mount --bind /dev "$root/dev" && mount -t proc proc "$root/proc" || { echo "skipped: no mounts here"; exit 77; }
@@ -51,5 +55,6 @@ for _ in $(seq 60); do
     sleep 1
 done
 [ "${healthy:-}" = yes ] || die "the health check fails: $check"
-[ "$(ps -o user= -p "$server")" != root ] || die "the server runs as root"
+owner=$(stat -c %u "/proc/$server") || die "the server has ended"
+[ "$owner" != 0 ] || die "the server runs as root"
 echo "the server of the Dockerfile is healthy"

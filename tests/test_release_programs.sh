@@ -2,7 +2,7 @@
 # Programs that `make release` built: started here, or under qemu, and compared with this system's build.
 #   test_release_programs.sh FOLDER_OF_MAKE_RELEASE FOLDER_OF_QUERN
 # Those of macOS and Windows are only looked at; tests/test_windows.sh starts quern.exe. QN_TWICE: all is built a second time elsewhere, and
-# must be the same bytes.
+# must be the same bytes; QN_RELEASE_URL is then that of the first build.
 set -u
 release=$(realpath "$1")
 native=$(realpath "$2")
@@ -111,13 +111,18 @@ arm() {
     same_logits "$bin" tests/golden/llama.ptq1_0.gguf ref max,pauth-impdef=on ref
 }
 
-(cd "$release/out" && sha256sum --quiet -c SHA256SUMS) >"$work/out" 2>&1
-check "SHA256SUMS" '[ $? -eq 0 ] && [ ! -s "$work/out" ]'
-for archive in "$release"/out/quern-*.tar.gz; do
+(cd "$release/out" && sha256sum --quiet -c SHA256SUMS) >"$work/out" 2>"$work/err"
+status=$?
+check "SHA256SUMS" '[ $status -eq 0 ] && [ ! -s "$work/out" ]'
+shopt -s nullglob
+archives=("$release"/out/quern-*.tar.gz)
+check "$release/out has archives" '[ ${#archives[@]} -gt 0 ]'
+for archive in "${archives[@]}"; do
     name=$(basename "$archive" .tar.gz)
     tar -C "$work" -xzf "$archive"
-    ! grep -qaF "$release" "$work/$name"/bin/*
-    check "$name: no path of this machine is in it" '[ $? -eq 0 ]'
+    grep -laF "$release" "$work/$name"/bin/* >"$work/out" 2>"$work/err"
+    status=$?
+    check "$name: no path of this machine is in it" '[ $status -eq 1 ]'
     case $name in
     *-linux-x86_64*) here "$work/$name/bin" "$name" ;;
     *-linux-aarch64*) ! command -v qemu-aarch64 >/dev/null || arm "$work/$name/bin" "$name" ;;
@@ -125,8 +130,8 @@ for archive in "$release"/out/quern-*.tar.gz; do
 done
 if [ -n "${QN_TWICE:-}" ]; then
     # shellcheck disable=SC2046
-    tools/release/make_release.sh "$work/another place" $(sed -n 's/.*quern-[0-9.]*-\(.*\)\.\(tar\.gz\|zip\)$/\1/p' "$release/out/SHA256SUMS") >"$work/out" 2>"$work/err"
-    check "a second build" 'cmp -s "$release/out/SHA256SUMS" "$work/another place/out/SHA256SUMS"'
+    tools/release/make_release.sh "$work/again" $(sed -n 's/.*quern-[0-9.]*-\(.*\)\.\(tar\.gz\|zip\)$/\1/p' "$release/out/SHA256SUMS") >"$work/out" 2>"$work/err"
+    check "a second build" 'cmp -s "$release/out/SHA256SUMS" "$work/again/out/SHA256SUMS"'
 fi
 echo "$checks checks, $failures failed"
 [ $failures -eq 0 ]

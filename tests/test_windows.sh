@@ -127,7 +127,8 @@ check "bench" '[ $status -eq 0 ]'
 windows info "$demo"
 check "info" '[ $status -eq 0 ]'
 printf 'Hello\n' | timeout 60 wine "$exe/quern.exe" chat "$demo" -n 8 --seed 1 >"$work/out" 2>"$work/err"
-check "chat: a message from a pipe" '[ $? -eq 0 ] && [ -s "$work/out" ]'
+status=$?
+check "chat: a message from a pipe" '[ $status -eq 0 ] && [ -s "$work/out" ]'
 windows convert tests/golden/checkpoints/none "$work/x.gguf" f16
 check "convert: a missing folder" '[ $status -ne 0 ] && [ -s "$work/err" ]'
 

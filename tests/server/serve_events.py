@@ -19,7 +19,7 @@ from serve_process import LIMIT, Connection, Server, ask, events_of
 TEXT = "/v1/completions"
 CHAT = "/v1/chat/completions"
 ASK = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
-LONG = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True, "stream": True}
+LONG = {"prompt": "Once upon a time", "max_tokens": 8000, "ignore_eos": True, "stream": True}
 
 
 async def check_pieces(port):
@@ -119,7 +119,7 @@ def check_folder(model):
 def main():
     (model,) = sys.argv[1:]
     check_folder(model)
-    with Server(model, "-c", "1024", "-t", "2") as server:
+    with Server(model, "-c", "8192", "--parallel", "4", "-t", "2") as server:
         asyncio.run(check_pieces(server.port))
         asyncio.run(check_one_size(server.port, 100))
         asyncio.run(check_many(server.port, 12))

@@ -130,7 +130,7 @@ def check_macos(data: bytes) -> list[str]:
     if minimum is None or minimum > MACOS:
         wrong.append(f"is for macOS {minimum}, expected {MACOS}")
     if struct.unpack_from("<I", data, 4)[0] == ARM64 and not signed:
-        wrong.append("has no signature, without which macOS starts no program for ARM")
+        wrong.append("has no signature, without which macOS loads no code for ARM")
     return wrong
 
 

@@ -2,9 +2,10 @@
 # Libraries of a release for Linux and macOS, static, from Debian's source packages: those of cmake/cross-libraries.sh, and for Linux
 # GMP, Nettle, GnuTLS, libmicrohttpd and libcurl. libmicrohttpd has TLS by GnuTLS alone; libcurl shares it.
 #   libraries.sh TARGET TOOLS FOLDER     a target of zig; scripts of zig_tools.sh; FOLDER/lib/pkgconfig is for PKG_CONFIG_LIBDIR
-# Sources are next to FOLDER, in sources/. A library that is complete is left as it is. JOBS is the number of compilers at a time.
+# Sources are next to FOLDER, in sources/. A library that is complete is left as it is, unless its or an earlier one's source or options, or the
+# compiler, have changed. JOBS is the number of compilers at a time.
 set -euo pipefail
-[ $# -eq 3 ] || { sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] || { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 target=$1 tools=$(realpath "$2")
 top=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$3"
@@ -28,11 +29,14 @@ fetch_sources "$sources" gmp nettle gnutls28 libmicrohttpd curl
 
 export PKG_CONFIG_LIBDIR=$prefix/lib/pkgconfig PKG_CONFIG_PATH= LC_ALL=C SOURCE_DATE_EPOCH=0
 
-# build NAME COMMAND... - runs the command in a folder of its own, once; its output is in a log there.
+wanted=$(cat "$prefix/complete") # what the libraries so far are built from, and how
+# build NAME configure PACKAGE OPTIONS... - builds in a folder of its own, once; the output is in a log there.
 build() {
     local name=$1 folder=$prefix/build/$1
     shift
-    [ ! -e "$folder/complete" ] || return 0
+    wanted+="
+$(source_versions "$sources" "$2") $*"
+    [ "$(cat "$folder/complete" 2>/dev/null)" != "$wanted" ] || return 0
     rm -rf "$folder"
     mkdir -p "$folder"
     if ! (cd "$folder" && "$@") >"$folder/log" 2>&1; then
@@ -40,7 +44,7 @@ build() {
         echo "libraries.sh: $name cannot be built for $target; the log is $folder/log" >&2
         exit 1
     fi
-    touch "$folder/complete"
+    echo "$wanted" >"$folder/complete"
 }
 
 # A program that links static libraries needs what is private to shared ones.

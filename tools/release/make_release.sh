@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make release: what people download, in FOLDER/out, for the systems that are named (all): programs, wheels of pyquern, SHA256SUMS, a list of
-# what is inside (SPDX), and the files of package managers, filled.
+# what is inside (SPDX), sources of quern and of what is under the LGPL, and the files of package managers, filled.
 #   make_release.sh FOLDER [SYSTEM...]
 #
 # Sources are those of the commit, times are its time, and paths of this machine are in no file, so that the same bytes come out with the same
@@ -15,6 +15,7 @@ die() {
     echo "make release: $*" >&2
     exit 1
 }
+[[ $(realpath -m "$1") != *[[:space:]]* ]] || die "'$(realpath -m "$1")' has a space, which configure of curl, GMP and GnuTLS refuses"
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
 shift
@@ -22,7 +23,6 @@ wanted=${*:-$systems}
 out=$folder/out source=$folder/source
 export JOBS=${JOBS:-$(nproc)} LC_ALL=C TZ=UTC
 umask 022
-ziglang=ziglang==0.13.0.post1
 
 # zig's target of a system; nothing for those that it does not build.
 zig_target() {
@@ -47,6 +47,16 @@ policy() {
     esac
 }
 
+# The shared library that the wheel of a system has, as CMake names it; nothing where there is no wheel: static programs have no shared
+# libraries, and Python on Windows was never tried.
+wheel_library() {
+    case $1 in
+    *-static | windows-*) ;;
+    macos-*) echo libquern.dylib ;;
+    *) echo libquern.so ;;
+    esac
+}
+
 # logged NAME COMMAND... - the command, its output in a log.
 logged() {
     local log=$folder/logs/$1.log
@@ -68,14 +78,17 @@ unpack_source() {
 }
 
 find_zig() {
-    zig=${QN_ZIG:-$folder/zig/ziglang/zig}
-    [ -x "$zig" ] || logged zig python3 -m pip --disable-pip-version-check install --no-deps --target "$folder/zig" "$ziglang"
+    local requirements=$source/tools/release/zig.requirements version
+    version=$(sed -n 's/^ziglang==\([^ ]*\) .*/\1/p' "$requirements")
+    zig=${QN_ZIG:-$folder/zig-$version/ziglang/zig}
+    [ -x "$zig" ] || logged zig python3 -m pip --disable-pip-version-check install --no-deps --only-binary :all: --require-hashes \
+        --target "$folder/zig-$version" --requirement "$requirements"
     export ZIG_GLOBAL_CACHE_DIR=$folder/zig-cache ZIG_LOCAL_CACHE_DIR=$folder/zig-cache
 }
 
-# build SYSTEM - libraries, then quern, quern-check and the shared library of the wheels.
+# build SYSTEM - libraries, then quern, quern-check and the shared library of the wheel.
 build() {
-    local system=$1 target libraries=$folder/cross/$1 build=$source/build/$1 options=()
+    local system=$1 target libraries=$folder/cross/$1 build=$source/build/$1 options=() programs=(quern quern-check)
     target=$(zig_target "$system")
     if [ -n "$target" ]; then
         "$source/tools/release/zig_tools.sh" "$zig" "$target" "$folder/tools/$system"
@@ -91,29 +104,34 @@ build() {
     PKG_CONFIG_LIBDIR=$libraries/lib/pkgconfig LDFLAGS=-s \
         logged "$system-configure" cmake -S "$source" -B "$build" -G Ninja -DQN_TESTS=OFF -DQN_CUDA="${QN_CUDA:-AUTO}" \
         -DQN_CUDA_ARCHS="${QN_CUDA_ARCHS:-all}" "${options[@]}"
-    logged "$system-build" cmake --build "$build" -j "$JOBS" --target quern quern-check quern-shared
+    [ -z "$(wheel_library "$system")" ] || programs+=(quern-shared)
+    logged "$system-build" cmake --build "$build" -j "$JOBS" --target "${programs[@]}"
 }
 
 # pack SYSTEM - checks what was built, and packs it.
 pack() {
-    local system=$1 build=$source/build/$1 name=quern-$version-$1 suffix=
+    local system=$1 build=$source/build/$1 name=quern-$version-$1 suffix='' library
+    library=$(wheel_library "$system")
     [[ $system != windows-* ]] || suffix=.exe
     local tree=$folder/pack/$name
     rm -rf "$folder/pack"
     mkdir -p "$tree/bin" "$tree/share/quern" "$tree/share/man/man1" "$tree/share/doc/quern"
     cp "$build/quern$suffix" "$build/quern-check$suffix" "$tree/bin"
-    "$source/tools/release/check_binary.py" "$(policy "$system")" "$tree"/bin/*
+    "$source/tools/release/check_binary.py" "$(policy "$system")" "$tree"/bin/* ${library:+"$build/$library"}
     cp "$source/models/quern-demo.gguf" "$tree/share/quern"
     cp "$source/docs/quern.1" "$source/docs/quern-check.1" "$tree/share/man/man1"
     cp "$source/LICENSE" "$source/README.md" "$source/CHANGELOG.md" "$tree/share/doc/quern"
-    "$source/tools/release/parts.py" licences "$folder/cross/sources" >"$tree/share/doc/quern/licences.txt"
+    "$source/tools/release/parts.py" licences "$folder/cross/sources" "$zig" "$system" >"$tree/share/doc/quern/licences.txt"
     if [ -n "$suffix" ]; then
         python3 "$source/tools/release/pack_zip.py" "$out/$name.zip" "$folder/pack"
     else
         tar -C "$folder/pack" --sort=name --format=ustar --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
             -c "$name" | gzip -n -9 >"$out/$name.tar.gz"
     fi
-    [[ $system == *-static ]] || "$source/tools/release/make_wheel.py" "$source" "$build" "$system" "$out"
+    if [ -n "$library" ]; then
+        "$source/tools/release/parts.py" licences "$folder/cross/sources" "$zig" wheel >"$folder/licences-wheel.txt"
+        "$source/tools/release/make_wheel.py" "$source" "$build" "$system" "$folder/licences-wheel.txt" "$out"
+    fi
 }
 
 unpack_source
@@ -128,7 +146,10 @@ for system in $wanted; do
     pack "$system"
     echo "$system: $(cd "$out" && ls -s --block-size=K | awk -v s="$version-$system\\\\." '$2 ~ s { print $1, $2 }')"
 done
-"$source/tools/release/parts.py" spdx "$folder/cross/sources" "$version" "$commit" "$out" >"$folder/spdx.json"
+logged dist "$source/tools/make_dist.sh" "$out/sources"
+# shellcheck disable=SC2086
+"$source/tools/release/parts.py" sources "$folder/cross/sources" "$out/sources" $wanted
+"$source/tools/release/parts.py" spdx "$folder/cross/sources" "$zig" "$version" "$commit" "$out" >"$folder/spdx.json"
 mv "$folder/spdx.json" "$out/quern-$version.spdx.json"
 if [ -n "${QN_RELEASE_URL:-}" ]; then
     "$source/tools/release/fill_templates.py" "$source/packaging" "$version" "$out" "$QN_RELEASE_URL"

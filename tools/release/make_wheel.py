@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a wheel of pyquern for a system of make_release.sh, with the shared library that a build folder has.
 
-make_wheel.py SOURCE BUILD SYSTEM FOLDER
+make_wheel.py SOURCE BUILD SYSTEM LICENCES FOLDER    LICENCES: a file, of what is linked into the library
 
 The package is what scikit-build-core packs (python/pyproject.toml, cmake/python.cmake); here no interpreter of the system is needed, and the
 bytes depend on the source, the library and SOURCE_DATE_EPOCH alone. The library is libquern.so on every system: pyquern loads that name.
@@ -23,7 +23,6 @@ TAGS = {
     "linux-aarch64": ("manylinux_2_28_aarch64", "libquern.so.*.*"),
     "macos-arm64": ("macosx_12_0_arm64", "libquern.*.*.*.dylib"),
     "macos-x86_64": ("macosx_12_0_x86_64", "libquern.*.*.*.dylib"),
-    "windows-x86_64": ("win_amd64", "libquern*.dll"),
 }
 
 
@@ -54,9 +53,9 @@ def metadata(project: dict, version: str, readme: str) -> str:
 
 
 def main() -> None:
-    if len(sys.argv) != 5 or sys.argv[3] not in TAGS:
+    if len(sys.argv) != 6 or sys.argv[3] not in TAGS:
         sys.exit(__doc__)
-    source, build, folder = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[4])
+    source, build, licences, folder = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[4]), Path(sys.argv[5])
     tag, pattern = TAGS[sys.argv[3]]
     version = re.search(r"^project\(quern VERSION ([0-9.]+)", (source / "CMakeLists.txt").read_text(), re.M)[1]
     libraries = sorted(p for p in build.glob(pattern) if not p.is_symlink())
@@ -71,6 +70,7 @@ def main() -> None:
     }
     files["pyquern/_cdef.py"] = generated_declarations(source)
     files["pyquern/LICENSE"] = (source / "LICENSE").read_bytes()
+    files["pyquern/licences.txt"] = licences.read_bytes()
     files["pyquern/libquern.so"] = libraries[0].read_bytes()
     info = f"pyquern-{version}.dist-info"
     files[f"{info}/METADATA"] = metadata(project, version, (source / "python/README.md").read_text()).encode()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes cc, ar, ranlib and objcopy for a target of zig into a folder, for builds that want one path for each. zig_tools.sh ZIG TARGET FOLDER
+# Writes cc, ar and ranlib for a target of zig into a folder, for builds that want one path for each, and its version. zig_tools.sh ZIG TARGET FOLDER
 set -euo pipefail
 [ $# -eq 3 ] || { sed -n '2s/^# //p' "$0" >&2; exit 2; }
 zig=$(realpath "$1") target=$2 folder=$3
@@ -14,3 +14,4 @@ write() {
 write cc "cc -target $target -fno-sanitize=undefined"
 write ar ar
 write ranlib ranlib
+"$zig" version >"$folder/version"
