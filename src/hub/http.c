@@ -202,7 +202,7 @@ static bool set_options(qn_hub_http *http)
            !curl_easy_setopt(c, CURLOPT_USERAGENT, agent) &&
            !curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "https,http") &&
            !curl_easy_setopt(c, CURLOPT_SSL_VERIFYPEER, 1L) && !curl_easy_setopt(c, CURLOPT_SSL_VERIFYHOST, 2L) &&
-           (!certificates || !*certificates || !curl_easy_setopt(c, CURLOPT_CAINFO, certificates)) &&
+           (!certificates || !curl_easy_setopt(c, CURLOPT_CAINFO, certificates)) &&
            /* Windows asks for lists of revoked certificates; a certificate that names none is not refused. */
            !curl_easy_setopt(c, CURLOPT_SSL_OPTIONS, (long)CURLSSLOPT_REVOKE_BEST_EFFORT) &&
            !curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L) && !curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 512L << 10) &&
