@@ -152,7 +152,7 @@ void qn_socket_send(qn_socket socket, const void *bytes, size_t n)
 
 size_t qn_socket_allow(size_t wanted)
 {
-    return wanted < FD_SETSIZE ? wanted : FD_SETSIZE; /* of the sets that libmicrohttpd fills */
+    return wanted; /* Windows has no such limit */
 }
 
 void qn_notify_service(const char *state)
