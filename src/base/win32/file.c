@@ -1,6 +1,7 @@
 /* Files by the functions of Windows for UTF-16 paths. Other programs may rename or remove a file that is open here. */
 #include "base/file.h"
 
+#include "base/environment.h"
 #include "base/random.h"
 #include "base/win32/wide.h"
 
@@ -262,7 +263,7 @@ int qn_file_make_temporary(char *path)
 
 const char *qn_file_temporary_folder(void)
 {
-    const char *folder = getenv("TEMP");
+    const char *folder = qn_environment("TEMP");
     return folder ? folder : "C:/Windows/Temp";
 }
 
@@ -270,7 +271,7 @@ const char *qn_file_temporary_folder(void)
 
 const char *qn_file_home(const char *user)
 {
-    return user ? NULL : getenv("USERPROFILE");
+    return user ? NULL : qn_environment("USERPROFILE");
 }
 
 bool qn_file_is_separator(char c)
