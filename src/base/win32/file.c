@@ -3,6 +3,7 @@
 
 #include "base/environment.h"
 #include "base/random.h"
+#include "base/win32/lock.h"
 #include "base/win32/wide.h"
 
 #include <errno.h>
@@ -219,12 +220,16 @@ bool qn_file_truncate(int fd, uint64_t size)
     return false;
 }
 
-bool qn_file_lock(int fd)
+bool qn_lock_byte(int fd, uint64_t offset)
 {
-    /* A byte far behind any data: others can still read the file. */
-    OVERLAPPED at = { .Offset = 0, .OffsetHigh = 0x7fffffff };
+    OVERLAPPED at = { .Offset = (DWORD)offset, .OffsetHigh = (DWORD)(offset >> 32) };
     return LockFileEx((HANDLE)_get_osfhandle(fd), LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at) ||
            (GetLastError() != ERROR_LOCK_VIOLATION && GetLastError() != ERROR_IO_PENDING);
+}
+
+bool qn_file_lock(int fd)
+{
+    return qn_lock_byte(fd, (uint64_t)0x7fffffff << 32); /* far behind any data: others can still read the file */
 }
 
 bool qn_file_make_private(int fd)
