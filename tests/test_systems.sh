@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What differs between systems is in folders posix/, win32/ and darwin/ below src/base/, src/cli/, src/gpu/ and src/cuda/: no other
-# code asks which system or C library it is compiled for, and none uses functions that only some C libraries have, or functions whose
-# last bit is the C library's choice where bits are promised.
+# What differs between systems is in folders posix/, win32/ and darwin/ below src/base/, src/cli/, src/gpu/, src/cuda/ and src/hub/:
+# no other code asks which system or C library it is compiled for, and none uses functions that only some C libraries have, or functions
+# whose last bit is the C library's choice where bits are promised.
 set -eu
 cd "$(dirname "$0")/.."
 

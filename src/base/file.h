@@ -1,6 +1,6 @@
 /* Files by their paths, which are UTF-8 on every system: open, describe, compare, lock, remove. Data is bytes: no
  * system translates ends of lines. Where a function fails, errno tells why. Descriptors are those of read, write and
- * close. */
+ * close; a terminal that is opened does not become the process's own. */
 #ifndef QN_BASE_FILE_H
 #define QN_BASE_FILE_H
 

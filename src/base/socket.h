@@ -17,9 +17,10 @@ enum { QN_NO_SOCKET = -1 };
 typedef struct qn_address {
     bool is_ipv6;
     uint8_t bytes[16]; /* as they are sent; of IPv4 the first four */
+    uint32_t scope;    /* of qn_socket_listen: the interface of a link-local address; else 0 */
 } qn_address;
 
-enum { QN_ADDRESS_TEXT_BYTES = 46 /* with the zero at the end */ };
+enum { QN_ADDRESS_TEXT_BYTES = 46 + 16 /* with an interface, and the zero at the end */ };
 
 /* qn_address_read - read an IPv4 address of four decimal numbers, or an IPv6 address without brackets. */
 bool qn_address_read(const char *text, bool is_ipv6, qn_address *out);
@@ -27,6 +28,7 @@ bool qn_address_read(const char *text, bool is_ipv6, qn_address *out);
 /* qn_address_from - the address in the system's structure. False: it is of another kind. */
 bool qn_address_from(const struct sockaddr *system, qn_address *out);
 
+/* qn_address_print - the address as a text, with its interface after a '%' if it has one. */
 void qn_address_print(const qn_address *address, char text[QN_ADDRESS_TEXT_BYTES]);
 
 /* qn_address_is_mapped - whether it is an IPv4 address, the last four bytes, mapped to IPv6. */

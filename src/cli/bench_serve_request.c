@@ -235,12 +235,10 @@ static char *make_body(const qn_bench_serve_target *t, const char *prompt, size_
 /* Sets the options of all handles. Redirects are not followed: the key is only for the server that the user named. */
 static bool set_options(CURL *curl, const qn_bench_serve_target *target, const char *url, char *error)
 {
-    const char *certificates = qn_hub_http_certificates();
     return !curl_easy_setopt(curl, CURLOPT_URL, url) && !curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, error) &&
            !curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L) &&
            !curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "https,http") &&
-           !curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1) &&
-           (!certificates || !curl_easy_setopt(curl, CURLOPT_CAINFO, certificates)) &&
+           !curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1) && qn_hub_http_trust(curl) &&
            !curl_easy_setopt(curl, CURLOPT_NOPROXY, qn_hub_http_is_loopback(url) ? "*" : NULL) &&
            !curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_TIMEOUT) &&
            !curl_easy_setopt(curl, CURLOPT_TIMEOUT, target->timeout) &&

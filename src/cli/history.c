@@ -3,6 +3,7 @@
 
 #include "base/append.h"
 #include "base/atomic_file.h"
+#include "base/environment.h"
 #include "base/file.h"
 #include "base/strings.h"
 
@@ -36,7 +37,7 @@ static void create_folders(char *path)
 /* Finds the path of the file. False: there is no home directory. */
 static bool find_path(char path[PATH_MAX])
 {
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    const char *state = qn_environment("XDG_STATE_HOME"), *home = qn_environment("HOME");
     if (is_absolute(state))
         return qn_print(path, PATH_MAX, "%s/quern/chat_history", state);
     return is_absolute(home) && qn_print(path, PATH_MAX, "%s/.local/state/quern/chat_history", home);

@@ -7,6 +7,7 @@
 #include "cli/signals.h"
 #include "base/append.h"
 #include "base/atomic_file.h"
+#include "base/environment.h"
 #include "base/random.h"
 #include "base/utf8.h"
 #include "device/registry.h"
@@ -284,7 +285,7 @@ int qn_save_session(const qn_args *args, const qn_session *session)
     if (qn_session_save(session, args->save) == QN_OK)
         return QN_EXIT_DONE;
     qn_cli_error("%s", qn_error_text()); /* also after Ctrl-C: the session was not saved */
-    if (!save_elsewhere(session, getenv("TMPDIR")) && !save_elsewhere(session, qn_file_temporary_folder()))
+    if (!save_elsewhere(session, qn_environment("TMPDIR")) && !save_elsewhere(session, qn_file_temporary_folder()))
         qn_cli_error("it cannot be saved in the folder for temporary files either: the conversation is lost");
     return QN_EXIT_FAILED;
 }

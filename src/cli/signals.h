@@ -34,8 +34,7 @@ void qn_signals_serve(const qn_signals_server *server);
  * them has requested a stop before, `stop` is called now and true is returned: the program does not end by it. */
 bool qn_signals_serve_stops(void);
 
-/* qn_signals_served - the server is freed next: SIGHUP is ignored; SIGINT and SIGTERM end the program if one of them
- * has stopped the server. */
+/* qn_signals_served - the server is freed next: SIGHUP is ignored; SIGINT and SIGTERM end the program. */
 void qn_signals_served(void);
 
 /* qn_signals_clear - clear a SIGINT, so that a conversation continues after Ctrl-C. Other signals stay set. */

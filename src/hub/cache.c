@@ -11,8 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINK_SIZE = 4096 };
-
 /* ---- Paths ---- */
 
 char *qn_hub_path(const char *format, ...)
@@ -177,7 +175,7 @@ static qn_status replace_link(const qn_hub_cache *cache, const char *link, const
 qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char *commit, const char *path,
                       const char *hash)
 {
-    char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path), found[LINK_SIZE];
+    char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path), found[QN_HUB_LINK_SIZE];
     char *blob = qn_hub_path("%s/blobs/%s", folder, hash);
     char *target = qn_hub_path("../../blobs/%s", hash);
     qn_status status = link && blob && target ? QN_OK : QN_ERR_MEMORY;

@@ -5,7 +5,7 @@
  *                                                   file system has no symbolic links
  *   models--OWNER--REPO/refs/REVISION               the commit of a branch or tag, 40 digits without a newline; a
  *                                                   commit as revision has none
- *   .locks/models--OWNER--REPO/HASH.lock            locked by flock while a blob is written
+ *   .locks/models--OWNER--REPO/HASH.lock            locked while a blob is written: by flock, on Windows byte 0
  *
  * A blob may itself be a link, into a store that huggingface_hub shares among repositories. No other links are
  * followed (folder.h). `folder` is that of a repository, from qn_hub_folder. */

@@ -48,6 +48,8 @@ void qn_hub_each_name(const qn_hub_cache *cache, const char *path, bool (*on_nam
 /* qn_hub_stat - the status of a path: of a link itself, or with `content` of its target. False if there is nothing. */
 bool qn_hub_stat(const qn_hub_cache *cache, const char *path, bool content, qn_hub_status *status);
 
+enum { QN_HUB_LINK_SIZE = 4096 /* for the targets of links that quern makes */ };
+
 /* qn_hub_read_link - the target of a link, terminated. False if it is not a link or does not fit. */
 bool qn_hub_read_link(const qn_hub_cache *cache, const char *path, char *target, size_t size);
 

@@ -183,7 +183,9 @@ static int on_transfer(void *user, curl_off_t total, curl_off_t now, curl_off_t 
 
 /* ---- The handle ---- */
 
-const char *qn_hub_http_certificates(void)
+/* The file of certificates to trust: that of SSL_CERT_FILE, else the system's if libcurl does not know where it is;
+ * NULL if libcurl knows. */
+static const char *find_certificates(void)
 {
     const char *chosen = getenv("SSL_CERT_FILE");
     if (chosen && *chosen)
@@ -192,20 +194,25 @@ const char *qn_hub_http_certificates(void)
     return libcurl->cainfo || libcurl->capath ? NULL : qn_system_certificates();
 }
 
+bool qn_hub_http_trust(void *curl)
+{
+    const char *certificates = find_certificates();
+    /* Windows asks for lists of revoked certificates; a certificate that names none is not refused. */
+    return (!certificates || !curl_easy_setopt(curl, CURLOPT_CAINFO, certificates)) &&
+           !curl_easy_setopt(curl, CURLOPT_SSL_OPTIONS, (long)CURLSSLOPT_REVOKE_BEST_EFFORT);
+}
+
 static bool set_options(qn_hub_http *http)
 {
     CURL *c = http->curl;
-    const char *certificates = qn_hub_http_certificates();
     char agent[64];
     snprintf(agent, sizeof agent, "quern/%s", qn_version());
     return !curl_easy_setopt(c, CURLOPT_ERRORBUFFER, http->error) && !curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L) &&
            !curl_easy_setopt(c, CURLOPT_USERAGENT, agent) &&
            !curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "https,http") &&
            !curl_easy_setopt(c, CURLOPT_SSL_VERIFYPEER, 1L) && !curl_easy_setopt(c, CURLOPT_SSL_VERIFYHOST, 2L) &&
-           (!certificates || !*certificates || !curl_easy_setopt(c, CURLOPT_CAINFO, certificates)) &&
-           /* Windows asks for lists of revoked certificates; a certificate that names none is not refused. */
-           !curl_easy_setopt(c, CURLOPT_SSL_OPTIONS, (long)CURLSSLOPT_REVOKE_BEST_EFFORT) &&
-           !curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L) && !curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 512L << 10) &&
+           qn_hub_http_trust(c) && !curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L) &&
+           !curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 512L << 10) &&
            !curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_TIMEOUT) &&
            !curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L) &&
            !curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, http->settings->timeout) &&

@@ -37,9 +37,9 @@ char *qn_hub_http_url(const qn_hub_http *http, const char *before, const char *a
 /* qn_hub_http_is_loopback - whether a URL's host is this machine: requests to it use no proxy. */
 bool qn_hub_http_is_loopback(const char *url);
 
-/* qn_hub_http_certificates - the file of certificates to trust: that of SSL_CERT_FILE, else the system's if libcurl
- * does not know where it is; NULL if libcurl knows. */
-const char *qn_hub_http_certificates(void);
+/* qn_hub_http_trust - sets which certificates a handle of libcurl trusts: those of SSL_CERT_FILE, else the system's.
+ * False if libcurl refuses. */
+bool qn_hub_http_trust(void *curl);
 
 /* qn_hub_http_get - makes a request, and repeats it after transient failures while *failures is less than 5. It counts
  * the failures; the caller resets *failures when it sees progress.

@@ -1,6 +1,7 @@
 /* Reads the environment. */
 #include "hub/settings.h"
 
+#include "base/environment.h"
 #include "base/file.h"
 #include "base/strings.h"
 
@@ -76,7 +77,7 @@ static bool append_variable(char **text, const char *at, const char **rest)
     if (length && length < sizeof name && (!braces || *end)) {
         memcpy(name, first, length);
         name[length] = '\0';
-        value = getenv(name);
+        value = qn_environment(name);
     }
     return value ? append(text, value, strlen(value)) : append(text, at, (size_t)(*rest - at));
 }
@@ -108,7 +109,7 @@ static char *join(const char *folder, const char *name)
 /* Returns HF_HOME, or its default in the user's cache; free() it. NULL without memory or a home folder. */
 static char *hub_home(void)
 {
-    const char *given = set(getenv("HF_HOME")), *caches = set(getenv("XDG_CACHE_HOME"));
+    const char *given = set(qn_environment("HF_HOME")), *caches = set(qn_environment("XDG_CACHE_HOME"));
     char *path = given    ? strdup(given)
                  : caches ? join(caches, "huggingface")
                           : join(qn_file_home(NULL), ".cache/huggingface");
@@ -150,7 +151,7 @@ static FILE *open_token(const char *path, bool given)
 
 static qn_status read_token_file(const char *folder, char token[TOKEN_SIZE])
 {
-    const char *given = set(getenv("HF_TOKEN_PATH"));
+    const char *given = set(qn_environment("HF_TOKEN_PATH"));
     char *path = given ? expand(given) : join(folder, "token");
     FILE *file = path ? open_token(path, given != NULL) : NULL;
     const size_t length = file ? fread(token, 1, TOKEN_SIZE - 1, file) : 0;
@@ -170,10 +171,10 @@ static qn_status read_token_file(const char *folder, char token[TOKEN_SIZE])
 static qn_status read_token(const char *folder, qn_hub_settings *settings)
 {
     char token[TOKEN_SIZE] = "";
-    const char *given = set(getenv("HF_TOKEN"));
+    const char *given = set(qn_environment("HF_TOKEN"));
     if (!given)
-        given = set(getenv("HUGGING_FACE_HUB_TOKEN"));
-    if (is_true(getenv("HF_HUB_DISABLE_IMPLICIT_TOKEN")))
+        given = set(qn_environment("HUGGING_FACE_HUB_TOKEN"));
+    if (is_true(qn_environment("HF_HUB_DISABLE_IMPLICIT_TOKEN")))
         return QN_OK;
     if (given && strlen(given) >= sizeof token)
         return qn_fail(QN_ERR_INVALID, "HF_TOKEN: %zu characters are too many for a token", strlen(given));
@@ -198,7 +199,7 @@ static qn_status read_token(const char *folder, qn_hub_settings *settings)
 
 static qn_status read_endpoint(qn_hub_settings *settings)
 {
-    const char *given = set(getenv("HF_ENDPOINT"));
+    const char *given = set(qn_environment("HF_ENDPOINT"));
     settings->endpoint = strdup(given ? given : "https://huggingface.co");
     if (!settings->endpoint)
         return qn_fail(QN_ERR_MEMORY, "no memory for the hub's address");
@@ -215,7 +216,7 @@ static qn_status read_endpoint(qn_hub_settings *settings)
 
 static qn_status read_timeout(qn_hub_settings *settings)
 {
-    const char *given = set(getenv("HF_HUB_DOWNLOAD_TIMEOUT"));
+    const char *given = set(qn_environment("HF_HUB_DOWNLOAD_TIMEOUT"));
     char *end = NULL;
     settings->timeout = given ? strtol(given, &end, 10) : DEFAULT_TIMEOUT;
     if (given && (*end || settings->timeout < 1 || settings->timeout > MAX_TIMEOUT))
@@ -226,12 +227,12 @@ static qn_status read_timeout(qn_hub_settings *settings)
 
 qn_status qn_hub_settings_read(qn_hub_settings *settings)
 {
-    const char *cache = set(getenv("HF_HUB_CACHE"));
+    const char *cache = set(qn_environment("HF_HUB_CACHE"));
     *settings = (qn_hub_settings){ 0 };
     if (!cache)
-        cache = set(getenv("HUGGINGFACE_HUB_CACHE"));
-    settings->offline =
-        is_true(set(getenv("HF_HUB_OFFLINE")) ? getenv("HF_HUB_OFFLINE") : getenv("TRANSFORMERS_OFFLINE"));
+        cache = set(qn_environment("HUGGINGFACE_HUB_CACHE"));
+    settings->offline = is_true(set(qn_environment("HF_HUB_OFFLINE")) ? qn_environment("HF_HUB_OFFLINE")
+                                                                      : qn_environment("TRANSFORMERS_OFFLINE"));
     QN_TRY(read_endpoint(settings));
     QN_TRY(read_timeout(settings));
     char *folder = hub_home();

@@ -244,7 +244,7 @@ struct removal {
 static bool blob_of(const qn_hub_cache *cache, const char *link, char hash[QN_HUB_HASH_SIZE])
 {
     static const char blobs[] = "/blobs/";
-    char target[4096];
+    char target[QN_HUB_LINK_SIZE];
     if (!qn_hub_read_link(cache, link, target, sizeof target))
         return false;
     const char *at = strstr(target, blobs), *name = at ? at + sizeof blobs - 1 : NULL;

@@ -230,7 +230,9 @@ static void fit_sockets(qn_http *http)
 {
     enum { OTHERS = 256 };
     const size_t wanted = http->params.max_connections + SPARE_CONNECTIONS + OTHERS;
-    const size_t allowed = qn_socket_allow(wanted);
+    size_t allowed = qn_socket_allow(wanted);
+    if (!http->has_epoll && allowed > FD_SETSIZE) /* `turn` names each socket in sets */
+        allowed = FD_SETSIZE;
     if (allowed < wanted)
         http->params.max_connections = allowed > SPARE_CONNECTIONS + OTHERS ? allowed - SPARE_CONNECTIONS - OTHERS : 1;
 }

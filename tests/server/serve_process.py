@@ -44,9 +44,10 @@ class Server:
             text = self.text()
             found = re.search(r"https?://[^\s:]+:(\d+)", text)
             if self.process.poll() is not None:
-                if "libmicrohttpd" in text:
-                    print("skipped: this quern has no libmicrohttpd")
-                    sys.exit(77)
+                for library in "libmicrohttpd", "GnuTLS":
+                    if f"built without {library}" in text:
+                        print(f"skipped: this quern has no {library}")
+                        sys.exit(77)
                 raise RuntimeError(f"quern serve ended with {self.process.returncode}: {text}")
             if found:
                 self.port = int(found[1])

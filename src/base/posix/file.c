@@ -63,12 +63,12 @@ bool qn_file_is_readable(const char *path)
 
 int qn_file_open_read(const char *path)
 {
-    return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    return open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 }
 
 int qn_file_open_append(const char *path, unsigned mode)
 {
-    return open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, (mode_t)mode);
+    return open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, (mode_t)mode);
 }
 
 int qn_file_open_log(const char *path, unsigned mode)
@@ -79,7 +79,7 @@ int qn_file_open_log(const char *path, unsigned mode)
 FILE *qn_file_stream(const char *path, const char *mode)
 {
     const int how = *mode == 'r' ? O_RDONLY : O_WRONLY | O_CREAT | (*mode == 'a' ? O_APPEND : O_TRUNC);
-    const int fd = open(path, how | O_CLOEXEC, 0666);
+    const int fd = open(path, how | O_CLOEXEC | O_NOCTTY, 0666);
     FILE *file = fd < 0 ? NULL : fdopen(fd, mode);
     if (fd >= 0 && !file)
         close(fd);

@@ -1,11 +1,13 @@
 /* Sockets of POSIX, and the datagrams that systemd waits for. */
 #include "base/socket.h"
 
+#include "base/append.h"
 #include "base/status.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -18,6 +20,9 @@
 
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0 /* the program ignores SIGPIPE */
+#endif
+#ifndef SOCK_CLOEXEC
+#define SOCK_CLOEXEC 0 /* macOS: a process that another thread starts between socket and fcntl inherits the socket */
 #endif
 
 enum { BACKLOG = 1024 };
@@ -49,21 +54,33 @@ bool qn_address_from(const struct sockaddr *system, qn_address *out)
 
 void qn_address_print(const qn_address *address, char text[QN_ADDRESS_TEXT_BYTES])
 {
+    char interface[IF_NAMESIZE];
     inet_ntop(address->is_ipv6 ? AF_INET6 : AF_INET, address->bytes, text, QN_ADDRESS_TEXT_BYTES);
+    qn_text_buffer after = qn_append_after(text, QN_ADDRESS_TEXT_BYTES);
+    if (address->scope && if_indextoname(address->scope, interface))
+        qn_append(&after, "%%%s", interface);
 }
 
 /* ---- Sockets ---- */
 
+/* A socket that processes which are started do not inherit. */
+static int make_socket(int family, int type)
+{
+    const int fd = socket(family, type | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && !SOCK_CLOEXEC)
+        (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return fd;
+}
+
 static int open_one(const struct addrinfo *at)
 {
     const int on = 1;
-    const int fd = socket(at->ai_family, SOCK_STREAM, 0);
+    const int fd = make_socket(at->ai_family, SOCK_STREAM);
     if (fd < 0)
         return -1;
-    /* Not by SOCK_CLOEXEC and SOCK_NONBLOCK, which macOS lacks. */
-    if (!fcntl(fd, F_SETFD, FD_CLOEXEC) && !fcntl(fd, F_SETFL, O_NONBLOCK) &&
-        !setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) && !bind(fd, at->ai_addr, at->ai_addrlen) &&
-        !listen(fd, BACKLOG))
+    /* Not by SOCK_NONBLOCK, which macOS lacks. */
+    if (!fcntl(fd, F_SETFL, O_NONBLOCK) && !setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) &&
+        !bind(fd, at->ai_addr, at->ai_addrlen) && !listen(fd, BACKLOG))
         return fd;
     const int error = errno;
     close(fd);
@@ -82,6 +99,7 @@ static qn_status describe(int fd, qn_address *address, uint16_t *port)
     if (getsockname(fd, &found.any, &length) || !qn_address_from(&found.any, address))
         return qn_fail(QN_ERR_IO, "cannot read the address of the server: %s", strerror(errno));
     *port = ntohs(address->is_ipv6 ? found.ipv6.sin6_port : found.ipv4.sin_port);
+    address->scope = address->is_ipv6 ? (uint32_t)found.ipv6.sin6_scope_id : 0;
     return QN_OK;
 }
 
@@ -159,10 +177,9 @@ void qn_notify_service(const char *state)
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     if (!path || (*path != '/' && *path != '@') || strlen(path) >= sizeof address.sun_path)
         return;
-    const int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+    const int fd = make_socket(AF_UNIX, SOCK_DGRAM);
     if (fd < 0)
         return;
-    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     memcpy(address.sun_path, path, strlen(path));
     const socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
     if (*path == '@')

@@ -1,7 +1,9 @@
 /* Files by the functions of Windows for UTF-16 paths. Other programs may rename or remove a file that is open here. */
 #include "base/file.h"
 
+#include "base/environment.h"
 #include "base/random.h"
+#include "base/win32/lock.h"
 #include "base/win32/wide.h"
 
 #include <errno.h>
@@ -218,12 +220,16 @@ bool qn_file_truncate(int fd, uint64_t size)
     return false;
 }
 
-bool qn_file_lock(int fd)
+bool qn_lock_byte(int fd, uint64_t offset)
 {
-    /* A byte far behind any data: others can still read the file. */
-    OVERLAPPED at = { .Offset = 0, .OffsetHigh = 0x7fffffff };
+    OVERLAPPED at = { .Offset = (DWORD)offset, .OffsetHigh = (DWORD)(offset >> 32) };
     return LockFileEx((HANDLE)_get_osfhandle(fd), LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at) ||
            (GetLastError() != ERROR_LOCK_VIOLATION && GetLastError() != ERROR_IO_PENDING);
+}
+
+bool qn_file_lock(int fd)
+{
+    return qn_lock_byte(fd, (uint64_t)0x7fffffff << 32); /* far behind any data: others can still read the file */
 }
 
 bool qn_file_make_private(int fd)
@@ -262,7 +268,7 @@ int qn_file_make_temporary(char *path)
 
 const char *qn_file_temporary_folder(void)
 {
-    const char *folder = getenv("TEMP");
+    const char *folder = qn_environment("TEMP");
     return folder ? folder : "C:/Windows/Temp";
 }
 
@@ -270,7 +276,7 @@ const char *qn_file_temporary_folder(void)
 
 const char *qn_file_home(const char *user)
 {
-    return user ? NULL : getenv("USERPROFILE");
+    return user ? NULL : qn_environment("USERPROFILE");
 }
 
 bool qn_file_is_separator(char c)

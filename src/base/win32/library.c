@@ -38,12 +38,13 @@ void *qn_library_open(const char *name)
 {
     wchar_t *wide = qn_wide_path(name);
     const bool is_path = strpbrk(name, "/\\") != NULL;
+    const bool is_driver = !strcmp(name, qn_library_cuda) || !strcmp(name, qn_library_vulkan);
     HMODULE library = NULL;
     if (wide && is_path)
         library = LoadLibraryExW(wide, NULL, LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR | LOAD_LIBRARY_SEARCH_SYSTEM32);
     else if (wide)
         library = LoadLibraryExW(wide, NULL, LOAD_LIBRARY_SEARCH_SYSTEM32);
-    if (wide && !is_path && !library)
+    if (wide && !is_path && !is_driver && !library)
         library = load_from_path(wide);
     if (wide && !library)
         SetLastError(ERROR_MOD_NOT_FOUND);

@@ -1,6 +1,7 @@
 /* Sockets of Windows. WSAStartup is called once, by the first function that needs it. */
 #include "base/socket.h"
 
+#include "base/append.h"
 #include "base/status.h"
 #include "base/win32/sockets.h"
 #include "base/win32/wide.h"
@@ -52,6 +53,9 @@ bool qn_address_from(const struct sockaddr *system, qn_address *out)
 void qn_address_print(const qn_address *address, char text[QN_ADDRESS_TEXT_BYTES])
 {
     inet_ntop(address->is_ipv6 ? AF_INET6 : AF_INET, address->bytes, text, QN_ADDRESS_TEXT_BYTES);
+    qn_text_buffer after = qn_append_after(text, QN_ADDRESS_TEXT_BYTES);
+    if (address->scope) /* Windows numbers its interfaces */
+        qn_append(&after, "%%%u", (unsigned)address->scope);
 }
 
 /* ---- Sockets ---- */
@@ -86,6 +90,7 @@ static qn_status describe(SOCKET socket, qn_address *address, uint16_t *port)
     if (getsockname(socket, &found.any, &length) || !qn_address_from(&found.any, address))
         return qn_fail(QN_ERR_IO, "cannot read the address of the server: %s", qn_windows_error());
     *port = ntohs(address->is_ipv6 ? found.ipv6.sin6_port : found.ipv4.sin_port);
+    address->scope = address->is_ipv6 ? (uint32_t)found.ipv6.sin6_scope_id : 0;
     return QN_OK;
 }
 
@@ -147,7 +152,7 @@ void qn_socket_send(qn_socket socket, const void *bytes, size_t n)
 
 size_t qn_socket_allow(size_t wanted)
 {
-    return wanted < FD_SETSIZE ? wanted : FD_SETSIZE; /* of the sets that libmicrohttpd fills */
+    return wanted; /* Windows has no such limit */
 }
 
 void qn_notify_service(const char *state)

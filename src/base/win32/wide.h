@@ -1,4 +1,4 @@
-/* Paths and texts between quern's UTF-8 and the UTF-16 of Windows. For the files of this folder alone. */
+/* Paths and texts between quern's UTF-8 and the UTF-16 of Windows. For files in folders win32/ alone. */
 #ifndef QN_BASE_WIN32_WIDE_H
 #define QN_BASE_WIN32_WIDE_H
 

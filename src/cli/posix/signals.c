@@ -240,10 +240,8 @@ bool qn_signals_serve_stops(void)
 void qn_signals_served(void)
 {
     serve_signal(SIGHUP, SIG_IGN);
-    if (n_stops) {
-        serve_signal(SIGTERM, SIG_DFL);
-        serve_signal(SIGINT, SIG_DFL);
-    }
+    serve_signal(SIGTERM, SIG_DFL);
+    serve_signal(SIGINT, SIG_DFL);
 }
 
 static void empty_wake_pipe(void)

@@ -16,32 +16,50 @@ enum { ENDED_BY_CONTROL_C = (int)0xC000013A };
 
 enum { NO_EVENT = -1 };
 
-static atomic_int caught = NO_EVENT; /* the last event */
+static atomic_int caught = NO_EVENT; /* the last event; written with the lock */
 static atomic_bool force_quit_disabled;
-static _Atomic(qn_session *) session; /* that on_event cancels; NULL: none */
-static HANDLE wake;                   /* an event, set when a stop is requested */
+static HANDLE wake; /* an event, set when a stop is requested */
+
+/* What events stop: a session or server is not freed while an event uses it, and each event is seen by one of them. */
+static SRWLOCK lock = SRWLOCK_INIT;
+static qn_session *session; /* that an event cancels; NULL: none */
 static const qn_signals_server *server;
-static atomic_bool stops_server; /* on_event stops it */
-static atomic_bool has_stopped;  /* it did */
+static bool stops_server; /* an event stops it */
+static bool has_stopped;  /* one did */
+
+/* Requests a stop, with the lock. False if one was requested before. */
+static bool request_stop(DWORD event)
+{
+    if (stops_server) {
+        const bool is_first = !has_stopped;
+        has_stopped = true;
+        if (is_first)
+            server->stop(server->user);
+        return is_first;
+    }
+    if (atomic_load(&caught) != NO_EVENT && !atomic_load(&force_quit_disabled))
+        return false;
+    atomic_store(&caught, (int)event);
+    if (session)
+        qn_session_cancel(session);
+    SetEvent(wake);
+    return true;
+}
 
 /* Requests a stop; the second event ends the program. */
 static BOOL WINAPI on_event(DWORD event)
 {
-    if (atomic_load(&stops_server)) {
-        const bool is_second = atomic_exchange(&has_stopped, true);
-        if (!is_second)
-            server->stop(server->user);
-        return !is_second;
-    }
-    if (atomic_load(&caught) != NO_EVENT && !atomic_load(&force_quit_disabled)) {
+    AcquireSRWLockExclusive(&lock);
+    const bool is_first = request_stop(event);
+    ReleaseSRWLockExclusive(&lock);
+    if (!is_first) {
         qn_terminal_leave();
         return FALSE; /* the system's handler ends the program */
     }
-    atomic_store(&caught, (int)event);
-    qn_session *cancelled = atomic_load(&session);
-    if (cancelled)
-        qn_session_cancel(cancelled);
-    SetEvent(wake);
+    /* When the console is closed or the system shut down, Windows ends the program as soon as this returns: it has the
+     * seconds that Windows gives it to end by itself. */
+    if (event != CTRL_C_EVENT && event != CTRL_BREAK_EVENT)
+        Sleep(INFINITE);
     return TRUE;
 }
 
@@ -57,7 +75,9 @@ void qn_signals_watch_terminal(void)
 
 void qn_signals_session(qn_session *new_session)
 {
-    atomic_store(&session, new_session);
+    AcquireSRWLockExclusive(&lock);
+    session = new_session;
+    ReleaseSRWLockExclusive(&lock);
 }
 
 bool qn_signals_stop_requested(void)
@@ -72,26 +92,33 @@ void qn_signals_serve(const qn_signals_server *of)
 
 bool qn_signals_serve_stops(void)
 {
-    atomic_store(&stops_server, true);
-    if (atomic_exchange(&caught, NO_EVENT) == NO_EVENT)
-        return false;
-    ResetEvent(wake);
-    atomic_store(&has_stopped, true);
-    server->stop(server->user);
-    return true;
+    AcquireSRWLockExclusive(&lock);
+    const bool was_requested = atomic_exchange(&caught, NO_EVENT) != NO_EVENT;
+    stops_server = true;
+    if (was_requested) {
+        ResetEvent(wake);
+        has_stopped = true;
+        server->stop(server->user);
+    }
+    ReleaseSRWLockExclusive(&lock);
+    return was_requested;
 }
 
 void qn_signals_served(void)
 {
-    atomic_store(&stops_server, false);
+    AcquireSRWLockExclusive(&lock);
+    stops_server = false;
+    ReleaseSRWLockExclusive(&lock);
 }
 
 void qn_signals_clear(void)
 {
-    if (atomic_load(&caught) != CTRL_C_EVENT)
-        return;
-    ResetEvent(wake);
-    atomic_store(&caught, NO_EVENT);
+    AcquireSRWLockExclusive(&lock);
+    if (atomic_load(&caught) == CTRL_C_EVENT) {
+        ResetEvent(wake);
+        atomic_store(&caught, NO_EVENT);
+    }
+    ReleaseSRWLockExclusive(&lock);
 }
 
 /* Whether the console has something to read: its queue also has changes of the size and releases of keys, at which a

@@ -1,6 +1,7 @@
 /* The cache's folder on Windows: below the user's folder of local data, which gives no access to other users. */
 #include "gpu/code_store.h"
 
+#include "base/environment.h"
 #include "base/file.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@
 
 qn_status qn_code_store_place(char **folder)
 {
-    const char *local = getenv("LOCALAPPDATA");
+    const char *local = qn_environment("LOCALAPPDATA");
     *folder = NULL;
     if (!local || !*local || asprintf(folder, "%s/quern/cache", local) >= 0)
         return QN_OK;

@@ -3,6 +3,9 @@
  * junction, a symbolic link) is refused as on other systems. */
 #include "hub/folder.h"
 
+#include "base/win32/lock.h"
+#include "base/win32/wide.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <io.h>
@@ -50,20 +53,9 @@ static char *whole(const qn_hub_cache *cache, const char *path)
     return all;
 }
 
-/* Windows' form of a whole path; the caller frees it. */
-static wchar_t *widen(const char *path)
-{
-    const int n = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, NULL, 0);
-    wchar_t *wide = n > 0 ? malloc((size_t)n * sizeof *wide) : NULL;
-    if (wide)
-        MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, wide, n);
-    errno = wide ? errno : EILSEQ;
-    return wide;
-}
-
 static DWORD attributes(const char *path)
 {
-    wchar_t *wide = widen(path);
+    wchar_t *wide = qn_wide_path(path);
     const DWORD found = wide ? GetFileAttributesW(wide) : INVALID_FILE_ATTRIBUTES;
     free(wide);
     return found;
@@ -80,7 +72,9 @@ static bool is_folder(DWORD found)
 static bool enter(const qn_hub_cache *cache, char *path, bool create)
 {
     bool is_there = true;
-    for (char *at = path + strlen(cache->path) + 1; is_there && (at = strchr(at, '/')); at++) {
+    char *at = path + strlen(cache->path);
+    at += *at == '/';
+    for (; is_there && (at = strchr(at, '/')); at++) {
         *at = '\0';
         if (create && attributes(path) == INVALID_FILE_ATTRIBUTES)
             (void)qn_folder_make(path, 0777);
@@ -173,7 +167,7 @@ bool qn_hub_stat(const qn_hub_cache *cache, const char *path, bool content, qn_h
     WIN32_FILE_ATTRIBUTE_DATA found;
     qn_file_info info;
     char *all = reach(cache, path, false);
-    wchar_t *wide = all ? widen(all) : NULL;
+    wchar_t *wide = all ? qn_wide_path(all) : NULL;
     const bool is_there = wide && GetFileAttributesExW(wide, GetFileExInfoStandard, &found);
     const bool is_link = is_there && found.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT;
     const bool is_described = is_there && qn_file_describe(all, &info);
@@ -209,7 +203,7 @@ bool qn_hub_make_link(const qn_hub_cache *cache, const char *path, const char *t
 bool qn_hub_rename(const qn_hub_cache *cache, const char *from, const char *to)
 {
     char *old = reach(cache, from, false), *fresh = old ? reach(cache, to, false) : NULL;
-    wchar_t *wide_old = fresh ? widen(old) : NULL, *wide_fresh = wide_old ? widen(fresh) : NULL;
+    wchar_t *wide_old = fresh ? qn_wide_path(old) : NULL, *wide_fresh = wide_old ? qn_wide_path(fresh) : NULL;
     const bool is_renamed = wide_fresh && MoveFileExW(wide_old, wide_fresh, MOVEFILE_REPLACE_EXISTING);
     if (wide_fresh && !is_renamed)
         errno = GetLastError() == ERROR_FILE_NOT_FOUND ? ENOENT : EACCES;
@@ -223,7 +217,7 @@ bool qn_hub_rename(const qn_hub_cache *cache, const char *from, const char *to)
 bool qn_hub_unlink(const qn_hub_cache *cache, const char *path, bool folder)
 {
     char *all = reach(cache, path, false);
-    wchar_t *wide = all && folder ? widen(all) : NULL;
+    wchar_t *wide = all && folder ? qn_wide_path(all) : NULL;
     bool is_removed = all && !folder && qn_file_remove(all);
     if (wide) {
         is_removed = RemoveDirectoryW(wide);
@@ -238,7 +232,7 @@ void qn_hub_touch(const qn_hub_cache *cache, const char *path)
 {
     FILETIME now;
     char *all = reach(cache, path, false);
-    wchar_t *wide = all ? widen(all) : NULL;
+    wchar_t *wide = all ? qn_wide_path(all) : NULL;
     const HANDLE file =
         wide ? CreateFileW(wide, FILE_WRITE_ATTRIBUTES, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL,
                            OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, NULL)
@@ -302,7 +296,7 @@ qn_status qn_hub_write_text(const qn_hub_cache *cache, const char *path, const c
 /* Opens a file for reading and writing, which is created if it is missing. */
 static int open_both(const char *path)
 {
-    wchar_t *wide = widen(path);
+    wchar_t *wide = qn_wide_path(path);
     const HANDLE file =
         wide ? CreateFileW(wide, GENERIC_READ | GENERIC_WRITE, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE,
                            NULL, OPEN_ALWAYS, FILE_ATTRIBUTE_NORMAL | FILE_FLAG_OPEN_REPARSE_POINT, NULL)
@@ -341,11 +335,25 @@ qn_status qn_hub_open_own(const qn_hub_cache *cache, const char *path, int *fd, 
     return qn_fail(QN_ERR_IO, "%s/%s: is not a regular file with a single name", cache->path, path);
 }
 
+/* Whether a path still names an open file. */
+static bool names(const qn_hub_cache *cache, const char *path, int fd)
+{
+    qn_file_info open, found;
+    char *all = reach(cache, path, false);
+    const bool is_same = all && qn_file_describe_fd(fd, &open) && qn_file_describe(all, &found) &&
+                         qn_file_id_equal(open.identity.id, found.identity.id);
+    free(all);
+    return is_same;
+}
+
+/* The lock is huggingface_hub's: byte 0, as msvcrt.locking of Python locks it. The file is removed when that releases
+ * it. */
 qn_status qn_hub_lock_file(const qn_hub_cache *cache, const char *path, int *fd)
 {
     uint64_t size;
     QN_TRY(qn_hub_open_own(cache, path, fd, &size));
-    if (qn_file_lock(*fd))
+    /* A lock file that was removed meanwhile locks nothing. */
+    if (qn_lock_byte(*fd, 0) && names(cache, path, *fd))
         return QN_OK;
     close(*fd);
     *fd = -1;
