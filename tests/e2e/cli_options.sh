@@ -19,8 +19,8 @@ for command in run chat serve batch bench bench-serve perplexity tokenize logits
     [ ! -s "$work/wide" ] || fail "quern $command --help has lines of over 128 columns: $(cat "$work/wide")"
 done
 
-# getenv("NAME") and the names that code looks up in lists (compile_nvcc.c, code_file.c).
-variables=$(grep -rhoE 'getenv\("[A-Z_]+"\)' "$QN_SOURCE_DIR/src" | sed 's/.*"\(.*\)".*/\1/'
+# getenv("NAME"), qn_environment("NAME"), and the names that code looks up in lists (compile_nvcc.c, code_file.c).
+variables=$(grep -rhoE '(getenv|qn_environment)\("[A-Z_]+"\)' "$QN_SOURCE_DIR/src" | sed 's/.*"\(.*\)".*/\1/'
     grep -rhoE '"(CUDA_HOME|CUDA_PATH|XDG_CACHE_HOME|HOME|LC_[A-Z]*|LANG)"' "$QN_SOURCE_DIR/src" | tr -d '"')
 [ "$(echo "$variables" | sort -u | wc -l)" -ge 8 ] || fail "environment variables: not found in the sources"
 for name in $variables; do
