@@ -168,14 +168,18 @@ void qn_registry_remove_file(qn_registry *registry, const char *name)
 
 void qn_registry_scan(qn_registry *registry)
 {
+    pthread_mutex_lock(&registry->scanning);
     pthread_mutex_lock(&registry->lock);
     const bool can_scan = registry->has_loader && registry->loader.scan;
     registry->scanned_at = qn_now();
+    registry->is_scanning = can_scan;
     pthread_mutex_unlock(&registry->lock);
-    if (!can_scan)
-        return;
-    pthread_mutex_lock(&registry->scanning);
-    registry->loader.scan(registry->loader.user, registry);
+    if (can_scan)
+        registry->loader.scan(registry->loader.user, registry);
+    pthread_mutex_lock(&registry->lock);
+    registry->is_scanning = false;
+    registry->has_scanned = true;
+    pthread_mutex_unlock(&registry->lock);
     pthread_mutex_unlock(&registry->scanning);
 }
 
@@ -449,17 +453,29 @@ static qn_acquired acquire(qn_registry *registry, qn_registry_entry *entry, qn_w
     return QN_ACQUIRE_REFUSED;
 }
 
+/* Waits for the end of a scan that has begun. */
+static void wait_for_scan(qn_registry *registry)
+{
+    pthread_mutex_lock(&registry->scanning);
+    pthread_mutex_unlock(&registry->scanning);
+}
+
 /* Takes the lock, also if it returns NULL, and returns the entry of a name. An unknown name causes a scan, without the
- * lock. NULL: there is none. */
+ * lock; one that has begun may yet find it. NULL: there is none. */
 static qn_registry_entry *lock_entry(qn_registry *registry, const char *name)
 {
     pthread_mutex_lock(&registry->lock);
     qn_registry_entry *entry = choose(registry, name);
-    if (entry || !is_scan_due(registry))
+    const bool is_due = is_scan_due(registry);
+    if (entry || (!is_due && !registry->is_scanning))
         return entry;
-    registry->scanned_at = qn_now(); /* only one of many requests scans */
+    if (is_due)
+        registry->scanned_at = qn_now(); /* only one of many requests scans */
     pthread_mutex_unlock(&registry->lock);
-    qn_registry_scan(registry);
+    if (is_due)
+        qn_registry_scan(registry);
+    else
+        wait_for_scan(registry);
     pthread_mutex_lock(&registry->lock);
     return choose(registry, name);
 }
@@ -686,7 +702,8 @@ bool qn_registry_is_ready(qn_registry *registry)
 {
     bool is_ready = false;
     pthread_mutex_lock(&registry->lock);
-    for (size_t i = 0; i < registry->n_entries && !is_ready; i++)
+    const bool is_known = !registry->has_loader || registry->has_scanned;
+    for (size_t i = 0; i < registry->n_entries && is_known && !is_ready; i++)
         is_ready = !is_hidden(registry->entries[i]) && registry->entries[i]->state != QN_MODEL_FAILED;
     pthread_mutex_unlock(&registry->lock);
     return is_ready;

@@ -116,9 +116,10 @@ struct qn_registry {
     qn_registry_loader loader;
     pthread_t thread;
     bool has_loader, has_thread, is_stopping;
-    bool wants_scan;    /* the thread is to scan */
-    double scanned_at;  /* qn_now; 0: never */
-    uint64_t ticks;     /* counts uses, for the order of last use */
+    bool is_scanning, has_scanned; /* `scanning` is locked; a scan has ended */
+    bool wants_scan;               /* the thread is to scan */
+    double scanned_at;             /* qn_now; 0: never */
+    uint64_t ticks;                /* counts uses, for the order of last use */
     double stays_until; /* qn_now: when the first model whose memory is needed may be freed; 0: none is waited for */
     qn_registry_turn turns[QN_REGISTRY_TURNS]; /* the last clients for which models were loaded */
 };
@@ -239,7 +240,8 @@ bool qn_registry_look_for(qn_registry *registry, const char *name, qn_registry_v
 bool qn_registry_read(qn_registry *registry, const char *name, void (*read)(const qn_registered *model, void *user),
                       void *user, qn_refusal *refusal);
 
-/* qn_registry_is_ready - whether at least one model is loaded, or can be. */
+/* qn_registry_is_ready - whether at least one model is loaded, or can be. With a loader: from the end of its first scan
+ * on. */
 bool qn_registry_is_ready(qn_registry *registry);
 
 #endif

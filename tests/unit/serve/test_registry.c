@@ -27,6 +27,7 @@ typedef struct fake {
     const char *const *files; /* "name=MiB", NULL at the end */
     const char *broken;       /* the name of a file whose header is */
     size_t n_scans;
+    bool is_scan_slow; /* models are found some time after the scan has begun */
     bool keeps_events;
 } fake;
 
@@ -117,6 +118,8 @@ static void scan(void *user, qn_registry *registry)
     f->n_scans++;
     pthread_cond_broadcast(&f->changed);
     pthread_mutex_unlock(&f->lock);
+    if (f->is_scan_slow)
+        sleep_milliseconds(50);
     for (const char *const *file = f->files; *file; file++) {
         char name[32], path[64];
         unsigned size;
@@ -603,6 +606,27 @@ TEST(scans_are_few)
     wait_scans(3);
     qn_registry_refresh(&registry);
     wait_scans(4);
+    end();
+}
+
+/* A request that comes while a folder is read is not refused for a model that is yet to be found there. */
+TEST(requests_wait_for_scans)
+{
+    static const char *const later[] = { "a=1", "z=1", NULL };
+    request r;
+    begin(three, 0, 0);
+    pthread_mutex_lock(&registry.lock);
+    registry.loader.scan_seconds = 3600;
+    pthread_mutex_unlock(&registry.lock);
+    pthread_mutex_lock(&source.lock);
+    source.files = later;
+    source.is_scan_slow = true;
+    pthread_mutex_unlock(&source.lock);
+    qn_registry_scan_soon(&registry);
+    wait_scans(2);
+    ask(&r, "z");
+    assert_non_null(get(&r));
+    qn_registry_release(&registry, r.model);
     end();
 }
 
