@@ -6,7 +6,7 @@
 
 #include <sys/select.h>
 
-/* Waits for the sets and for `fd`, of which nothing stays in them. */
+/* Waits for the sets and for `fd`, which is not in them afterwards. */
 static inline void select_with(int fd, int milliseconds, const qn_poller_sets *sets)
 {
     struct timeval limit = { .tv_sec = milliseconds / 1000, .tv_usec = milliseconds % 1000 * 1000 };
