@@ -32,7 +32,7 @@ static size_t find_variants(struct variant variants[MAX_VARIANTS])
         qn_matmul_kernels_init(&few->kernels, level->features);
         few->name = level->name;
         few->kernels.block_scales = true;
-        few->kernels.min_block_tokens = 1;
+        few->kernels.min_block_tokens = few->kernels.min_ternary_tokens = 1;
         if (few->kernels.gemm_blocks || n == MAX_VARIANTS)
             continue;
         struct variant *many = &variants[n++]; /* packed by AVX-512, multiplied by tiles in C */
@@ -149,6 +149,13 @@ static qn_acts run(const qn_problem *p, const qn_matmul_kernels *kernels, bool p
     return acts;
 }
 
+/* Groups of any magnitude: most blocks have factors. */
+static void make_uneven(qn_problem *p)
+{
+    for (size_t i = 0; i < p->n_tokens * p->weights.n_cols; i++)
+        p->x[i] *= i / 32 % 7 == 2 ? 0 : i / 32 % 3 ? 1e-2f : i / 128 % 3 ? 1e3f : 1;
+}
+
 static void check_problem(const qn_problem *p, bool accumulate)
 {
     struct variant variants[MAX_VARIANTS];
@@ -238,8 +245,8 @@ void qn_check_blocks(void)
             const size_t blocks = draw < 6 ? draw + 1 : 1 + qn_random_below(20);
             qn_problem_new(&p, &types[t], rows[draw % 7], blocks * QN_BLOCK, tokens[draw % QN_LENGTH(tokens)],
                            draw % 3 == 2);
-            for (size_t i = 0; draw % 2 && i < p.n_tokens * p.weights.n_cols; i++) /* groups of any magnitude */
-                p.x[i] *= i / 32 % 5 == 1 ? 1e-3f : i / 32 % 7 == 2 ? 0 : i / 128 % 3 ? 1e3f : 1;
+            if (draw % 2)
+                make_uneven(&p);
             check_problem(&p, draw % 4 == 3);
         }
         check_extremes(&types[t], false);
@@ -251,7 +258,6 @@ void qn_check_blocks(void)
     check_problem(&many, false);
     /* ordered; a second call of the GEMM has its own order */
     qn_problem_new(&many, qn_type_find(QN_TYPE_Q1_0), 128, 5 * QN_BLOCK, QN_TILE_MAX_TOKENS + 4 * QN_TILE, false);
-    for (size_t i = 0; i < many.n_tokens * many.weights.n_cols; i++)
-        many.x[i] *= i / 32 % 5 == 1 ? 1e-1f : i / 32 % 7 == 2 ? 0 : i / 128 % 3 ? 1e3f : 1;
+    make_uneven(&many);
     check_problem(&many, false);
 }

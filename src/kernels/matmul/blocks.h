@@ -6,14 +6,17 @@
  * groups of a block of 128 activations are integer multiples of one, so that the sum over a block is an integer:
  *
  *     block_scale = amax / 127                 amax: the largest magnitude of the block, amax_g: of group g
- *     factor_g    = 1                          if no amax_g but 0 is less than amax / QN_BLOCK_RATIO; else
+ *     factor_g    = 1                          if amax^2 is at most QN_BLOCK_RATIO times the mean of amax_g^2; else
  *     block_scale = amax / (127 * 63)
  *     factor_g    = ceil(63 * amax_g / amax)   at least 1
  *     code        = rint(x / (factor_g * block_scale))
  *     sum_b       = sum over g of factor_g * isum_g
  *     element     = element + sum_b * (weight_scale_b * block_scale_b)    one fused multiply-add, b ascending, from 0
  *
- * Factors are there for blocks with a few large values: the other groups keep their precision. sum_b is below 2^24 in
+ * Factors are there for blocks in which one group is far larger than the others, which keep their precision. The weights
+ * of a block have one scale, so that the errors of its activations count alike: rounding to a step of amax/127
+ * has an error of amax^2 in each group, rounding by group one of amax_g^2. So QN_BLOCK_RATIO, which is less than 4, is
+ * also the most by which the squared error of a block exceeds that of a scale for each group. sum_b is below 2^24 in
  * magnitude, so that its conversion is exact. With the hi/lo split factors are 1 and block_scale is amax / (127 *
  * QN_HILO_BASE). Errors: docs/accuracy.md.
  *
@@ -52,8 +55,8 @@ enum {
     QN_BLOCK_K = 64                  /* values of a product */
 };
 
-/* Groups have factors if the largest of their magnitudes differ by more than this. */
-#define QN_BLOCK_RATIO 2.5f
+/* Of squared magnitudes: the block's largest by the mean of its groups' largest. */
+#define QN_BLOCK_RATIO 3.75f
 
 /* Activations of 16 tokens in a block. Tokens are in ascending order, or `is_ordered`: in each block those with hi
  * digits come first (qn_act_place), so that the products of hi digits are left out of all other tiles. Lo digits of
@@ -122,16 +125,27 @@ typedef struct qn_group_scale {
     int32_t factor;
 } qn_group_scale;
 
+/* qn_block_is_uneven - returns whether the groups of a block need factors. most: the largest magnitude, not 0. Groups of
+ * zeros have no error, whatever the step. */
+static inline bool qn_block_is_uneven(const float amax[QN_BLOCK_GROUPS], float most)
+{
+    float sum = 0, n = 0;
+    for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
+        const float part = amax[g] / most;
+        sum += part * part;
+        n += amax[g] > 0;
+    }
+    return n > QN_BLOCK_RATIO * sum;
+}
+
 /* qn_block_scales - computes the scales of a block's groups from their largest magnitudes. Returns the scale of the
  * block. amax: finite; hilo: factors are 1, and the block's scale is the step. */
 static inline float qn_block_scales(const float amax[QN_BLOCK_GROUPS], bool hilo, qn_group_scale out[QN_BLOCK_GROUPS])
 {
-    float most = 0, least = INFINITY;
-    for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
+    float most = 0;
+    for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
         most = amax[g] > most ? amax[g] : most;
-        least = amax[g] > 0 && amax[g] < least ? amax[g] : least;
-    }
-    const bool zero = most < QN_MIN_GROUP_ABSMAX, one = zero || hilo || most <= QN_BLOCK_RATIO * least;
+    const bool zero = most < QN_MIN_GROUP_ABSMAX, one = zero || hilo || !qn_block_is_uneven(amax, most);
     const float scale = zero ? 0 : most * (one ? 1.0f / 127 : 1.0f / (127 * QN_MAX_FACTOR)),
                 up = one ? 0 : QN_MAX_FACTOR / most;
     for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {

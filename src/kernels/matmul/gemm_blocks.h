@@ -329,89 +329,101 @@ static void add_blocks_of_two(const struct block_gemm *g, size_t panel_at, size_
     scale_step(before, sums, NULL, false);
 }
 
-/* What the scaling of the sums of one tile of tokens by one of rows reads and adds to. */
+/* What the scaling of the sums of one tile of tokens by those of rows reads and adds to. */
 struct few_scaling {
     const float *act_scale, *scale;
     float *elements;
-    bool has_hi;
 };
 
-/* sums: of the lo digits, those of the hi digits two tiles later. */
-QN_INLINE void scale_few(const struct few_scaling *s, const int32_t *sums, size_t n_tokens)
+/* Scales the sums of a tile of rows. sums_hi: of the hi digits, or NULL; a constant at the calls. */
+QN_INLINE void scale_few(const struct few_scaling *s, size_t tile, const int32_t *sums, const int32_t *sums_hi,
+                         size_t n_tokens)
 {
-    const v16 scale = v16_load(s->scale);
+    const v16 scale = v16_load(s->scale + tile * QN_TILE);
     for (size_t t = 0; t < n_tokens; t++) {
-        const int32_t *from = sums + t * QN_TILE;
-        float *element = s->elements + t * QN_TILE;
-        v16 x = v16_of_int32(from);
-        if (s->has_hi)
-            x = v16_fma(v16_of_int32(from + 2 * TILE_FLOATS), v16_set1(QN_BLOCK_BASE), x);
+        float *element = s->elements + tile * TILE_FLOATS + t * QN_TILE;
+        v16 x = v16_of_int32(sums + t * QN_TILE);
+        if (sums_hi)
+            x = v16_fma(v16_of_int32(sums_hi + t * QN_TILE), v16_set1(QN_BLOCK_BASE), x);
         v16_store(element, v16_fma(x, v16_mul(scale, v16_set1(s->act_scale[t])), v16_load(element)));
     }
 }
 
-/* A step: products of a block of a tile of rows in accumulator p, of hi digits in hi_p, which have the sums of
- * two steps before until then. */
-#define FEW_STEP(p, hi_p)                                                                                              \
+/* A block of tile i of rows, whose accumulator has the sums of the block before until then. The activations are in tiles
+ * 4 and 5. */
+#define FEW_STEP(i)                                                                                                    \
     do {                                                                                                               \
-        const int8_t *codes = g->memory.codes + at * CODES;                                                            \
-        STORE(p);                                                                                                      \
-        ZERO(p);                                                                                                       \
-        BLOCK_LOAD(state, 4, acts->codes[0]);                                                                          \
+        const int8_t *codes = g->memory.codes + (at + (i)) * CODES;                                                    \
+        STORE(i);                                                                                                      \
+        ZERO(i);                                                                                                       \
         BLOCK_LOAD(state, 6, codes);                                                                                   \
-        BLOCK_MULTIPLY(state, p, 4, 6);                                                                                \
-        BLOCK_LOAD(state, 4, acts->codes[1]);                                                                          \
+        BLOCK_MULTIPLY(state, i, 4, 6);                                                                                \
         BLOCK_LOAD(state, 7, codes + CODES / 2);                                                                       \
-        BLOCK_MULTIPLY(state, p, 4, 7);                                                                                \
-        if (before[p].has_hi)                                                                                          \
-            STORE(hi_p);                                                                                               \
-        if (has_hi) {                                                                                                  \
-            ZERO(hi_p);                                                                                                \
-            BLOCK_LOAD(state, 5, hi->codes[0]);                                                                        \
-            BLOCK_MULTIPLY(state, hi_p, 5, 6);                                                                         \
-            BLOCK_LOAD(state, 5, hi->codes[1]);                                                                        \
-            BLOCK_MULTIPLY(state, hi_p, 5, 7);                                                                         \
-        }                                                                                                              \
-        scale_few(&before[p], sums + (p)*TILE_FLOATS, g->n_tokens);                                                    \
+        BLOCK_MULTIPLY(state, i, 5, 7);                                                                                \
+        scale_few(&before, i, sums + (i)*TILE_FLOATS, NULL, g->n_tokens);                                              \
+        if (block + 1 < end)                                                                                           \
+            expand_tile(g, panel, i, block + 1, false, next + (i));                                                    \
     } while (0)
 
-/* One tile of tokens. Hi digits have sums of their own, so that their weights need not be unpacked: scaling few tokens
- * costs less. */
+/* The hi digits of a block of tile i of rows, whose accumulator has the sums of the lo digits and is empty then. They
+ * have sums of their own, so that their weights need not be unpacked: scaling few tokens costs less. */
+#define FEW_HI_STEP(i)                                                                                                 \
+    do {                                                                                                               \
+        const int8_t *codes = g->memory.codes + (at + (i)) * CODES;                                                    \
+        STORE(i);                                                                                                      \
+        ZERO(i);                                                                                                       \
+        BLOCK_LOAD(state, 6, codes);                                                                                   \
+        BLOCK_MULTIPLY(state, i, 4, 6);                                                                                \
+        BLOCK_LOAD(state, 7, codes + CODES / 2);                                                                       \
+        BLOCK_MULTIPLY(state, i, 5, 7);                                                                                \
+        TILE_STORE(state, i, sums + SUMS + (i)*TILE_FLOATS);                                                           \
+        scale_few(&before, i, sums + (i)*TILE_FLOATS, sums + SUMS + (i)*TILE_FLOATS, g->n_tokens);                     \
+    } while (0)
+
+/* One tile of tokens: each tile of rows of a panel has an accumulator, so that the activations are loaded once. */
 static void add_blocks_of_one(const struct block_gemm *g, size_t panel_at, size_t begin, size_t end, tile_state *state)
 {
     const qn_block_panel *panel = &g->panels[panel_at];
     const size_t row_tiles = panel->n_rows <= AT_ONCE * QN_TILE ? AT_ONCE : QN_TILE_PANEL_TILES,
-                 act_tiles = qn_act_token_tiles(g->acts);
-    const qn_act_block_tile *acts = g->acts->block_tiles + qn_act_block_at(g->acts, g->first, begin);
-    const qn_act_block_tile_hi *hi = g->acts->block_tiles_hi + qn_act_block_at(g->acts, g->first, begin);
+                 act_tiles = qn_act_token_tiles(g->acts), first = qn_act_block_at(g->acts, g->first, begin);
+    const qn_act_block_tile *acts = g->acts->block_tiles + first;
+    const qn_act_block_tile_hi *hi = g->acts->block_tiles_hi + first;
     float *elements = g->memory.elements + panel_at * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
     int32_t *sums = g->memory.sums;
-    struct few_scaling before[2];
+    const struct few_scaling none = { acts->scale, g->memory.scales, g->memory.no_element };
+    struct few_scaling before = none;
     (void)state;
-    for (size_t p = 0; p < 2; p++)
-        before[p] = (struct few_scaling){ acts->scale, g->memory.scales, g->memory.no_element, false };
     for (size_t tile = 0; tile < row_tiles; tile++)
         expand_tile(g, panel, tile, begin, false, tile);
     for (size_t block = begin; block < end; block++, acts += act_tiles, hi += act_tiles) {
-        const bool has_hi = has_hi_digits(acts);
-        for (size_t tile = 0; tile < row_tiles; tile++) {
-            const size_t at = (block - begin) % 2 * QN_TILE_PANEL_TILES + tile;
-            if (tile % 2)
-                FEW_STEP(1, 3);
-            else
-                FEW_STEP(0, 2);
-            before[tile % 2] = (struct few_scaling){ acts->scale, g->memory.scales + at * QN_TILE,
-                                                     elements + tile * TILE_FLOATS, has_hi };
-            if (block + 1 < end)
-                expand_tile(g, panel, tile, block + 1, false, (at + QN_TILE_PANEL_TILES) % (2 * QN_TILE_PANEL_TILES));
+        const size_t at = (block - begin) % 2 * QN_TILE_PANEL_TILES, next = QN_TILE_PANEL_TILES - at;
+        BLOCK_LOAD(state, 4, acts->codes[0]);
+        BLOCK_LOAD(state, 5, acts->codes[1]);
+        FEW_STEP(0);
+        FEW_STEP(1);
+        if (row_tiles > AT_ONCE) {
+            FEW_STEP(2);
+            FEW_STEP(3);
         }
+        before = (struct few_scaling){ acts->scale, g->memory.scales + at * QN_TILE, elements };
+        if (!has_hi_digits(acts))
+            continue;
+        BLOCK_LOAD(state, 4, hi->codes[0]);
+        BLOCK_LOAD(state, 5, hi->codes[1]);
+        FEW_HI_STEP(0);
+        FEW_HI_STEP(1);
+        if (row_tiles > AT_ONCE) {
+            FEW_HI_STEP(2);
+            FEW_HI_STEP(3);
+        }
+        before = none;
     }
     STORE(0);
     STORE(1);
     STORE(2);
     STORE(3);
-    for (size_t p = 0; p < 2; p++)
-        scale_few(&before[p], sums + p * TILE_FLOATS, g->n_tokens);
+    for (size_t tile = 0; tile < row_tiles; tile++)
+        scale_few(&before, tile, sums + tile * TILE_FLOATS, NULL, g->n_tokens);
 }
 
 /* Adds blocks [begin, end) of a panel to its elements. */

@@ -94,9 +94,17 @@ void qn_acts_free(qn_acts *acts)
 /* With fewer tokens, few tiles have only tokens without hi digits if they are ordered. */
 enum { ORDERED_TOKENS = 64 };
 
+/* Returns whether n_tokens tokens with block tiles are multiplied on matrix units, by all matrices that read them. */
+static bool multiplies_block_tiles(const qn_matmul_kernels *kernels, const qn_acts *acts, size_t n_tokens)
+{
+    const bool reads_bits = acts->lut || acts->codes[QN_ACT_1BIT] || acts->codes[QN_ACT_2BIT];
+    return acts->block_tiles && kernels->gemm_blocks &&
+           n_tokens >= (reads_bits ? kernels->min_block_tokens : kernels->min_ternary_tokens);
+}
+
 void qn_acts_select(qn_acts *acts, const qn_matmul_kernels *kernels, size_t n_tokens, bool orders)
 {
-    const bool many = acts->block_tiles ? kernels->gemm_blocks && n_tokens >= kernels->min_block_tokens
+    const bool many = acts->block_tiles ? multiplies_block_tiles(kernels, acts, n_tokens)
                                         : kernels->gemm_tiles && n_tokens >= kernels->min_tile_tokens;
     acts->skip_tiles = !many;
     acts->is_ordered =
@@ -362,7 +370,7 @@ bool qn_matmul_uses_tiles(const qn_matmul_kernels *kernels, const qn_packed_matr
                           size_t n_tokens)
 {
     if (acts->factor && qn_type_has_blocks(weights->stored.type))
-        return acts->block_tiles && kernels->gemm_blocks && n_tokens >= kernels->min_block_tokens;
+        return multiplies_block_tiles(kernels, acts, n_tokens);
     return acts->tiles && n_tokens >= kernels->min_tile_tokens && kernels->gemm_tiles &&
            qn_tiles_multiply_type(weights->stored.type);
 }

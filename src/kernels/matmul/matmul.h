@@ -253,9 +253,10 @@ typedef struct qn_matmul_kernels {
     void (*put_tile)(const struct qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block);
     size_t min_tile_tokens;
     /* Whether types that have blocks are multiplied by the arithmetic of blocks.h, and their GEMM on
-     * matrix units, for min_block_tokens and more; NULL for none. */
+     * matrix units, for min_block_tokens and more, of activations that only PTQ1_0 reads for min_ternary_tokens; NULL
+     * for none. */
     bool block_scales;
-    size_t min_block_tokens;
+    size_t min_block_tokens, min_ternary_tokens;
     void (*gemm_blocks)(const struct qn_block_panel *panels, size_t n_panels, const qn_acts *acts, size_t first,
                         size_t n_tokens, bool accumulate, float *out, size_t out_stride, void *scratch);
 } qn_matmul_kernels;

@@ -304,8 +304,8 @@ void qn_block_gemm_amx(const qn_block_panel *panels, size_t n_panels, const qn_a
     gemm_blocks(panels, n_panels, acts, first, n_tokens, accumulate, out, out_stride, scratch);
 }
 
-/* With fewer tokens, unpacking the rows costs more than is won. */
-enum { MIN_TOKENS = 32, MIN_BLOCK_TOKENS = 10 };
+/* With fewer tokens, unpacking the rows costs more than is won. Single tokens of PTQ1_0 take twice as long as others. */
+enum { MIN_TOKENS = 32, MIN_BLOCK_TOKENS = 10, MIN_TERNARY_TOKENS = 4 };
 
 void qn_matmul_init_amx(qn_matmul_kernels *kernels)
 {
@@ -315,6 +315,7 @@ void qn_matmul_init_amx(qn_matmul_kernels *kernels)
     kernels->block_scales = true;
     kernels->gemm_blocks = qn_block_gemm_amx;
     kernels->min_block_tokens = MIN_BLOCK_TOKENS;
+    kernels->min_ternary_tokens = MIN_TERNARY_TOKENS;
 }
 
 void qn_tile_gemm_amx(const qn_tile_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,

@@ -258,7 +258,7 @@ void qn_matmul_init_amx_ref(qn_matmul_kernels *kernels)
     kernels->put_tile = qn_tile_put_ref;
     kernels->min_tile_tokens = 1;
     kernels->block_scales = true;
-    kernels->min_block_tokens = 1;
+    kernels->min_block_tokens = kernels->min_ternary_tokens = 1;
     kernels->gemm_blocks = qn_block_gemm_ref;
 }
 
