@@ -112,10 +112,10 @@ static qn_packed_matrix pack(const qn_problem *p, const qn_packed_kernel *kernel
     return weights;
 }
 
-/* Fills all layouts; block tiles of some numbers of tokens are ordered. */
+/* Fills all layouts. */
 static void quantize_all(const qn_problem *p, const qn_matmul_kernels *kernels, qn_acts *acts, const float *x)
 {
-    qn_acts_select(acts, kernels, p->n_tokens, p->n_tokens != 96);
+    qn_acts_select(acts, kernels, p->n_tokens);
     acts->skip_tiles = acts->skip_codes = false;
     qn_quantize_rows(kernels, acts, x, p->n_tokens);
 }

@@ -13,8 +13,8 @@
  *     sum_b       = sum over g of factor_g * isum_g
  *     element     = element + sum_b * (weight_scale_b * block_scale_b)    one fused multiply-add, b ascending, from 0
  *
- * Factors are there for blocks in which one group is far larger than the others, which keep their precision. The weights
- * of a block have one scale, so that the errors of its activations count alike: rounding to a step of amax/127
+ * Factors are there for blocks in which one group is far larger than the others, which keep their precision. The
+ * weights of a block have one scale, so that the errors of its activations count alike: rounding to a step of amax/127
  * has an error of amax^2 in each group, rounding by group one of amax_g^2. So QN_BLOCK_RATIO, which is less than 4, is
  * also the most by which the squared error of a block exceeds that of a scale for each group. sum_b is below 2^24 in
  * magnitude, so that its conversion is exact. With the hi/lo split factors are 1 and block_scale is amax / (127 *
@@ -23,10 +23,9 @@
  * One token: isum_g as for other types, then one multiply-add of 16-bit integers instead of a conversion, a
  * multiplication, a fused multiply-add and the access to one of 16 partial sums.
  *
- * More tokens, on matrix units: factor * code is written in base 63, as digits hi and lo, and the weights of the hi
- * digits are multiplied by 63 (weights are -1 to 2), so that one accumulator adds both. Where factors are 1 the lo
- * digit is the code, and the products of the hi digits are left out if no token of the tiles has any. Up to 16 tokens
- * have sums of their own of hi digits, since scaling them twice takes less time than unpacking weights twice.
+ * More tokens, on matrix units: factor * code is written in base 63, as digits hi and lo, which have sums of their own,
+ * added before they are scaled. Where factors are 1 the lo digit is the code, and the products of the hi digits are
+ * left out if no token of the tiles has any.
  *
  * A step is two tiles of tokens by two of rows, so that each load serves two products: for a block 8 products, 8 loads,
  * 4 stores of sums, 192 vector instructions that scale (conversions, multiplications, fused multiply-adds). Measured,
@@ -45,12 +44,9 @@ enum {
     QN_BLOCK = 128,
     QN_BLOCK_GROUPS = QN_BLOCK / QN_QUANT_GROUP,
     QN_MAX_FACTOR = 63,
-    QN_BLOCK_BASE = 63, /* of the digits of factor * code: hi is at most 127 and lo at most 31 in magnitude */
-    /* Blocks of 16 rows that are unpacked at a time, 16 KB, a third of L1; with hi digits as many bytes, times the
-     * base, too. */
-    QN_BLOCK_CHUNK = 8,
-    QN_BLOCK_CHUNK_HI = 4,
-    QN_BLOCK_MAX_PANELS = 4,         /* panels of a GEMM, which share parts of the activations in L2 */
+    QN_BLOCK_BASE = 63,      /* of the digits of factor * code: hi is at most 127 and lo at most 31 in magnitude */
+    QN_BLOCK_CHUNK = 8,      /* blocks of 16 rows that are unpacked at a time, 16 KB, a third of L1 */
+    QN_BLOCK_MAX_PANELS = 4, /* panels of a GEMM, which share parts of the activations in L2 */
     QN_BLOCK_PART_BYTES = 512 << 10, /* such a part */
     QN_BLOCK_K = 64                  /* values of a product */
 };
@@ -58,16 +54,13 @@ enum {
 /* Of squared magnitudes: the block's largest by the mean of its groups' largest. */
 #define QN_BLOCK_RATIO 3.75f
 
-/* Activations of 16 tokens in a block. Tokens are in ascending order, or `is_ordered`: in each block those with hi
- * digits come first (qn_act_place), so that the products of hi digits are left out of all other tiles. Lo digits of
- * values 0 to 63, then of 64 to 127; with the hi/lo split the codes. In qn_acts: [blocks][tiles of tokens], in the
- * order in which a GEMM reads them: that of tokens. */
+/* Activations of 16 tokens in a block. Lo digits of values 0 to 63, then of 64 to 127; with the hi/lo split the codes.
+ * In qn_acts: [blocks][tiles of tokens], in the order in which a GEMM reads them: that of tokens. */
 typedef struct qn_act_block_tile {
     _Alignas(64) int8_t codes[QN_BLOCK / QN_BLOCK_K][QN_TILE][QN_BLOCK_K];
     float scale[QN_TILE];
     uint8_t has_hi[QN_TILE]; /* 0: the hi digits of the token are 0, as in new memory: they need not be written */
-    uint8_t token[QN_TILE];  /* ordered: which token of the GEMM's is in this place */
-    uint8_t padding[32];
+    uint8_t padding[48];
 } qn_act_block_tile;
 
 /* The hi digits; with the hi/lo split the lo codes. */
@@ -93,25 +86,6 @@ static inline size_t qn_act_block_at(const qn_acts *acts, size_t token, size_t b
     return block * qn_act_token_tiles(acts) + token / QN_TILE;
 }
 
-/* qn_act_segments - returns the number of calls of a GEMM for all tokens. Each has an order of its own. */
-static inline size_t qn_act_segments(const qn_acts *acts)
-{
-    return (acts->max_rows + QN_TILE_MAX_TOKENS - 1) / QN_TILE_MAX_TOKENS;
-}
-
-/* qn_act_place - returns the place of a token in a block. Ordered tokens take places as they come, those with hi digits
- * from the first on, the others from the last on. Threads: safe for distinct tokens. */
-static inline size_t qn_act_place(qn_acts *acts, size_t token, size_t block, bool has_hi)
-{
-    if (!acts->is_ordered)
-        return token;
-    const size_t segment = token / QN_TILE_MAX_TOKENS, first = segment * QN_TILE_MAX_TOKENS,
-                 left = acts->n_ordered - first, n = left < QN_TILE_MAX_TOKENS ? left : QN_TILE_MAX_TOKENS;
-    const uint32_t taken = __atomic_fetch_add(&acts->places[segment * qn_act_blocks(acts) + block],
-                                              has_hi ? 1 : 0x10000, __ATOMIC_RELAXED);
-    return first + (has_hi ? taken & 0xffff : n - 1 - (taken >> 16));
-}
-
 /* qn_type_has_blocks - returns whether kernels with block_scales multiply weights of this type so. Not OX2_0: as
  * stored, its GEMV is faster. */
 static inline bool qn_type_has_blocks(const qn_type_info *type)
@@ -125,8 +99,8 @@ typedef struct qn_group_scale {
     int32_t factor;
 } qn_group_scale;
 
-/* qn_block_is_uneven - returns whether the groups of a block need factors. most: the largest magnitude, not 0. Groups of
- * zeros have no error, whatever the step. */
+/* qn_block_is_uneven - returns whether the groups of a block need factors. most: the largest magnitude, not 0. Groups
+ * of zeros have no error, whatever the step. */
 static inline bool qn_block_is_uneven(const float amax[QN_BLOCK_GROUPS], float most)
 {
     float sum = 0, n = 0;
@@ -176,11 +150,10 @@ typedef struct qn_block_panel {
     size_t row_bytes;
 } qn_block_panel;
 
-/* Where a block of 16 rows is unpacked: weights without the zero point, and the same times QN_BLOCK_BASE, which are
- * read where a token of the GEMM has hi digits. 64-aligned. */
+/* Where a block of 16 rows is unpacked: weights without the zero point. 64-aligned. */
 typedef struct qn_block_rows {
-    int8_t (*codes)[QN_TILE][4], (*times_base)[QN_TILE][4]; /* [QN_BLOCK / 4] */
-    float *scale;                                           /* [QN_TILE] */
+    int8_t (*codes)[QN_TILE][4]; /* [QN_BLOCK / 4] */
+    float *scale;                /* [QN_TILE] */
 } qn_block_rows;
 
 /* qn_block_expand_stored - unpacks block `block` of rows [row, row + 16), as far as the panel has them; zeros for rows

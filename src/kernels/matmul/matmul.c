@@ -51,9 +51,6 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
         if (status == QN_OK)
             status = qn_alloc(&acts->block_tiles, tiles, sizeof *acts->block_tiles, "activation tiles");
         if (status == QN_OK)
-            status = qn_alloc(&acts->places, qn_act_segments(acts) * qn_act_blocks(acts), sizeof *acts->places,
-                              "activation places");
-        if (status == QN_OK)
             status = qn_alloc(&acts->block_tiles_hi, tiles, sizeof *acts->block_tiles_hi, "activation tiles");
     }
     if (layouts & 1u << QN_ACT_TILES) {
@@ -87,12 +84,8 @@ void qn_acts_free(qn_acts *acts)
     qn_free(acts->block_sum);
     qn_free(acts->block_tiles);
     qn_free(acts->block_tiles_hi);
-    qn_free(acts->places);
     *acts = (qn_acts){ 0 };
 }
-
-/* With fewer tokens, few tiles have only tokens without hi digits if they are ordered. */
-enum { ORDERED_TOKENS = 64 };
 
 /* Returns whether n_tokens tokens with block tiles are multiplied on matrix units, by all matrices that read them. */
 static bool multiplies_block_tiles(const qn_matmul_kernels *kernels, const qn_acts *acts, size_t n_tokens)
@@ -102,16 +95,11 @@ static bool multiplies_block_tiles(const qn_matmul_kernels *kernels, const qn_ac
            n_tokens >= (reads_bits ? kernels->min_block_tokens : kernels->min_ternary_tokens);
 }
 
-void qn_acts_select(qn_acts *acts, const qn_matmul_kernels *kernels, size_t n_tokens, bool orders)
+void qn_acts_select(qn_acts *acts, const qn_matmul_kernels *kernels, size_t n_tokens)
 {
     const bool many = acts->block_tiles ? multiplies_block_tiles(kernels, acts, n_tokens)
                                         : kernels->gemm_tiles && n_tokens >= kernels->min_tile_tokens;
     acts->skip_tiles = !many;
-    acts->is_ordered =
-        orders && many && acts->places && !acts->hilo && n_tokens >= ORDERED_TOKENS && n_tokens % (2 * QN_TILE) == 0;
-    acts->n_ordered = n_tokens;
-    if (acts->is_ordered)
-        memset(acts->places, 0, qn_act_segments(acts) * qn_act_blocks(acts) * sizeof *acts->places);
     acts->skip_codes = many && (acts->tiles || acts->block_tiles) && acts->only_tiles;
 }
 

@@ -328,33 +328,12 @@ static void fill_digits(const int8_t *codes, const int32_t factor[2], int8_t *hi
     }
 }
 
-/* Finds the places of a row's blocks, and fetches their lines, which other threads have read, all at once. */
-static void find_places(qn_acts *acts, size_t row, size_t first_block, size_t *places)
-{
-    const int32_t *factor = acts->factor + (row * qn_act_blocks(acts) + first_block) * QN_BLOCK_GROUPS;
-    for (size_t block = 0; block < QN_SUPER / QN_BLOCK; block++, factor += QN_BLOCK_GROUPS) {
-        const bool has_hi = qn_block_has_hi(factor);
-        places[block] = qn_act_place(acts, row, first_block + block, has_hi);
-        if (!acts->is_ordered)
-            continue;
-        const size_t at = qn_act_block_at(acts, places[block], first_block + block), token = places[block] % QN_TILE;
-        for (size_t half = 0; half < QN_BLOCK / QN_BLOCK_K; half++) {
-            __builtin_prefetch(acts->block_tiles[at].codes[half][token], 1);
-            if (has_hi)
-                __builtin_prefetch(acts->block_tiles_hi[at].codes[half][token], 1);
-        }
-    }
-}
-
 static void fill_block_tiles(qn_acts *acts, size_t row, size_t super, const int8_t *codes, const int8_t *codes_lo)
 {
     enum { BLOCKS = QN_SUPER / QN_BLOCK };
-    const size_t block0 = (row * acts->n_super + super) * BLOCKS;
-    size_t places[BLOCKS];
-    find_places(acts, row, super * BLOCKS, places);
+    const size_t block0 = (row * acts->n_super + super) * BLOCKS, token = row % QN_TILE;
     for (size_t block = 0; block < BLOCKS; block++) {
-        const size_t tile_at = qn_act_block_at(acts, places[block], super * BLOCKS + block),
-                     token = places[block] % QN_TILE;
+        const size_t tile_at = qn_act_block_at(acts, row, super * BLOCKS + block);
         qn_act_block_tile *tile = &acts->block_tiles[tile_at];
         const int32_t *factor = acts->factor + (block0 + block) * QN_BLOCK_GROUPS;
         const bool has_hi = qn_block_has_hi(factor);
@@ -373,7 +352,6 @@ static void fill_block_tiles(qn_acts *acts, size_t row, size_t super, const int8
         }
         tile->scale[token] = acts->block_scale[block0 + block];
         tile->has_hi[token] = has_hi;
-        tile->token[token] = (uint8_t)(row % QN_TILE_MAX_TOKENS);
     }
 }
 

@@ -28,11 +28,8 @@ void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t
     int8_t factor[2 * QN_BLOCK_GROUPS];
     float scale[2 * QN_BLOCK_GROUPS], offset[2 * QN_BLOCK_GROUPS];
     type->unpack(stored, 1, codes, scale, offset, factor);
-    for (size_t k = 0; k < QN_BLOCK; k++) {
-        const int weight = codes[k] - type->zero_point;
-        out->times_base[k / 4][row][k % 4] = (int8_t)(QN_BLOCK_BASE * weight);
-        out->codes[k / 4][row][k % 4] = (int8_t)weight;
-    }
+    for (size_t k = 0; k < QN_BLOCK; k++)
+        out->codes[k / 4][row][k % 4] = (int8_t)(codes[k] - type->zero_point);
     out->scale[row] = scale[0];
 }
 
@@ -40,7 +37,6 @@ void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t bloc
 {
     const size_t left = row < panel->n_rows ? panel->n_rows - row : 0, n_rows = left < QN_TILE ? left : QN_TILE;
     memset(out->codes, 0, QN_BLOCK * QN_TILE);
-    memset(out->times_base, 0, QN_BLOCK * QN_TILE);
     memset(out->scale, 0, QN_TILE * sizeof *out->scale);
     for (size_t r = 0; r < n_rows; r++)
         qn_block_expand_row(panel->type,
@@ -50,7 +46,7 @@ void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t bloc
 size_t qn_block_gemm_scratch(void)
 {
     const size_t sums = 8 * QN_TILE * QN_TILE * sizeof(int32_t),
-                 rows = QN_BLOCK_CHUNK * QN_TILE * (2 * QN_BLOCK + sizeof(float)),
+                 rows = QN_BLOCK_CHUNK * QN_TILE * (QN_BLOCK + sizeof(float)),
                  no_element = 2 * QN_TILE_PANEL_ROWS * QN_TILE * sizeof(float),
                  elements = QN_BLOCK_MAX_PANELS * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS * sizeof(float);
     return sums + rows + no_element + elements;

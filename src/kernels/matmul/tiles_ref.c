@@ -152,14 +152,12 @@ static void expand_packed(const qn_block_panel *panel, size_t tile, size_t block
     }
 }
 
-static void expand_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi, const qn_block_rows *out)
+static void expand_block(const qn_block_panel *panel, size_t tile, size_t block, const qn_block_rows *out)
 {
     if (panel->packed)
         expand_packed(panel, tile, block, out);
     else
         qn_block_expand_stored(panel, tile * QN_TILE, block, out);
-    if (!has_hi)
-        memset(out->times_base, 0x55, QN_BLOCK * QN_TILE); /* must not matter */
 }
 
 #include "kernels/matmul/gemm_blocks.h"
