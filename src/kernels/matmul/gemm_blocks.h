@@ -1,7 +1,8 @@
 /* The GEMM of blocks.h. The including file defines its tile instructions and vectors (gemm_tiles.h), and
  *
  *   block_tiles_begin             before tiles are used: 16 rows of 64 bytes; of tiles of tokens and sums n_tokens rows
- *   BLOCK_LOAD(state, tile, from) tiles 4 to 7, 1 KiB of memory
+ *   BLOCK_LOAD(state, tile, from, at)  tiles 4 to 7, 1 KiB of memory from byte `at`, a constant
+ *   BLOCK_STORE(state, i, sums)   tile i, the i-th KiB of sums
  *   BLOCK_MULTIPLY(state, c, a, b)  c += a * b: [16][64] by [16 quads][16][4] int8, [16][16] int32
  *   expand_block                  a block of 16 rows
  *   v16_of_int32, v16_...         as in gemm_tiles.h */
@@ -123,34 +124,30 @@ QN_INLINE void scale_step(struct block_scaling s, const int32_t *sums, const int
         scale_part(s, sums, sums_lo, base, part);
 }
 
-/* Multiplies 64 values of two tiles of tokens by two of rows; AFTER(i) is done after the products of sums i. */
-#define MULTIPLY_64(state, tokens_0, tokens_1, rows_0, rows_1, BEFORE, AFTER)                                          \
+/* Where 64 values of a tile begin, in bytes. */
+enum { HALF = QN_BLOCK_K * QN_TILE };
+
+/* Multiplies 64 values, the first or second half of a block, of two tiles of tokens by two of rows; AFTER(i) is done
+ * after the products of sums i. acts: of codes or of second digits. */
+#define MULTIPLY_HALF(state, acts, rows, half, BEFORE, AFTER)                                                          \
     do {                                                                                                               \
         BEFORE(0);                                                                                                     \
-        BLOCK_LOAD(state, 4, tokens_0);                                                                                \
-        BLOCK_LOAD(state, 6, rows_0);                                                                                  \
+        BLOCK_LOAD(state, 4, acts, (half)*HALF);                                                                       \
+        BLOCK_LOAD(state, 6, rows, (half)*HALF);                                                                       \
         BLOCK_MULTIPLY(state, 0, 4, 6);                                                                                \
         AFTER(0);                                                                                                      \
         BEFORE(1);                                                                                                     \
-        BLOCK_LOAD(state, 7, rows_1);                                                                                  \
+        BLOCK_LOAD(state, 7, rows, (2 + (half)) * HALF);                                                               \
         BLOCK_MULTIPLY(state, 1, 4, 7);                                                                                \
         AFTER(1);                                                                                                      \
         BEFORE(2);                                                                                                     \
-        BLOCK_LOAD(state, 5, tokens_1);                                                                                \
+        BLOCK_LOAD(state, 5, acts, (half)*HALF + (int)sizeof *(acts));                                                 \
         BLOCK_MULTIPLY(state, 2, 5, 6);                                                                                \
         AFTER(2);                                                                                                      \
         BEFORE(3);                                                                                                     \
         BLOCK_MULTIPLY(state, 3, 5, 7);                                                                                \
         AFTER(3);                                                                                                      \
     } while (0)
-
-/* Where 64 values of a tile of rows begin. */
-#define HALF(codes, half) (codes)[(half) * (QN_BLOCK_K / 4)]
-
-/* Multiplies a block of two tiles of rows by 64 or 128 values of two tiles of tokens. */
-#define MULTIPLY_HALF(state, acts, rows, half, BEFORE, AFTER)                                                          \
-    MULTIPLY_64(state, (acts)[0].codes[half], (acts)[1].codes[half], HALF((rows)->codes[0], half),                     \
-                HALF((rows)->codes[1], half), BEFORE, AFTER)
 #define MULTIPLY_BLOCK(state, acts, rows)                                                                              \
     do {                                                                                                               \
         MULTIPLY_HALF(state, acts, rows, 0, ZERO, NOTHING);                                                            \
@@ -159,7 +156,7 @@ QN_INLINE void scale_step(struct block_scaling s, const int32_t *sums, const int
 
 #define NOTHING(i) (void)0
 #define ZERO(i) TILE_ZERO(state, i)
-#define STORE(i) TILE_STORE(state, i, sums + (i)*TILE_FLOATS)
+#define STORE(i) BLOCK_STORE(state, i, sums)
 #define STORE_AND_ZERO(i)                                                                                              \
     do {                                                                                                               \
         STORE(i);                                                                                                      \
@@ -314,16 +311,18 @@ QN_INLINE void scale_few(const struct few_scaling *s, size_t tile, const int32_t
     }
 }
 
+/* Where tile i of rows begins, in bytes. */
+#define ROWS_AT(i) ((i) / AT_ONCE * (int)sizeof(struct block_codes) + (i) % AT_ONCE * 2 * HALF)
+
 /* A block of tile i of rows, whose accumulator has the sums of the block before until then. The activations are in
  * tiles 4 and 5. */
 #define FEW_STEP(i)                                                                                                    \
     do {                                                                                                               \
-        const int8_t(*codes)[QN_TILE][4] = rows[(i) / AT_ONCE].codes[(i) % AT_ONCE];                                   \
         STORE(i);                                                                                                      \
         ZERO(i);                                                                                                       \
-        BLOCK_LOAD(state, 6, HALF(codes, 0));                                                                          \
+        BLOCK_LOAD(state, 6, rows, ROWS_AT(i));                                                                        \
         BLOCK_MULTIPLY(state, i, 4, 6);                                                                                \
-        BLOCK_LOAD(state, 7, HALF(codes, 1));                                                                          \
+        BLOCK_LOAD(state, 7, rows, ROWS_AT(i) + HALF);                                                                 \
         BLOCK_MULTIPLY(state, i, 5, 7);                                                                                \
         scale_few(&before, i, sums + (i)*TILE_FLOATS, NULL, g->n_tokens);                                              \
         if (block + 1 < end)                                                                                           \
@@ -333,14 +332,13 @@ QN_INLINE void scale_few(const struct few_scaling *s, size_t tile, const int32_t
 /* The hi digits of a block of tile i of rows, whose accumulator has the sums of the lo digits and is empty then. */
 #define FEW_HI_STEP(i)                                                                                                 \
     do {                                                                                                               \
-        const int8_t(*codes)[QN_TILE][4] = rows[(i) / AT_ONCE].codes[(i) % AT_ONCE];                                   \
         STORE(i);                                                                                                      \
         ZERO(i);                                                                                                       \
-        BLOCK_LOAD(state, 6, HALF(codes, 0));                                                                          \
+        BLOCK_LOAD(state, 6, rows, ROWS_AT(i));                                                                        \
         BLOCK_MULTIPLY(state, i, 4, 6);                                                                                \
-        BLOCK_LOAD(state, 7, HALF(codes, 1));                                                                          \
+        BLOCK_LOAD(state, 7, rows, ROWS_AT(i) + HALF);                                                                 \
         BLOCK_MULTIPLY(state, i, 5, 7);                                                                                \
-        TILE_STORE(state, i, sums + SUMS + (i)*TILE_FLOATS);                                                           \
+        BLOCK_STORE(state, i, sums + SUMS);                                                                            \
         scale_few(&before, i, sums + (i)*TILE_FLOATS, sums + SUMS + (i)*TILE_FLOATS, g->n_tokens);                     \
     } while (0)
 
@@ -362,8 +360,8 @@ static void add_blocks_of_one(const struct block_gemm *g, size_t panel_at, size_
     for (size_t block = begin; block < end; block++, acts += act_tiles, hi += act_tiles) {
         const size_t at = (block - begin) % 2 * QN_TILE_PANEL_TILES, next = QN_TILE_PANEL_TILES - at;
         const struct block_codes *rows = g->memory.rows + at / AT_ONCE;
-        BLOCK_LOAD(state, 4, acts->codes[0]);
-        BLOCK_LOAD(state, 5, acts->codes[1]);
+        BLOCK_LOAD(state, 4, acts, 0);
+        BLOCK_LOAD(state, 5, acts, HALF);
         FEW_STEP(0);
         FEW_STEP(1);
         if (row_tiles > AT_ONCE) {
@@ -373,8 +371,8 @@ static void add_blocks_of_one(const struct block_gemm *g, size_t panel_at, size_
         before = (struct few_scaling){ acts->scale, rows, elements };
         if (!has_hi_digits(acts))
             continue;
-        BLOCK_LOAD(state, 4, hi->codes[0]);
-        BLOCK_LOAD(state, 5, hi->codes[1]);
+        BLOCK_LOAD(state, 4, hi, 0);
+        BLOCK_LOAD(state, 5, hi, HALF);
         FEW_HI_STEP(0);
         FEW_HI_STEP(1);
         if (row_tiles > AT_ONCE) {

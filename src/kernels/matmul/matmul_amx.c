@@ -136,7 +136,11 @@ static void block_tiles_begin(tile_state *state, size_t n_tokens)
     __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
 }
 
-#define BLOCK_LOAD(state, tile, from) TILE_LOAD_ROWS(tile, from, QN_BLOCK_K)
+/* Constants in the addresses leave registers for the pointers of the loop. */
+#define BLOCK_LOAD(state, tile, from, at)                                                                              \
+    __asm__ volatile("tileloadd %c2(%0,%1,1), %%tmm" #tile ::"r"(from), "r"((size_t)QN_BLOCK_K), "i"(at) : "memory")
+#define BLOCK_STORE(state, tile, to)                                                                                   \
+    __asm__ volatile("tilestored %%tmm" #tile ", %c2(%0,%1,1)" ::"r"(to), "r"((size_t)64), "i"((tile)*1024) : "memory")
 #define BLOCK_MULTIPLY(state, c, a, b) TILE_MULTIPLY(state, c, a, b)
 /* The unit sleeps after about 500 ns without a product (gemm_tiles.h). */
 #define BLOCK_KEEP_AWAKE(state, sums)                                                                                  \

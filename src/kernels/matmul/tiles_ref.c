@@ -123,7 +123,9 @@ static void block_tiles_begin(tile_state *state, size_t n_tokens)
     tile_begin(state);
 }
 
-#define BLOCK_LOAD(state, tile, from) memcpy((state)->tiles[tile], from, sizeof(state)->tiles[tile])
+#define BLOCK_LOAD(state, tile, from, at)                                                                              \
+    memcpy((state)->tiles[tile], (const char *)(from) + (at), sizeof(state)->tiles[tile])
+#define BLOCK_STORE(state, tile, to) TILE_STORE(state, tile, (to) + (tile)*QN_TILE * QN_TILE)
 #define BLOCK_MULTIPLY(state, c, a, b) block_multiply((state)->tiles[c], (state)->tiles[a], (state)->tiles[b])
 #define BLOCK_KEEP_AWAKE(state, sums) ((void)(state), (void)(sums))
 
