@@ -279,9 +279,8 @@ static void add_blocks_of_two(const struct block_gemm *g, size_t panel_at, size_
             const struct block_scaling now = { g->acts->block_tiles + first + block * act_tiles,
                                                g->memory.rows + (step - 1) % 2, elements + tile * TILE_FLOATS };
             before = multiply_step(g, state, sums, now, before);
-            tile += AT_ONCE;
-            block += tile / row_tiles;
-            tile %= row_tiles;
+            tile = tile + AT_ONCE < row_tiles ? tile + AT_ONCE : 0;
+            block += !tile;
         }
         for (size_t i = 0; step < n_steps && i < AT_ONCE; i++)
             expand_tile(g, panel, tile + i, begin + block, step % 2 * AT_ONCE + i);

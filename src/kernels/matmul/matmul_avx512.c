@@ -4,6 +4,7 @@
 #define QN_V16_AVX512
 enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
 #define OWN_REORDER_CODES
+#define OWN_GROUP_AMAX
 #define HAS_LUT
 #define HAS_TILES
 
@@ -291,6 +292,37 @@ static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out
                                          _mm512_permutex2var_epi8(quarter[q][0], from, quarter[q][1]));
         _mm512_storeu_si512(out + 64 * v, to);
     }
+}
+
+/* Bits of magnitudes are ordered as these are, and those of infinities and NaNs are the largest. Each round of the
+ * reduction joins two vectors. */
+static void find_group_amax(const float *values, size_t n, float amax[QN_SUPER_GROUPS])
+{
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff),
+                  order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    __m512i most[QN_SUPER_GROUPS];
+    QN_UNROLLED
+    for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
+        v16 a, b;
+        load_group(values, lane * QN_QUANT_GROUP, n, &a, &b);
+        most[lane] = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude),
+                                      _mm512_and_si512(_mm512_castps_si512(b), magnitude));
+    }
+    QN_UNROLLED
+    for (int i = 0; i < 8; i++)
+        most[i] = _mm512_max_epi32(_mm512_shuffle_i32x4(most[i], most[i + 8], 0x44),
+                                   _mm512_shuffle_i32x4(most[i], most[i + 8], 0xee));
+    QN_UNROLLED
+    for (int i = 0; i < 4; i++)
+        most[i] = _mm512_max_epi32(_mm512_shuffle_i32x4(most[i], most[i + 4], 0x88),
+                                   _mm512_shuffle_i32x4(most[i], most[i + 4], 0xdd));
+    for (int i = 0; i < 2; i++)
+        most[i] =
+            _mm512_max_epi32(_mm512_unpacklo_epi64(most[i], most[i + 2]), _mm512_unpackhi_epi64(most[i], most[i + 2]));
+    const __m512 w = _mm512_castsi512_ps(most[0]), z = _mm512_castsi512_ps(most[1]);
+    const __m512i last = _mm512_max_epi32(_mm512_castps_si512(_mm512_shuffle_ps(w, z, 0x88)),
+                                          _mm512_castps_si512(_mm512_shuffle_ps(w, z, 0xdd)));
+    _mm512_storeu_si512(amax, _mm512_permutexvar_epi32(order, last));
 }
 
 /* Writes the codes of a group of a token to a tile. */
