@@ -151,18 +151,17 @@ typedef struct qn_block_panel {
     size_t row_bytes;
 } qn_block_panel;
 
-/* Where a block of 16 rows is unpacked: weights without the zero point. 64-aligned. */
-typedef struct qn_block_rows {
-    int8_t (*codes)[QN_TILE][4]; /* [QN_BLOCK / 4] */
-    float *scale;                /* [QN_TILE] */
-} qn_block_rows;
-
-/* qn_block_expand_stored - unpacks block `block` of rows [row, row + 16), as far as the panel has them; zeros for rows
- * that it does not have. Any type. For amx-ref. */
-void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t block, const qn_block_rows *out);
+/* qn_block_expand_stored - unpacks block `block` of rows [row, row + 16), as far as the panel has them, to weights
+ * without the zero point and scales; zeros for rows that it does not have. Any type. For amx-ref.
+ *
+ *   codes   [QN_BLOCK / 4][QN_TILE][4]
+ *   scale   [QN_TILE] */
+void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t block, int8_t (*codes)[QN_TILE][4],
+                            float *scale);
 
 /* qn_block_expand_row - unpacks one stored block as row `row` of 16. */
-void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t row, const qn_block_rows *out);
+void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t row, int8_t (*codes)[QN_TILE][4],
+                         float *scale);
 
 /* qn_block_gemm_scratch - returns the bytes of scratch of a GEMM. */
 size_t qn_block_gemm_scratch(void);

@@ -4,7 +4,7 @@
  *   BLOCK_LOAD(state, tile, from, at)  tiles 4 to 7, 1 KiB of memory from byte `at`, a constant
  *   BLOCK_STORE(state, i, sums)   tile i, the i-th KiB of sums
  *   BLOCK_MULTIPLY(state, c, a, b)  c += a * b: [16][64] by [16 quads][16][4] int8, [16][16] int32
- *   expand_block                  a block of 16 rows
+ *   expand_block                  a block of 16 rows of a type
  *   v16_of_int32, v16_...         as in gemm_tiles.h */
 #ifndef QN_KERNELS_MATMUL_GEMM_BLOCKS_H
 #define QN_KERNELS_MATMUL_GEMM_BLOCKS_H
@@ -69,11 +69,11 @@ QN_INLINE bool has_hi_digits(const qn_act_block_tile *tile)
 }
 
 /* Unpacks 16 rows of a block as tile `at % 2` of pair `at / 2`. */
-QN_INLINE void expand_tile(const struct block_gemm *g, const qn_block_panel *panel, size_t tile, size_t block,
-                           size_t at)
+QN_INLINE void expand_tile(const struct block_gemm *g, qn_type type, const qn_block_panel *panel, size_t tile,
+                           size_t block, size_t at)
 {
     struct block_codes *to = g->memory.rows + at / AT_ONCE;
-    expand_block(panel, tile, block, &(qn_block_rows){ to->codes[at % AT_ONCE], to->scale[at % AT_ONCE] });
+    expand_block(type, panel, tile, block, to->codes[at % AT_ONCE], to->scale[at % AT_ONCE]);
 }
 
 QN_INLINE void expand_chunk(const struct block_gemm *g, const qn_block_panel *panel, const struct block_chunk *chunk,
@@ -83,7 +83,8 @@ QN_INLINE void expand_chunk(const struct block_gemm *g, const qn_block_panel *pa
     for (size_t i = 0; i < chunk->n; i++)
         for (size_t tile = 0; tile < chunk->row_tiles; tile++) {
             BLOCK_KEEP_AWAKE(state, g->memory.sums);
-            expand_tile(g, panel, tile, chunk->first + i, (tile / AT_ONCE * chunk->n + i) * AT_ONCE + tile % AT_ONCE);
+            expand_tile(g, panel->type->type, panel, tile, chunk->first + i,
+                        (tile / AT_ONCE * chunk->n + i) * AT_ONCE + tile % AT_ONCE);
         }
 }
 
@@ -260,10 +261,11 @@ QN_INLINE void add_chunk_hilo(const struct block_gemm *g, const struct block_chu
             }
 }
 
-/* ---- Few tokens: unpacking the next rows executes next to products, too ---- */
+/* ---- Few tokens: unpacking the next rows executes next to products, too. The type is a constant at the calls ---- */
 
 /* Two tiles of tokens: as add_chunk, but a step's rows are unpacked after the step before. */
-static void add_blocks_of_two(const struct block_gemm *g, size_t panel_at, size_t begin, size_t end, tile_state *state)
+QN_INLINE void add_blocks_of_two(const struct block_gemm *g, qn_type type, size_t panel_at, size_t begin, size_t end,
+                                 tile_state *state)
 {
     const qn_block_panel *panel = &g->panels[panel_at];
     const size_t row_tiles = panel->n_rows <= AT_ONCE * QN_TILE ? AT_ONCE : QN_TILE_PANEL_TILES,
@@ -283,7 +285,7 @@ static void add_blocks_of_two(const struct block_gemm *g, size_t panel_at, size_
             block += !tile;
         }
         for (size_t i = 0; step < n_steps && i < AT_ONCE; i++)
-            expand_tile(g, panel, tile + i, begin + block, step % 2 * AT_ONCE + i);
+            expand_tile(g, type, panel, tile + i, begin + block, step % 2 * AT_ONCE + i);
     }
     STORE_ALL();
     scale_step(before, sums, NULL, 0);
@@ -325,7 +327,7 @@ QN_INLINE void scale_few(const struct few_scaling *s, size_t tile, const int32_t
         BLOCK_MULTIPLY(state, i, 5, 7);                                                                                \
         scale_few(&before, i, sums + (i)*TILE_FLOATS, NULL, g->n_tokens);                                              \
         if (block + 1 < end)                                                                                           \
-            expand_tile(g, panel, i, block + 1, next + (i));                                                           \
+            expand_tile(g, type, panel, i, block + 1, next + (i));                                                     \
     } while (0)
 
 /* The hi digits of a block of tile i of rows, whose accumulator has the sums of the lo digits and is empty then. */
@@ -342,7 +344,8 @@ QN_INLINE void scale_few(const struct few_scaling *s, size_t tile, const int32_t
     } while (0)
 
 /* One tile of tokens: each tile of rows of a panel has an accumulator, so that the activations are loaded once. */
-static void add_blocks_of_one(const struct block_gemm *g, size_t panel_at, size_t begin, size_t end, tile_state *state)
+QN_INLINE void add_blocks_of_one(const struct block_gemm *g, qn_type type, size_t panel_at, size_t begin, size_t end,
+                                 tile_state *state)
 {
     const qn_block_panel *panel = &g->panels[panel_at];
     const size_t row_tiles = panel->n_rows <= AT_ONCE * QN_TILE ? AT_ONCE : QN_TILE_PANEL_TILES,
@@ -355,7 +358,7 @@ static void add_blocks_of_one(const struct block_gemm *g, size_t panel_at, size_
     struct few_scaling before = none;
     (void)state;
     for (size_t tile = 0; tile < row_tiles; tile++)
-        expand_tile(g, panel, tile, begin, tile);
+        expand_tile(g, type, panel, tile, begin, tile);
     for (size_t block = begin; block < end; block++, acts += act_tiles, hi += act_tiles) {
         const size_t at = (block - begin) % 2 * QN_TILE_PANEL_TILES, next = QN_TILE_PANEL_TILES - at;
         const struct block_codes *rows = g->memory.rows + at / AT_ONCE;
@@ -432,11 +435,32 @@ static size_t blocks_of_part(const struct block_gemm *g)
 
 typedef void (*block_variant)(const struct block_gemm *g, size_t panel, size_t begin, size_t end, tile_state *state);
 
+#define FEW_VARIANTS(ID)                                                                                               \
+    static void one_##ID(const struct block_gemm *g, size_t panel, size_t begin, size_t end, tile_state *state)        \
+    {                                                                                                                  \
+        add_blocks_of_one(g, QN_TYPE_##ID, panel, begin, end, state);                                                  \
+    }                                                                                                                  \
+    static void two_##ID(const struct block_gemm *g, size_t panel, size_t begin, size_t end, tile_state *state)        \
+    {                                                                                                                  \
+        add_blocks_of_two(g, QN_TYPE_##ID, panel, begin, end, state);                                                  \
+    }
+FEW_VARIANTS(Q1_0)
+FEW_VARIANTS(PQ2_0)
+FEW_VARIANTS(PTQ1_0)
+
+static block_variant few_variant_of(qn_type type, size_t token_tiles)
+{
+    switch (type) {
+    case QN_TYPE_Q1_0: return token_tiles == 1 ? one_Q1_0 : two_Q1_0;
+    case QN_TYPE_PQ2_0: return token_tiles == 1 ? one_PQ2_0 : two_PQ2_0;
+    default: return token_tiles == 1 ? one_PTQ1_0 : two_PTQ1_0;
+    }
+}
+
 static block_variant variant_of(const struct block_gemm *g)
 {
     return g->acts->hilo         ? add_blocks_hilo
-           : g->token_tiles == 1 ? add_blocks_of_one
-           : g->token_tiles == 2 ? add_blocks_of_two
+           : g->token_tiles <= 2 ? few_variant_of(g->panels->type->type, g->token_tiles)
                                  : add_blocks;
 }
 
@@ -460,7 +484,7 @@ static void gemm_blocks(const qn_block_panel *panels, size_t n_panels, const qn_
     for (size_t p = 0; p < n_panels; p++)
         memset(g.memory.elements + p * panel_floats, 0,
                (g.token_tiles + g.token_tiles % AT_ONCE) * NEXT_TOKENS * sizeof(float));
-    block_tiles_begin(&state, add == add_blocks_of_one ? n_tokens : QN_TILE);
+    block_tiles_begin(&state, g.token_tiles == 1 && !acts->hilo ? n_tokens : QN_TILE);
     for (size_t begin = 0, end; begin < n_blocks; begin = end) {
         end = n_blocks - begin < part ? n_blocks : begin + part;
         for (size_t p = 0; p < n_panels; p++)

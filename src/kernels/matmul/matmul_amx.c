@@ -159,7 +159,7 @@ QN_INLINE __m512i offsets_of(int from, int step)
 }
 
 /* A nibble is an index into a table of the four weights of each. */
-QN_INLINE void expand_1bit(const uint8_t *words, size_t stride, const qn_block_rows *out)
+QN_INLINE void expand_1bit(const uint8_t *words, size_t stride, int8_t (*codes)[QN_TILE][4])
 {
     _Alignas(64) static const int8_t signs[16][4] = {
         { -1, -1, -1, -1 }, { 1, -1, -1, -1 }, { -1, 1, -1, -1 }, { 1, 1, -1, -1 }, { -1, -1, 1, -1 }, { 1, -1, 1, -1 },
@@ -171,34 +171,31 @@ QN_INLINE void expand_1bit(const uint8_t *words, size_t stride, const qn_block_r
         const __m512i bits = _mm512_loadu_si512(words + 4 * word * stride);
         QN_UNROLLED
         for (unsigned q = 0; q < 8; q++) /* vpermd reads the lower four bits of an index */
-            _mm512_store_si512(out->codes[8 * word + q],
-                               _mm512_permutexvar_epi32(_mm512_srli_epi32(bits, 4 * q), weights));
+            _mm512_store_si512(codes[8 * word + q], _mm512_permutexvar_epi32(_mm512_srli_epi32(bits, 4 * q), weights));
     }
 }
 
 /* vpermb reads the lower six bits of an index, whose lower two are the code. */
-QN_INLINE void expand_2bit(const uint8_t *words, size_t stride, const qn_block_rows *out)
+QN_INLINE void expand_2bit(const uint8_t *words, size_t stride, int8_t (*codes)[QN_TILE][4])
 {
     const __m512i weights = _mm512_set1_epi32(0x020100ff);
     for (size_t word = 0; word < 8; word++) {
         const __m512i fields = _mm512_loadu_si512(words + 4 * word * stride);
         QN_UNROLLED
         for (int q = 0; q < 4; q++) {
-            const __m512i codes = _mm512_multishift_epi64_epi8(offsets_of(8 * q, 2), fields);
-            _mm512_store_si512(out->codes[4 * word + (size_t)q], _mm512_permutexvar_epi8(codes, weights));
+            const __m512i fours = _mm512_multishift_epi64_epi8(offsets_of(8 * q, 2), fields);
+            _mm512_store_si512(codes[4 * word + (size_t)q], _mm512_permutexvar_epi8(fours, weights));
         }
     }
 }
 
 /* Stores digit - 1 of each byte; digit = (x >= 86) + (x >= 171). */
-QN_INLINE void store_digits(const qn_block_rows *out, size_t quad, __m512i x)
+QN_INLINE void store_digits(int8_t (*quad)[4], __m512i x)
 {
     const __mmask64 middle = _mm512_cmpge_epu8_mask(x, _mm512_set1_epi8(86)),
                     upper = _mm512_cmpge_epu8_mask(x, _mm512_set1_epi8((char)171));
-    const __m512i none = _mm512_setzero_si512();
-    _mm512_store_si512(
-        out->codes[quad],
-        _mm512_mask_mov_epi8(_mm512_mask_blend_epi8(middle, _mm512_set1_epi8(-1), none), upper, _mm512_set1_epi8(1)));
+    const __m512i none = _mm512_setzero_si512(), lower = _mm512_mask_blend_epi8(middle, _mm512_set1_epi8(-1), none);
+    _mm512_store_si512(quad, _mm512_mask_mov_epi8(lower, upper, _mm512_set1_epi8(1)));
 }
 
 QN_INLINE __m512i next_digit(__m512i x)
@@ -206,17 +203,17 @@ QN_INLINE __m512i next_digit(__m512i x)
     return _mm512_add_epi8(x, _mm512_add_epi8(x, x));
 }
 
-QN_INLINE void expand_ternary(const uint8_t *words, size_t stride, const qn_block_rows *out)
+QN_INLINE void expand_ternary(const uint8_t *words, size_t stride, int8_t (*codes)[QN_TILE][4])
 {
     for (size_t word = 0; word < 6; word++) {
         __m512i x = _mm512_loadu_si512(words + 4 * word * stride);
         for (size_t n = 0; n < 5; n++, x = next_digit(x))
-            store_digits(out, word < 4 ? 4 * n + word : 20 + 2 * n + word - 4, x);
+            store_digits(codes[word < 4 ? 4 * n + word : 20 + 2 * n + word - 4], x);
     }
     __m512i x = _mm512_loadu_si512(words + 24 * stride);
     for (size_t n = 0; n < 4; n += 2) { /* two bytes of codes: a quad is of two digits */
         const __m512i next = next_digit(x);
-        store_digits(out, 30 + n / 2, _mm512_mask_blend_epi16(0xaaaaaaaa, x, _mm512_slli_epi32(next, 16)));
+        store_digits(codes[30 + n / 2], _mm512_mask_blend_epi16(0xaaaaaaaa, x, _mm512_slli_epi32(next, 16)));
         x = next_digit(next);
     }
 }
@@ -258,22 +255,23 @@ static block_words packed_words(const qn_block_panel *panel, size_t tile, size_t
                           (const uint16_t *)(const void *)(from + code_bytes * QN_PANEL_ROWS + 2 * row) };
 }
 
-/* Rows [16 * tile, 16 * tile + 16) of a panel. */
-static void expand_block(const qn_block_panel *panel, size_t tile, size_t block, const qn_block_rows *out)
+/* Rows [16 * tile, 16 * tile + 16) of a panel of this type. */
+QN_INLINE void expand_block(qn_type type, const qn_block_panel *panel, size_t tile, size_t block,
+                            int8_t (*codes)[QN_TILE][4], float *scale)
 {
     struct gathered_words gathered;
     const block_words from =
         panel->packed ? packed_words(panel, tile, block) : gather_words(panel, tile, block, &gathered);
-    switch (panel->type->type) {
-    case QN_TYPE_Q1_0: expand_1bit(from.words, from.stride, out); break;
-    case QN_TYPE_PQ2_0: expand_2bit(from.words, from.stride, out); break;
+    switch (type) {
+    case QN_TYPE_Q1_0: expand_1bit(from.words, from.stride, codes); break;
+    case QN_TYPE_PQ2_0: expand_2bit(from.words, from.stride, codes); break;
     default: /* PTQ1_0: the scale is in the upper half of the last word */
-        expand_ternary(from.words, from.stride, out);
+        expand_ternary(from.words, from.stride, codes);
         const __m512i last = _mm512_loadu_si512(from.words + (panel->type->block_bytes - 4) * from.stride);
-        _mm512_store_ps(out->scale, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(last, 16))));
+        _mm512_store_ps(scale, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(last, 16))));
         return;
     }
-    _mm512_store_ps(out->scale, v16_load_f16(from.scales));
+    _mm512_store_ps(scale, v16_load_f16(from.scales));
 }
 
 #include "kernels/matmul/gemm_blocks.h"
