@@ -34,10 +34,10 @@ static size_t slices_per_row(const qn_executor *ex, const qn_op_acts *acts)
     return (ex->plan->acts[acts->at[0]].width + values - 1) / values;
 }
 
-size_t qn_act_slices(const qn_executor *ex, const qn_op_acts *acts, size_t n_rows, bool orders)
+size_t qn_act_slices(const qn_executor *ex, const qn_op_acts *acts, size_t n_rows)
 {
     for (size_t a = 0; a < acts->n; a++)
-        qn_acts_select(&ex->workspace.acts[acts->at[a]], &ex->kernels->matmul, n_rows, orders);
+        qn_acts_select(&ex->workspace.acts[acts->at[a]], &ex->kernels->matmul, n_rows);
     return n_rows * slices_per_row(ex, acts);
 }
 
@@ -86,18 +86,16 @@ static void prefetch_tiles(const qn_executor *ex, const qn_op_acts *acts, const 
 
 qn_act_slice qn_act_slice_at(const qn_executor *ex, const qn_op_acts *acts, size_t index, int thread)
 {
-    /* Ordered rows: a thread has the same slice of many, so that it finds their places in its caches. */
-    const bool is_ordered = ex->workspace.acts[acts->at[0]].is_ordered;
     const size_t values = qn_act_slice_width(ex->plan, acts), per_row = slices_per_row(ex, acts),
-                 n_rows = ex->step->n_rows, first = (is_ordered ? index / n_rows : index % per_row) * values;
+                 first = index % per_row * values;
     const size_t left = ex->plan->acts[acts->at[0]].width - first;
-    const qn_act_slice slice = { .row = is_ordered ? index % n_rows : index / per_row,
+    const qn_act_slice slice = { .row = index / per_row,
                                  .first = first,
                                  .n = left < values ? left : values,
                                  .values = (float *)qn_thread_scratch(ex, thread) };
-    if (n_rows <= FEW_ROWS)
+    if (ex->step->n_rows <= FEW_ROWS)
         prefetch_slice(ex, acts, &slice);
-    else if (!is_ordered) /* quantize finds the lines of ordered ones, and prefetches them */
+    else
         prefetch_tiles(ex, acts, &slice);
     return slice;
 }

@@ -16,10 +16,8 @@ typedef struct qn_act_slice {
 size_t qn_act_slice_width(const qn_plan *plan, const qn_op_acts *acts);
 
 /* qn_act_slices - returns the number of slices in n_rows rows of the activations that an operation writes, and selects
- * the layouts that matmuls of so many rows read. Called when the operation's phase is opened.
- *
- *   orders   as in qn_acts_select: products of values, and what attention returns, not norms */
-size_t qn_act_slices(const qn_executor *ex, const qn_op_acts *acts, size_t n_rows, bool orders);
+ * the layouts that matmuls of so many rows read. Called when the operation's phase is opened. */
+size_t qn_act_slices(const qn_executor *ex, const qn_op_acts *acts, size_t n_rows);
 
 /* qn_act_slice_at - returns slice `index`, with the thread's scratch for its values. */
 qn_act_slice qn_act_slice_at(const qn_executor *ex, const qn_op_acts *acts, size_t index, int thread);

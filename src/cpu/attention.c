@@ -667,6 +667,6 @@ static void combine_slices(const qn_executor *ex, const qn_op *op, const qn_cpu_
 size_t qn_executor_attention_combine(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
     works[0] = (qn_cpu_work){ .run = combine_slices,
-                              .count = qn_act_slices(ex, &op->attention_combine.acts, ex->step->n_rows, true) };
+                              .count = qn_act_slices(ex, &op->attention_combine.acts, ex->step->n_rows) };
     return 1;
 }

@@ -140,7 +140,7 @@ static void drafter_angles(const qn_executor *ex, const qn_op *op, const qn_cpu_
 
 size_t qn_executor_fuse(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
-    works[0] = (qn_cpu_work){ .run = fuse_slices, .count = qn_act_slices(ex, &op->fuse.acts, ex->step->n_rows, false) };
+    works[0] = (qn_cpu_work){ .run = fuse_slices, .count = qn_act_slices(ex, &op->fuse.acts, ex->step->n_rows) };
     works[1] = (qn_cpu_work){ .run = drafter_angles, .count = ex->step->n_rows };
     return 2;
 }

@@ -34,7 +34,7 @@ static void norm_logit_rows(const qn_executor *ex, const qn_op *op, const qn_cpu
 
 size_t qn_executor_norm(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
-    works[0] = (qn_cpu_work){ .run = norm_all, .count = qn_act_slices(ex, &op->norm.acts, ex->step->n_rows, false) };
+    works[0] = (qn_cpu_work){ .run = norm_all, .count = qn_act_slices(ex, &op->norm.acts, ex->step->n_rows) };
     return 1;
 }
 
@@ -73,8 +73,8 @@ static void keep_draft(const qn_executor *ex, const qn_op *op, const qn_cpu_rang
 
 size_t qn_executor_logit_norm(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
-    works[0] = (qn_cpu_work){ .run = norm_logit_rows,
-                              .count = qn_act_slices(ex, &op->norm.acts, ex->step->n_logit_rows, false) };
+    works[0] =
+        (qn_cpu_work){ .run = norm_logit_rows, .count = qn_act_slices(ex, &op->norm.acts, ex->step->n_logit_rows) };
     if (ex->step->is_draft && !ex->plan->head.block) {
         works[1] = (qn_cpu_work){ .run = keep_draft, .count = ex->step->n_rows };
         return 2;
@@ -131,8 +131,8 @@ static void keep_hidden(const qn_executor *ex, const qn_op *op, const qn_cpu_ran
 
 size_t qn_executor_pair_norm(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
-    works[0] = (qn_cpu_work){ .run = pair_norm_slices,
-                              .count = qn_act_slices(ex, &op->pair_norm.acts, ex->step->n_rows, false) };
+    works[0] =
+        (qn_cpu_work){ .run = pair_norm_slices, .count = qn_act_slices(ex, &op->pair_norm.acts, ex->step->n_rows) };
     works[1] = (qn_cpu_work){ .run = keep_hidden, .count = ex->step->n_rows };
     return ex->step->is_draft ? 1 : 2;
 }
@@ -152,7 +152,6 @@ static void swiglu_slices(const qn_executor *ex, const qn_op *op, const qn_cpu_r
 
 size_t qn_executor_swiglu(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
-    works[0] =
-        (qn_cpu_work){ .run = swiglu_slices, .count = qn_act_slices(ex, &op->swiglu.acts, ex->step->n_rows, true) };
+    works[0] = (qn_cpu_work){ .run = swiglu_slices, .count = qn_act_slices(ex, &op->swiglu.acts, ex->step->n_rows) };
     return 1;
 }

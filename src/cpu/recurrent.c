@@ -385,8 +385,8 @@ static void gated_norm_slices(const qn_executor *ex, const qn_op *op, const qn_c
 
 size_t qn_executor_gated_norm(const qn_executor *ex, const qn_op *op, qn_cpu_work *works)
 {
-    works[0] = (qn_cpu_work){ .run = gated_norm_slices,
-                              .count = qn_act_slices(ex, &op->gated_norm.acts, ex->step->n_rows, true) };
+    works[0] =
+        (qn_cpu_work){ .run = gated_norm_slices, .count = qn_act_slices(ex, &op->gated_norm.acts, ex->step->n_rows) };
     works[1] = (qn_cpu_work){ .run = append_open_chunks,
                               .count = count_sequences(ex) * ex->plan->recurrent.n_k_heads,
                               .late = true };

@@ -32,7 +32,7 @@ static size_t find_variants(struct variant variants[MAX_VARIANTS])
         qn_matmul_kernels_init(&few->kernels, level->features);
         few->name = level->name;
         few->kernels.block_scales = true;
-        few->kernels.min_block_tokens = 1;
+        few->kernels.min_block_tokens = few->kernels.min_ternary_tokens = 1;
         if (few->kernels.gemm_blocks || n == MAX_VARIANTS)
             continue;
         struct variant *many = &variants[n++]; /* packed by AVX-512, multiplied by tiles in C */
@@ -112,10 +112,10 @@ static qn_packed_matrix pack(const qn_problem *p, const qn_packed_kernel *kernel
     return weights;
 }
 
-/* Fills all layouts; block tiles of some numbers of tokens are ordered. */
+/* Fills all layouts. */
 static void quantize_all(const qn_problem *p, const qn_matmul_kernels *kernels, qn_acts *acts, const float *x)
 {
-    qn_acts_select(acts, kernels, p->n_tokens, p->n_tokens != 96);
+    qn_acts_select(acts, kernels, p->n_tokens);
     acts->skip_tiles = acts->skip_codes = false;
     qn_quantize_rows(kernels, acts, x, p->n_tokens);
 }
@@ -147,6 +147,13 @@ static qn_acts run(const qn_problem *p, const qn_matmul_kernels *kernels, bool p
         qn_matmul_rows(kernels, &weights, &acts, p->n_tokens, begin, end, accumulate, out, n_rows, scratch);
     }
     return acts;
+}
+
+/* Groups of any magnitude: most blocks have factors. */
+static void make_uneven(qn_problem *p)
+{
+    for (size_t i = 0; i < p->n_tokens * p->weights.n_cols; i++)
+        p->x[i] *= i / 32 % 7 == 2 ? 0 : i / 32 % 3 ? 1e-2f : i / 128 % 3 ? 1e3f : 1;
 }
 
 static void check_problem(const qn_problem *p, bool accumulate)
@@ -221,6 +228,64 @@ static void check_not_finite(const qn_type_info *type)
         }
 }
 
+/* Which blocks have factors: those in which one group is far larger than the others. */
+static void check_factors(void)
+{
+    static const struct {
+        float amax[QN_BLOCK_GROUPS];
+        bool has_factors;
+    } blocks[] = {
+        { { 1, 1, 1, 1e-3f }, false },       { { 1, 1e-3f, 1, 1e-3f }, false }, { { 1, 0.2f, 0.2f, 0.2f }, false },
+        { { 0.1f, 1, 0.1f, 0.1f }, true },   { { 0, 0, 3e4f, 0 }, false },      { { 0, 0, 1e-3f, 3e4f }, false },
+        { { 0, 0, 0, 0 }, false },           { { 1e-31f, 0, 0, 0 }, false },    { { 1e-29f, 0, 0, 0 }, false },
+        { { 1e-29f, 1e-30f, 0, 0 }, false }, { { 3e38f, 1, 1, 1 }, true },
+    };
+    for (size_t b = 0; b < QN_LENGTH(blocks); b++)
+        for (int hilo = 0; hilo < 2; hilo++) {
+            qn_group_scale scales[QN_BLOCK_GROUPS];
+            int32_t factor[QN_BLOCK_GROUPS];
+            const float scale = qn_block_scales(blocks[b].amax, hilo, scales);
+            qn_case_begin("matmul", "ref", "factors of block %zu%s", b, hilo ? " hi/lo" : "");
+            for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
+                factor[g] = scales[g].factor;
+            qn_expect(isfinite(scale), "the scale is %g", (double)scale);
+            qn_expect(qn_block_has_hi(factor) == (blocks[b].has_factors && !hilo), "factors %d %d %d %d", factor[0],
+                      factor[1], factor[2], factor[3]);
+        }
+}
+
+/* From how many tokens on matrix units are used depends on who reads the activations. */
+static void check_min_tokens(void)
+{
+    static const struct {
+        unsigned more_layouts;
+        qn_type type;
+        size_t min;
+    } readers[] = { { 0, QN_TYPE_PTQ1_0, 4 },
+                    { 0, QN_TYPE_Q1_0, 10 },
+                    { 0, QN_TYPE_PQ2_0, 10 },
+                    { 1u << QN_ACT_LUT, QN_TYPE_PTQ1_0, 10 } };
+    qn_matmul_kernels kernels;
+    qn_matmul_kernels_init(&kernels, 0);
+    qn_matmul_init_amx_ref(&kernels);
+    kernels.min_block_tokens = 10;
+    kernels.min_ternary_tokens = 4;
+    for (size_t i = 0; i < QN_LENGTH(readers); i++) {
+        const qn_packed_matrix weights = { .stored.type = qn_type_find(readers[i].type) };
+        qn_acts acts;
+        qn_case_begin("matmul", "amx-ref", "blocks from %zu tokens on", readers[i].min);
+        qn_acts_keep(&acts, 10, QN_BLOCK, qn_matmul_act_layouts(&kernels, &weights, true) | readers[i].more_layouts,
+                     false);
+        for (size_t n = 1; n <= 10; n++) {
+            qn_acts_select(&acts, &kernels, n);
+            qn_expect(acts.skip_tiles == (n < readers[i].min), "%zu tokens: tiles are filled, or not", n);
+            qn_expect(qn_matmul_uses_tiles(&kernels, &weights, &acts, n) == (n >= readers[i].min),
+                      "%zu tokens: tiles are multiplied, or not", n);
+        }
+        qn_release();
+    }
+}
+
 void qn_check_blocks(void)
 {
     static const size_t rows[] = { 1, 16, 17, 64, 65, 128, 130 },
@@ -238,20 +303,21 @@ void qn_check_blocks(void)
             const size_t blocks = draw < 6 ? draw + 1 : 1 + qn_random_below(20);
             qn_problem_new(&p, &types[t], rows[draw % 7], blocks * QN_BLOCK, tokens[draw % QN_LENGTH(tokens)],
                            draw % 3 == 2);
-            for (size_t i = 0; draw % 2 && i < p.n_tokens * p.weights.n_cols; i++) /* groups of any magnitude */
-                p.x[i] *= i / 32 % 5 == 1 ? 1e-3f : i / 32 % 7 == 2 ? 0 : i / 128 % 3 ? 1e3f : 1;
+            if (draw % 2)
+                make_uneven(&p);
             check_problem(&p, draw % 4 == 3);
         }
         check_extremes(&types[t], false);
         check_extremes(&types[t], true);
         check_not_finite(&types[t]);
     }
+    check_factors();
+    check_min_tokens();
     qn_problem many; /* more tokens than a call of the GEMM takes, several panels, more blocks than fit a part */
     qn_problem_new(&many, qn_type_find(QN_TYPE_PTQ1_0), 130, 20 * QN_BLOCK, QN_TILE_MAX_TOKENS + 20, false);
     check_problem(&many, false);
-    /* ordered; a second call of the GEMM has its own order */
-    qn_problem_new(&many, qn_type_find(QN_TYPE_Q1_0), 128, 5 * QN_BLOCK, QN_TILE_MAX_TOKENS + 4 * QN_TILE, false);
-    for (size_t i = 0; i < many.n_tokens * many.weights.n_cols; i++)
-        many.x[i] *= i / 32 % 5 == 1 ? 1e-1f : i / 32 % 7 == 2 ? 0 : i / 128 % 3 ? 1e3f : 1;
+    /* most blocks have factors */
+    qn_problem_new(&many, qn_type_find(QN_TYPE_Q1_0), 128, 5 * QN_BLOCK, QN_TILE_MAX_TOKENS + QN_TILE, false);
+    make_uneven(&many);
     check_problem(&many, false);
 }

@@ -6,24 +6,26 @@
  * groups of a block of 128 activations are integer multiples of one, so that the sum over a block is an integer:
  *
  *     block_scale = amax / 127                 amax: the largest magnitude of the block, amax_g: of group g
- *     factor_g    = 1                          if no amax_g but 0 is less than amax / QN_BLOCK_RATIO; else
+ *     factor_g    = 1                          if amax^2 is at most QN_BLOCK_RATIO times the mean of amax_g^2; else
  *     block_scale = amax / (127 * 63)
  *     factor_g    = ceil(63 * amax_g / amax)   at least 1
  *     code        = rint(x / (factor_g * block_scale))
  *     sum_b       = sum over g of factor_g * isum_g
  *     element     = element + sum_b * (weight_scale_b * block_scale_b)    one fused multiply-add, b ascending, from 0
  *
- * Factors are there for blocks with a few large values: the other groups keep their precision. sum_b is below 2^24 in
+ * Factors are there for blocks in which one group is far larger than the others, which keep their precision. The
+ * weights of a block have one scale, so that the errors of its activations count alike: rounding to a step of amax/127
+ * has an error of amax^2 in each group, rounding by group one of amax_g^2. So QN_BLOCK_RATIO, which is less than 4, is
+ * also the most by which the squared error of a block exceeds that of a scale for each group. sum_b is below 2^24 in
  * magnitude, so that its conversion is exact. With the hi/lo split factors are 1 and block_scale is amax / (127 *
  * QN_HILO_BASE). Errors: docs/accuracy.md.
  *
  * One token: isum_g as for other types, then one multiply-add of 16-bit integers instead of a conversion, a
  * multiplication, a fused multiply-add and the access to one of 16 partial sums.
  *
- * More tokens, on matrix units: factor * code is written in base 63, as digits hi and lo, and the weights of the hi
- * digits are multiplied by 63 (weights are -1 to 2), so that one accumulator adds both. Where factors are 1 the lo
- * digit is the code, and the products of the hi digits are left out if no token of the tiles has any. Up to 16 tokens
- * have sums of their own of hi digits, since scaling them twice takes less time than unpacking weights twice.
+ * More tokens, on matrix units: factor * code is written in base 63, as digits hi and lo, which have sums of their own,
+ * added before they are scaled. Where factors are 1 the lo digit is the code, and the products of the hi digits are
+ * left out if no token of the tiles has any.
  *
  * A step is two tiles of tokens by two of rows, so that each load serves two products: for a block 8 products, 8 loads,
  * 4 stores of sums, 192 vector instructions that scale (conversions, multiplications, fused multiply-adds). Measured,
@@ -42,29 +44,23 @@ enum {
     QN_BLOCK = 128,
     QN_BLOCK_GROUPS = QN_BLOCK / QN_QUANT_GROUP,
     QN_MAX_FACTOR = 63,
-    QN_BLOCK_BASE = 63, /* of the digits of factor * code: hi is at most 127 and lo at most 31 in magnitude */
-    /* Blocks of 16 rows that are unpacked at a time, 16 KB, a third of L1; with hi digits as many bytes, times the
-     * base, too. */
-    QN_BLOCK_CHUNK = 8,
-    QN_BLOCK_CHUNK_HI = 4,
-    QN_BLOCK_MAX_PANELS = 4,         /* panels of a GEMM, which share parts of the activations in L2 */
+    QN_BLOCK_BASE = 63,      /* of the digits of factor * code: hi is at most 127 and lo at most 31 in magnitude */
+    QN_BLOCK_CHUNK = 8,      /* blocks of 16 rows that are unpacked at a time, 16 KB, a third of L1 */
+    QN_BLOCK_MAX_PANELS = 4, /* panels of a GEMM, which share parts of the activations in L2 */
     QN_BLOCK_PART_BYTES = 512 << 10, /* such a part */
     QN_BLOCK_K = 64                  /* values of a product */
 };
 
-/* Groups have factors if the largest of their magnitudes differ by more than this. */
-#define QN_BLOCK_RATIO 2.5f
+/* Of squared magnitudes: the block's largest by the mean of its groups' largest. */
+#define QN_BLOCK_RATIO 3.6f
 
-/* Activations of 16 tokens in a block. Tokens are in ascending order, or `is_ordered`: in each block those with hi
- * digits come first (qn_act_place), so that the products of hi digits are left out of all other tiles. Lo digits of
- * values 0 to 63, then of 64 to 127; with the hi/lo split the codes. In qn_acts: [blocks][tiles of tokens], in the
- * order in which a GEMM reads them: that of tokens. */
+/* Activations of 16 tokens in a block. Lo digits of values 0 to 63, then of 64 to 127; with the hi/lo split the codes.
+ * In qn_acts: [blocks][tiles of tokens], in the order in which a GEMM reads them: that of tokens. */
 typedef struct qn_act_block_tile {
     _Alignas(64) int8_t codes[QN_BLOCK / QN_BLOCK_K][QN_TILE][QN_BLOCK_K];
     float scale[QN_TILE];
     uint8_t has_hi[QN_TILE]; /* 0: the hi digits of the token are 0, as in new memory: they need not be written */
-    uint8_t token[QN_TILE];  /* ordered: which token of the GEMM's is in this place */
-    uint8_t padding[32];
+    uint8_t padding[48];
 } qn_act_block_tile;
 
 /* The hi digits; with the hi/lo split the lo codes. */
@@ -90,25 +86,6 @@ static inline size_t qn_act_block_at(const qn_acts *acts, size_t token, size_t b
     return block * qn_act_token_tiles(acts) + token / QN_TILE;
 }
 
-/* qn_act_segments - returns the number of calls of a GEMM for all tokens. Each has an order of its own. */
-static inline size_t qn_act_segments(const qn_acts *acts)
-{
-    return (acts->max_rows + QN_TILE_MAX_TOKENS - 1) / QN_TILE_MAX_TOKENS;
-}
-
-/* qn_act_place - returns the place of a token in a block. Ordered tokens take places as they come, those with hi digits
- * from the first on, the others from the last on. Threads: safe for distinct tokens. */
-static inline size_t qn_act_place(qn_acts *acts, size_t token, size_t block, bool has_hi)
-{
-    if (!acts->is_ordered)
-        return token;
-    const size_t segment = token / QN_TILE_MAX_TOKENS, first = segment * QN_TILE_MAX_TOKENS,
-                 left = acts->n_ordered - first, n = left < QN_TILE_MAX_TOKENS ? left : QN_TILE_MAX_TOKENS;
-    const uint32_t taken = __atomic_fetch_add(&acts->places[segment * qn_act_blocks(acts) + block],
-                                              has_hi ? 1 : 0x10000, __ATOMIC_RELAXED);
-    return first + (has_hi ? taken & 0xffff : n - 1 - (taken >> 16));
-}
-
 /* qn_type_has_blocks - returns whether kernels with block_scales multiply weights of this type so. Not OX2_0: as
  * stored, its GEMV is faster. */
 static inline bool qn_type_has_blocks(const qn_type_info *type)
@@ -122,16 +99,28 @@ typedef struct qn_group_scale {
     int32_t factor;
 } qn_group_scale;
 
+/* qn_block_is_uneven - returns whether the groups of a block need factors. most: the largest magnitude, not 0. Groups
+ * of zeros have no error, whatever the step. */
+static inline bool qn_block_is_uneven(const float amax[QN_BLOCK_GROUPS], float most)
+{
+    const float inverse = 1 / most;
+    float sum = 0, n = 0;
+    for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
+        const float part = amax[g] * inverse;
+        sum += part * part;
+        n += amax[g] > 0;
+    }
+    return n > QN_BLOCK_RATIO * sum;
+}
+
 /* qn_block_scales - computes the scales of a block's groups from their largest magnitudes. Returns the scale of the
  * block. amax: finite; hilo: factors are 1, and the block's scale is the step. */
 static inline float qn_block_scales(const float amax[QN_BLOCK_GROUPS], bool hilo, qn_group_scale out[QN_BLOCK_GROUPS])
 {
-    float most = 0, least = INFINITY;
-    for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
+    float most = 0;
+    for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
         most = amax[g] > most ? amax[g] : most;
-        least = amax[g] > 0 && amax[g] < least ? amax[g] : least;
-    }
-    const bool zero = most < QN_MIN_GROUP_ABSMAX, one = zero || hilo || most <= QN_BLOCK_RATIO * least;
+    const bool zero = most < QN_MIN_GROUP_ABSMAX, one = zero || hilo || !qn_block_is_uneven(amax, most);
     const float scale = zero ? 0 : most * (one ? 1.0f / 127 : 1.0f / (127 * QN_MAX_FACTOR)),
                 up = one ? 0 : QN_MAX_FACTOR / most;
     for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
@@ -162,19 +151,17 @@ typedef struct qn_block_panel {
     size_t row_bytes;
 } qn_block_panel;
 
-/* Where a block of 16 rows is unpacked: weights without the zero point, and the same times QN_BLOCK_BASE, which are
- * read where a token of the GEMM has hi digits. 64-aligned. */
-typedef struct qn_block_rows {
-    int8_t (*codes)[QN_TILE][4], (*times_base)[QN_TILE][4]; /* [QN_BLOCK / 4] */
-    float *scale;                                           /* [QN_TILE] */
-} qn_block_rows;
-
-/* qn_block_expand_stored - unpacks block `block` of rows [row, row + 16), as far as the panel has them; zeros for rows
- * that it does not have. Any type. For amx-ref. */
-void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t block, const qn_block_rows *out);
+/* qn_block_expand_stored - unpacks block `block` of rows [row, row + 16), as far as the panel has them, to weights
+ * without the zero point and scales; zeros for rows that it does not have. Any type. For amx-ref.
+ *
+ *   codes   [QN_BLOCK / 4][QN_TILE][4]
+ *   scale   [QN_TILE] */
+void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t block, int8_t (*codes)[QN_TILE][4],
+                            float *scale);
 
 /* qn_block_expand_row - unpacks one stored block as row `row` of 16. */
-void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t row, const qn_block_rows *out);
+void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t row, int8_t (*codes)[QN_TILE][4],
+                         float *scale);
 
 /* qn_block_gemm_scratch - returns the bytes of scratch of a GEMM. */
 size_t qn_block_gemm_scratch(void);

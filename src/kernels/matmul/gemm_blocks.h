@@ -1,9 +1,10 @@
 /* The GEMM of blocks.h. The including file defines its tile instructions and vectors (gemm_tiles.h), and
  *
  *   block_tiles_begin             before tiles are used: 16 rows of 64 bytes; of tiles of tokens and sums n_tokens rows
- *   BLOCK_LOAD(state, tile, from) tiles 4 to 7, 1 KiB of memory
+ *   BLOCK_LOAD(state, tile, from, at)  tiles 4 to 7, 1 KiB of memory from byte `at`, a constant
+ *   BLOCK_STORE(state, i, sums)   tile i, the i-th KiB of sums
  *   BLOCK_MULTIPLY(state, c, a, b)  c += a * b: [16][64] by [16 quads][16][4] int8, [16][16] int32
- *   expand_block                  a block of 16 rows, times_base only if has_hi
+ *   expand_block                  a block of 16 rows of a type
  *   v16_of_int32, v16_...         as in gemm_tiles.h */
 #ifndef QN_KERNELS_MATMUL_GEMM_BLOCKS_H
 #define QN_KERNELS_MATMUL_GEMM_BLOCKS_H
@@ -11,28 +12,33 @@
 #include "kernels/matmul/blocks.h"
 
 /* Tiles of tokens, and of rows, that are computed at once. */
-enum { AT_ONCE = 2, SUMS = AT_ONCE * AT_ONCE * TILE_FLOATS, CODES = QN_BLOCK * QN_TILE };
+enum { AT_ONCE = 2, SUMS = AT_ONCE * AT_ONCE * TILE_FLOATS };
+
+/* Where a block of two tiles of rows is unpacked. The scales are at a fixed distance from the codes, so that one
+ * pointer leads to both. */
+struct block_codes {
+    _Alignas(64) int8_t codes[AT_ONCE][QN_BLOCK / 4][QN_TILE][4];
+    float scale[AT_ONCE][QN_TILE];
+};
 
 /* The elements of the second of two tiles of tokens lie there after the first's. */
 enum { NEXT_TOKENS = QN_TILE_PANEL_TILES * TILE_FLOATS };
 
 /* The scratch of a GEMM. The first ones lie next to each other, so that they share few sets of L1. */
 struct block_memory {
-    int32_t *sums;     /* [2: lo codes][tiles of tokens][tiles of rows][TILE_FLOATS], each tile [token][row] */
-    int8_t *codes;     /* [pairs of tiles of rows][blocks][2][CODES], then times QN_BLOCK_BASE: BASE_AT after */
-    float *scales;     /* [pairs of tiles of rows][blocks][2][QN_TILE] */
-    float *no_element; /* as elements of two tiles by two: where sums go that belong to no element */
-    float *elements;   /* [panels][tiles of tokens][tiles of rows][TILE_FLOATS]: their sums over the blocks before */
+    int32_t *sums;            /* [2: of the second digits][tiles of tokens][tiles of rows][TILE_FLOATS], each tile
+                                 [token][row] */
+    struct block_codes *rows; /* [pairs of tiles of rows][blocks] */
+    float *no_element;        /* as elements of two tiles by two: where sums go that belong to no element */
+    float *elements;          /* [panels][tiles of tokens][tiles of rows][TILE_FLOATS]: their sums over the blocks
+                                 before */
 };
-
-enum { BASE_AT = QN_BLOCK_CHUNK * CODES };
 
 static struct block_memory block_memory_of(void *scratch)
 {
     struct block_memory m = { .sums = scratch };
-    m.codes = (int8_t *)(m.sums + 2 * SUMS);
-    m.scales = (float *)(void *)(m.codes + 2 * BASE_AT);
-    m.no_element = m.scales + QN_BLOCK_CHUNK * QN_TILE;
+    m.rows = (struct block_codes *)(void *)(m.sums + 2 * SUMS);
+    m.no_element = (float *)(void *)(m.rows + QN_BLOCK_CHUNK / AT_ONCE);
     m.elements = m.no_element + 2 * NEXT_TOKENS;
     return m;
 }
@@ -62,241 +68,204 @@ QN_INLINE bool has_hi_digits(const qn_act_block_tile *tile)
     return (flags[0] | flags[1]) != 0;
 }
 
-/* Returns whether a token of the GEMM has hi digits in the block. */
-QN_INLINE bool any_hi_digits(const struct block_gemm *g, size_t block)
+/* Unpacks 16 rows of a block as tile `at % 2` of pair `at / 2`. */
+QN_INLINE void expand_tile(const struct block_gemm *g, qn_type type, const qn_block_panel *panel, size_t tile,
+                           size_t block, size_t at)
 {
-    const qn_act_block_tile *tiles = g->acts->block_tiles + qn_act_block_at(g->acts, g->first, block);
-    for (size_t token = 0; token < g->token_tiles; token++)
-        if (has_hi_digits(&tiles[token]))
-            return true;
-    return false;
-}
-
-/* Unpacks 16 rows of a block to place `at` of the codes. */
-QN_INLINE void expand_tile(const struct block_gemm *g, const qn_block_panel *panel, size_t tile, size_t block,
-                           bool has_hi, size_t at)
-{
-    int8_t *codes = g->memory.codes + at * CODES;
-    const qn_block_rows out = { .codes = (int8_t(*)[QN_TILE][4])(void *)codes,
-                                .times_base = (int8_t(*)[QN_TILE][4])(void *)(codes + BASE_AT),
-                                .scale = g->memory.scales + at * QN_TILE };
-    expand_block(panel, tile, block, has_hi, &out);
+    struct block_codes *to = g->memory.rows + at / AT_ONCE;
+    expand_block(type, panel, tile, block, to->codes[at % AT_ONCE], to->scale[at % AT_ONCE]);
 }
 
 QN_INLINE void expand_chunk(const struct block_gemm *g, const qn_block_panel *panel, const struct block_chunk *chunk,
                             tile_state *state)
 {
     (void)state;
-    for (size_t i = 0; i < chunk->n; i++) {
-        const bool has_hi = any_hi_digits(g, chunk->first + i);
+    for (size_t i = 0; i < chunk->n; i++)
         for (size_t tile = 0; tile < chunk->row_tiles; tile++) {
             BLOCK_KEEP_AWAKE(state, g->memory.sums);
-            expand_tile(g, panel, tile, chunk->first + i, has_hi,
+            expand_tile(g, panel->type->type, panel, tile, chunk->first + i,
                         (tile / AT_ONCE * chunk->n + i) * AT_ONCE + tile % AT_ONCE);
         }
-    }
 }
 
 /* What the scaling of a step's sums reads and adds to: of the first of two tiles of tokens and of rows. */
 struct block_scaling {
     const qn_act_block_tile *acts;
-    const float *scale;
-    float *elements; /* of the first of the tokens; with ordered activations of the first token of the GEMM */
+    const struct block_codes *rows;
+    float *elements;
 };
 
-/* Returns the elements, in the first of two tiles of rows, of the token whose activations are in place t of a tile. */
-QN_INLINE float *elements_of(struct block_scaling s, int token_tile, int t, bool ordered)
-{
-    const size_t token = ordered ? s.acts[token_tile].token[t] : (size_t)(token_tile * QN_TILE + t);
-    return s.elements + token / QN_TILE * NEXT_TOKENS + token % QN_TILE * QN_TILE;
-}
-
 /* Scales part `part` of 8 of a step's sums, four tokens by two tiles of rows, and adds it to the elements. sums_lo: of
- * the lo codes, with the hi/lo split; a constant at the calls, as the part and `ordered`. */
-QN_INLINE void scale_part(struct block_scaling s, const int32_t *sums, const int32_t *sums_lo, int part, bool ordered)
+ * the second digits, if there are any: those before count base times then. The part, sums_lo and base are constants at
+ * the calls. */
+QN_INLINE void scale_part(struct block_scaling s, const int32_t *sums, const int32_t *sums_lo, float base, int part)
 {
     enum { TOKENS = QN_TILE / 4 };
     const int token_tile = part / 4, first = part % 4 * TOKENS;
-    const v16 scale[AT_ONCE] = { v16_load(s.scale), v16_load(s.scale + QN_TILE) };
+    const v16 scale[AT_ONCE] = { v16_load(s.rows->scale[0]), v16_load(s.rows->scale[1]) };
     QN_UNROLLED
     for (int t = first; t < first + TOKENS; t++) {
         const v16 act_scale = v16_set1(s.acts[token_tile].scale[t]);
-        float *elements = elements_of(s, token_tile, t, ordered);
         QN_UNROLLED
         for (int tile = 0; tile < AT_ONCE; tile++) {
-            const size_t from = (size_t)(token_tile * AT_ONCE + tile) * TILE_FLOATS + (size_t)t * QN_TILE;
-            float *element = elements + tile * TILE_FLOATS;
+            const int from = (token_tile * AT_ONCE + tile) * TILE_FLOATS + t * QN_TILE;
+            float *element = s.elements + token_tile * NEXT_TOKENS + tile * TILE_FLOATS + t * QN_TILE;
             v16 x = v16_of_int32(sums + from);
             if (sums_lo)
-                x = v16_fma(x, v16_set1(QN_HILO_BASE), v16_of_int32(sums_lo + from));
+                x = v16_fma(x, v16_set1(base), v16_of_int32(sums_lo + from));
             v16_store(element, v16_fma(x, v16_mul(scale[tile], act_scale), v16_load(element)));
         }
     }
 }
 
-/* Multiplies 64 values of two tiles of tokens by two of rows; AFTER(i) is done after the products of sums i. */
-#define MULTIPLY_64(state, tokens_0, tokens_1, rows_0, rows_1, BEFORE, AFTER)                                          \
+QN_INLINE void scale_step(struct block_scaling s, const int32_t *sums, const int32_t *sums_lo, float base)
+{
+    QN_UNROLLED
+    for (int part = 0; part < 8; part++)
+        scale_part(s, sums, sums_lo, base, part);
+}
+
+/* Where 64 values of a tile begin, in bytes. */
+enum { HALF = QN_BLOCK_K * QN_TILE };
+
+/* Multiplies 64 values, the first or second half of a block, of two tiles of tokens by two of rows; AFTER(i) is done
+ * after the products of sums i. acts: of codes or of second digits. */
+#define MULTIPLY_HALF(state, acts, rows, half, BEFORE, AFTER)                                                          \
     do {                                                                                                               \
         BEFORE(0);                                                                                                     \
-        BLOCK_LOAD(state, 4, tokens_0);                                                                                \
-        BLOCK_LOAD(state, 6, rows_0);                                                                                  \
+        BLOCK_LOAD(state, 4, acts, (half)*HALF);                                                                       \
+        BLOCK_LOAD(state, 6, rows, (half)*HALF);                                                                       \
         BLOCK_MULTIPLY(state, 0, 4, 6);                                                                                \
         AFTER(0);                                                                                                      \
         BEFORE(1);                                                                                                     \
-        BLOCK_LOAD(state, 7, rows_1);                                                                                  \
+        BLOCK_LOAD(state, 7, rows, (2 + (half)) * HALF);                                                               \
         BLOCK_MULTIPLY(state, 1, 4, 7);                                                                                \
         AFTER(1);                                                                                                      \
         BEFORE(2);                                                                                                     \
-        BLOCK_LOAD(state, 5, tokens_1);                                                                                \
+        BLOCK_LOAD(state, 5, acts, (half)*HALF + (int)sizeof *(acts));                                                 \
         BLOCK_MULTIPLY(state, 2, 5, 6);                                                                                \
         AFTER(2);                                                                                                      \
         BEFORE(3);                                                                                                     \
         BLOCK_MULTIPLY(state, 3, 5, 7);                                                                                \
         AFTER(3);                                                                                                      \
     } while (0)
+#define MULTIPLY_BLOCK(state, acts, rows)                                                                              \
+    do {                                                                                                               \
+        MULTIPLY_HALF(state, acts, rows, 0, ZERO, NOTHING);                                                            \
+        MULTIPLY_HALF(state, acts, rows, 1, NOTHING, NOTHING);                                                         \
+    } while (0)
 
 #define NOTHING(i) (void)0
-
-/* Stores the sums of the step before and begins new ones. */
+#define ZERO(i) TILE_ZERO(state, i)
+#define STORE(i) BLOCK_STORE(state, i, sums)
 #define STORE_AND_ZERO(i)                                                                                              \
     do {                                                                                                               \
-        TILE_STORE(state, i, sums + (i)*TILE_FLOATS);                                                                  \
-        TILE_ZERO(state, i);                                                                                           \
+        STORE(i);                                                                                                      \
+        ZERO(i);                                                                                                       \
+    } while (0)
+#define STORE_ALL()                                                                                                    \
+    do {                                                                                                               \
+        STORE(0);                                                                                                      \
+        STORE(1);                                                                                                      \
+        STORE(2);                                                                                                      \
+        STORE(3);                                                                                                      \
     } while (0)
 
 /* The scaling of the sums of the step before, after products 2 and 3 of the first 64 values, when sums are stored; then
- * as it is spread over the next four products, or over the next twelve where there are hi digits. */
+ * as it is spread over the next four products. */
 #define SCALE_FIRST(i)                                                                                                 \
     do {                                                                                                               \
         if ((i) >= 2)                                                                                                  \
-            scale_part(before, sums, NULL, (i)-2, ordered);                                                            \
+            scale_part(before, sums, NULL, 0, (i)-2);                                                                  \
     } while (0)
 #define SCALE_REST(i)                                                                                                  \
     do {                                                                                                               \
-        scale_part(before, sums, NULL, (i) ? 2 * (i) + 1 : 2, ordered);                                                \
+        scale_part(before, sums, NULL, 0, (i) ? 2 * (i) + 1 : 2);                                                      \
         if ((i) == 1 || (i) == 2)                                                                                      \
-            scale_part(before, sums, NULL, 2 * (i) + 2, ordered);                                                      \
+            scale_part(before, sums, NULL, 0, 2 * (i) + 2);                                                            \
     } while (0)
-#define SCALE_TWO(i, first)                                                                                            \
-    do {                                                                                                               \
-        if ((i) % 2 == 0)                                                                                              \
-            scale_part(before, sums, NULL, (first) + (i) / 2, ordered);                                                \
-    } while (0)
-#define SCALE_2_3(i) SCALE_TWO(i, 2)
-#define SCALE_4_5(i) SCALE_TWO(i, 4)
-#define SCALE_6_7(i) SCALE_TWO(i, 6)
+
+/* Multiplies the hi digits of a step, after its lo digits, and scales the sums of both. */
+QN_INLINE void add_hi_digits(const struct block_gemm *g, tile_state *state, struct block_scaling step)
+{
+    const qn_act_block_tile_hi *hi = g->acts->block_tiles_hi + (step.acts - g->acts->block_tiles);
+    int32_t *sums = g->memory.sums;
+    (void)state;
+    STORE_ALL();
+    MULTIPLY_BLOCK(state, hi, step.rows);
+    sums += SUMS;
+    STORE_ALL();
+    scale_step(step, sums, sums - SUMS, QN_BLOCK_BASE);
+}
 
 /* The products of a step, a block of two tiles of tokens by two of rows, and between them the storing and scaling of
  * the sums of the step before: vector instructions execute next to products, but few of them fit between two of these
  * in the processor's queues. All pointers are in registers: with those of tiles in memory one thread took twice as
- * long, probably because loads whose last 12 address bits are those of a row of sums wait until that is stored. */
-QN_INLINE void multiply_step(tile_state *state, int32_t *sums, const qn_act_block_tile *acts,
-                             const qn_act_block_tile_hi *hi, const int8_t *codes, struct block_scaling before,
-                             bool ordered)
+ * long, probably because loads whose last 12 address bits are those of a row of sums wait until that is stored. Hi
+ * digits are rare: what is needed for them is computed there. Returns which sums are to be scaled in the next step. */
+QN_INLINE struct block_scaling multiply_step(const struct block_gemm *g, tile_state *state, int32_t *sums,
+                                             struct block_scaling step, struct block_scaling before)
 {
-    const bool has_hi = has_hi_digits(acts) || has_hi_digits(acts + 1);
-    enum { NEXT = CODES, SECOND = CODES / 2 };
     (void)state;
-    MULTIPLY_64(state, acts[0].codes[0], acts[1].codes[0], codes, codes + NEXT, STORE_AND_ZERO, SCALE_FIRST);
-    if (!has_hi) {
-        MULTIPLY_64(state, acts[0].codes[1], acts[1].codes[1], codes + SECOND, codes + NEXT + SECOND, NOTHING,
-                    SCALE_REST);
-        return;
+    MULTIPLY_HALF(state, step.acts, step.rows, 0, STORE_AND_ZERO, SCALE_FIRST);
+    MULTIPLY_HALF(state, step.acts, step.rows, 1, NOTHING, SCALE_REST);
+    if (__builtin_expect(has_hi_digits(step.acts) || has_hi_digits(step.acts + 1), false)) {
+        add_hi_digits(g, state, step);
+        step.elements = g->memory.no_element;
     }
-    MULTIPLY_64(state, acts[0].codes[1], acts[1].codes[1], codes + SECOND, codes + NEXT + SECOND, NOTHING, SCALE_2_3);
-    codes += BASE_AT;
-    MULTIPLY_64(state, hi[0].codes[0], hi[1].codes[0], codes, codes + NEXT, NOTHING, SCALE_4_5);
-    MULTIPLY_64(state, hi[0].codes[1], hi[1].codes[1], codes + SECOND, codes + NEXT + SECOND, NOTHING, SCALE_6_7);
+    return step;
 }
-
-QN_INLINE void scale_step(struct block_scaling s, const int32_t *sums, const int32_t *sums_lo, bool ordered)
-{
-    QN_UNROLLED
-    for (int part = 0; part < 8; part++)
-        scale_part(s, sums, sums_lo, part, ordered);
-}
-
-#define STORE(i) TILE_STORE(state, i, sums + (i)*TILE_FLOATS)
-#define ZERO(i) TILE_ZERO(state, i)
 
 /* Adds a chunk to the elements of all tokens. With an odd number of tiles of tokens the last one is computed with one
- * after it that means nothing. ordered: a constant at the calls; a chunk is of one block then, so that blocks are added
- * in ascending order whichever place a token has in them. */
-QN_INLINE void add_tokens(const struct block_gemm *g, const struct block_chunk *chunk, bool ordered, float *elements,
-                          tile_state *state)
-{
-    static const qn_act_block_tile no_acts[AT_ONCE];
-    int32_t *sums = g->memory.sums;
-    const size_t row_tiles = chunk->row_tiles, act_tiles = qn_act_token_tiles(g->acts), n = chunk->n;
-    const size_t first = qn_act_block_at(g->acts, g->first, chunk->first);
-    struct block_scaling before = { no_acts, g->memory.scales, g->memory.no_element };
-    (void)state;
-    for (size_t token = 0; token < g->token_tiles; token += AT_ONCE) {
-        const qn_act_block_tile *acts = g->acts->block_tiles + first + token;
-        const qn_act_block_tile_hi *hi = g->acts->block_tiles_hi + first + token;
-        const int8_t *codes = g->memory.codes;
-        const float *scale = g->memory.scales;
-        float *to = elements + token * NEXT_TOKENS, *end = to + row_tiles * TILE_FLOATS;
-        for (; to < end; to += AT_ONCE * TILE_FLOATS, acts -= n * act_tiles, hi -= n * act_tiles)
-            for (const int8_t *last = codes + n * AT_ONCE * CODES; codes < last;) {
-                multiply_step(state, sums, acts, hi, codes, before, ordered);
-                before.acts = acts;
-                before.scale = scale;
-                before.elements = ordered ? to - token * NEXT_TOKENS : to;
-                acts += act_tiles;
-                hi += act_tiles;
-                codes += AT_ONCE * CODES;
-                scale += AT_ONCE * QN_TILE;
-            }
-    }
-    STORE(0);
-    STORE(1);
-    STORE(2);
-    STORE(3);
-    scale_step(before, sums, NULL, ordered);
-}
-
+ * after it that means nothing. */
 QN_INLINE void add_chunk(const struct block_gemm *g, const struct block_chunk *chunk, float *elements,
                          tile_state *state)
 {
-    if (g->acts->is_ordered)
-        add_tokens(g, chunk, true, elements, state);
-    else
-        add_tokens(g, chunk, false, elements, state);
+    static const qn_act_block_tile no_acts[AT_ONCE];
+    int32_t *sums = g->memory.sums;
+    const size_t act_tiles = qn_act_token_tiles(g->acts), n = chunk->n;
+    const qn_act_block_tile *first = g->acts->block_tiles + qn_act_block_at(g->acts, g->first, chunk->first);
+    struct block_scaling before = { no_acts, g->memory.rows, g->memory.no_element };
+    (void)state;
+    for (size_t token = 0; token < g->token_tiles; token += AT_ONCE, first += AT_ONCE) {
+        struct block_scaling step = { first, g->memory.rows, elements + token * NEXT_TOKENS };
+        float *end = step.elements + chunk->row_tiles * TILE_FLOATS;
+        for (; step.elements < end; step.elements += AT_ONCE * TILE_FLOATS, step.acts = first)
+            for (const struct block_codes *last = step.rows + n; step.rows < last; step.rows++, step.acts += act_tiles)
+                before = multiply_step(g, state, sums, step, before);
+    }
+    STORE_ALL();
+    scale_step(before, sums, NULL, 0);
 }
 
 /* The same with the hi/lo split. */
 QN_INLINE void add_chunk_hilo(const struct block_gemm *g, const struct block_chunk *chunk, float *elements,
                               tile_state *state)
 {
-    enum { NEXT = CODES, SECOND = CODES / 2 };
     (void)state;
     for (size_t token = 0; token < g->token_tiles; token += AT_ONCE)
         for (size_t row = 0; row < chunk->row_tiles; row += AT_ONCE)
             for (size_t i = 0; i < chunk->n; i++) {
-                const size_t tile = qn_act_block_at(g->acts, g->first, chunk->first + i) + token,
-                             at = row * chunk->n + i * AT_ONCE;
-                const qn_act_block_tile *acts = g->acts->block_tiles + tile;
-                const qn_act_block_tile_hi *acts_lo = g->acts->block_tiles_hi + tile;
-                const int8_t *codes = g->memory.codes + at * CODES;
+                const size_t tile = qn_act_block_at(g->acts, g->first, chunk->first + i) + token;
+                const struct block_scaling step = { g->acts->block_tiles + tile,
+                                                    g->memory.rows + row / AT_ONCE * chunk->n + i,
+                                                    elements + token * NEXT_TOKENS + row * TILE_FLOATS };
+                const qn_act_block_tile_hi *lo = g->acts->block_tiles_hi + tile;
                 int32_t *sums = g->memory.sums;
-                MULTIPLY_64(state, acts[0].codes[0], acts[1].codes[0], codes, codes + NEXT, ZERO, NOTHING);
-                MULTIPLY_64(state, acts[0].codes[1], acts[1].codes[1], codes + SECOND, codes + NEXT + SECOND, NOTHING,
-                            STORE);
+                MULTIPLY_BLOCK(state, step.acts, step.rows);
+                STORE_ALL();
                 sums += SUMS;
-                MULTIPLY_64(state, acts_lo[0].codes[0], acts_lo[1].codes[0], codes, codes + NEXT, ZERO, NOTHING);
-                MULTIPLY_64(state, acts_lo[0].codes[1], acts_lo[1].codes[1], codes + SECOND, codes + NEXT + SECOND,
-                            NOTHING, STORE);
-                const struct block_scaling scaling = { acts, g->memory.scales + at * QN_TILE,
-                                                       elements + token * NEXT_TOKENS + row * TILE_FLOATS };
-                scale_step(scaling, g->memory.sums, sums, false);
+                MULTIPLY_BLOCK(state, lo, step.rows);
+                STORE_ALL();
+                scale_step(step, g->memory.sums, sums, QN_HILO_BASE);
             }
 }
 
-/* ---- Few tokens: unpacking the next rows executes next to products, too ---- */
+/* ---- Few tokens: unpacking the next rows executes next to products, too. The type is a constant at the calls ---- */
 
-/* Two tiles of tokens: as add_tokens, but a step's rows are unpacked after the step before. */
-static void add_blocks_of_two(const struct block_gemm *g, size_t panel_at, size_t begin, size_t end, tile_state *state)
+/* Two tiles of tokens: as add_chunk, but a step's rows are unpacked after the step before. */
+QN_INLINE void add_blocks_of_two(const struct block_gemm *g, qn_type type, size_t panel_at, size_t begin, size_t end,
+                                 tile_state *state)
 {
     const qn_block_panel *panel = &g->panels[panel_at];
     const size_t row_tiles = panel->n_rows <= AT_ONCE * QN_TILE ? AT_ONCE : QN_TILE_PANEL_TILES,
@@ -305,113 +274,118 @@ static void add_blocks_of_two(const struct block_gemm *g, size_t panel_at, size_
     float *elements = g->memory.elements + panel_at * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
     int32_t *sums = g->memory.sums;
     static const qn_act_block_tile no_acts[AT_ONCE];
-    struct block_scaling before = { no_acts, g->memory.scales, g->memory.no_element };
+    struct block_scaling before = { no_acts, g->memory.rows, g->memory.no_element };
     (void)state;
     for (size_t step = 0, block = 0, tile = 0; step <= n_steps; step++) {
         if (step) {
-            const qn_act_block_tile *acts = g->acts->block_tiles + first + block * act_tiles;
-            const size_t at = (step - 1) % 2 * AT_ONCE;
-            multiply_step(state, sums, acts, g->acts->block_tiles_hi + first + block * act_tiles,
-                          g->memory.codes + at * CODES, before, false);
-            before = (struct block_scaling){ acts, g->memory.scales + at * QN_TILE, elements + tile * TILE_FLOATS };
-            tile += AT_ONCE;
-            block += tile / row_tiles;
-            tile %= row_tiles;
+            const struct block_scaling now = { g->acts->block_tiles + first + block * act_tiles,
+                                               g->memory.rows + (step - 1) % 2, elements + tile * TILE_FLOATS };
+            before = multiply_step(g, state, sums, now, before);
+            tile = tile + AT_ONCE < row_tiles ? tile + AT_ONCE : 0;
+            block += !tile;
         }
-        const bool has_hi = step < n_steps && any_hi_digits(g, begin + block);
         for (size_t i = 0; step < n_steps && i < AT_ONCE; i++)
-            expand_tile(g, panel, tile + i, begin + block, has_hi, step % 2 * AT_ONCE + i);
+            expand_tile(g, type, panel, tile + i, begin + block, step % 2 * AT_ONCE + i);
     }
-    STORE(0);
-    STORE(1);
-    STORE(2);
-    STORE(3);
-    scale_step(before, sums, NULL, false);
+    STORE_ALL();
+    scale_step(before, sums, NULL, 0);
 }
 
-/* What the scaling of the sums of one tile of tokens by one of rows reads and adds to. */
+/* What the scaling of the sums of one tile of tokens by those of rows reads and adds to. */
 struct few_scaling {
-    const float *act_scale, *scale;
+    const float *act_scale;
+    const struct block_codes *rows; /* two pairs of tiles */
     float *elements;
-    bool has_hi;
 };
 
-/* sums: of the lo digits, those of the hi digits two tiles later. */
-QN_INLINE void scale_few(const struct few_scaling *s, const int32_t *sums, size_t n_tokens)
+/* Scales the sums of a tile of rows. sums_hi: of the hi digits, or NULL; a constant at the calls. */
+QN_INLINE void scale_few(const struct few_scaling *s, size_t tile, const int32_t *sums, const int32_t *sums_hi,
+                         size_t n_tokens)
 {
-    const v16 scale = v16_load(s->scale);
+    const v16 scale = v16_load(s->rows[tile / AT_ONCE].scale[tile % AT_ONCE]);
     for (size_t t = 0; t < n_tokens; t++) {
-        const int32_t *from = sums + t * QN_TILE;
-        float *element = s->elements + t * QN_TILE;
-        v16 x = v16_of_int32(from);
-        if (s->has_hi)
-            x = v16_fma(v16_of_int32(from + 2 * TILE_FLOATS), v16_set1(QN_BLOCK_BASE), x);
+        float *element = s->elements + tile * TILE_FLOATS + t * QN_TILE;
+        v16 x = v16_of_int32(sums + t * QN_TILE);
+        if (sums_hi)
+            x = v16_fma(v16_of_int32(sums_hi + t * QN_TILE), v16_set1(QN_BLOCK_BASE), x);
         v16_store(element, v16_fma(x, v16_mul(scale, v16_set1(s->act_scale[t])), v16_load(element)));
     }
 }
 
-/* A step: products of a block of a tile of rows in accumulator p, of hi digits in hi_p, which have the sums of
- * two steps before until then. */
-#define FEW_STEP(p, hi_p)                                                                                              \
+/* Where tile i of rows begins, in bytes. */
+#define ROWS_AT(i) ((i) / AT_ONCE * (int)sizeof(struct block_codes) + (i) % AT_ONCE * 2 * HALF)
+
+/* A block of tile i of rows, whose accumulator has the sums of the block before until then. The activations are in
+ * tiles 4 and 5. */
+#define FEW_STEP(i)                                                                                                    \
     do {                                                                                                               \
-        const int8_t *codes = g->memory.codes + at * CODES;                                                            \
-        STORE(p);                                                                                                      \
-        ZERO(p);                                                                                                       \
-        BLOCK_LOAD(state, 4, acts->codes[0]);                                                                          \
-        BLOCK_LOAD(state, 6, codes);                                                                                   \
-        BLOCK_MULTIPLY(state, p, 4, 6);                                                                                \
-        BLOCK_LOAD(state, 4, acts->codes[1]);                                                                          \
-        BLOCK_LOAD(state, 7, codes + CODES / 2);                                                                       \
-        BLOCK_MULTIPLY(state, p, 4, 7);                                                                                \
-        if (before[p].has_hi)                                                                                          \
-            STORE(hi_p);                                                                                               \
-        if (has_hi) {                                                                                                  \
-            ZERO(hi_p);                                                                                                \
-            BLOCK_LOAD(state, 5, hi->codes[0]);                                                                        \
-            BLOCK_MULTIPLY(state, hi_p, 5, 6);                                                                         \
-            BLOCK_LOAD(state, 5, hi->codes[1]);                                                                        \
-            BLOCK_MULTIPLY(state, hi_p, 5, 7);                                                                         \
-        }                                                                                                              \
-        scale_few(&before[p], sums + (p)*TILE_FLOATS, g->n_tokens);                                                    \
+        STORE(i);                                                                                                      \
+        ZERO(i);                                                                                                       \
+        BLOCK_LOAD(state, 6, rows, ROWS_AT(i));                                                                        \
+        BLOCK_MULTIPLY(state, i, 4, 6);                                                                                \
+        BLOCK_LOAD(state, 7, rows, ROWS_AT(i) + HALF);                                                                 \
+        BLOCK_MULTIPLY(state, i, 5, 7);                                                                                \
+        scale_few(&before, i, sums + (i)*TILE_FLOATS, NULL, g->n_tokens);                                              \
+        if (block + 1 < end)                                                                                           \
+            expand_tile(g, type, panel, i, block + 1, next + (i));                                                     \
     } while (0)
 
-/* One tile of tokens. Hi digits have sums of their own, so that their weights need not be unpacked: scaling few tokens
- * costs less. */
-static void add_blocks_of_one(const struct block_gemm *g, size_t panel_at, size_t begin, size_t end, tile_state *state)
+/* The hi digits of a block of tile i of rows, whose accumulator has the sums of the lo digits and is empty then. */
+#define FEW_HI_STEP(i)                                                                                                 \
+    do {                                                                                                               \
+        STORE(i);                                                                                                      \
+        ZERO(i);                                                                                                       \
+        BLOCK_LOAD(state, 6, rows, ROWS_AT(i));                                                                        \
+        BLOCK_MULTIPLY(state, i, 4, 6);                                                                                \
+        BLOCK_LOAD(state, 7, rows, ROWS_AT(i) + HALF);                                                                 \
+        BLOCK_MULTIPLY(state, i, 5, 7);                                                                                \
+        BLOCK_STORE(state, i, sums + SUMS);                                                                            \
+        scale_few(&before, i, sums + (i)*TILE_FLOATS, sums + SUMS + (i)*TILE_FLOATS, g->n_tokens);                     \
+    } while (0)
+
+/* One tile of tokens: each tile of rows of a panel has an accumulator, so that the activations are loaded once. */
+QN_INLINE void add_blocks_of_one(const struct block_gemm *g, qn_type type, size_t panel_at, size_t begin, size_t end,
+                                 tile_state *state)
 {
     const qn_block_panel *panel = &g->panels[panel_at];
     const size_t row_tiles = panel->n_rows <= AT_ONCE * QN_TILE ? AT_ONCE : QN_TILE_PANEL_TILES,
-                 act_tiles = qn_act_token_tiles(g->acts);
-    const qn_act_block_tile *acts = g->acts->block_tiles + qn_act_block_at(g->acts, g->first, begin);
-    const qn_act_block_tile_hi *hi = g->acts->block_tiles_hi + qn_act_block_at(g->acts, g->first, begin);
+                 act_tiles = qn_act_token_tiles(g->acts), first = qn_act_block_at(g->acts, g->first, begin);
+    const qn_act_block_tile *acts = g->acts->block_tiles + first;
+    const qn_act_block_tile_hi *hi = g->acts->block_tiles_hi + first;
     float *elements = g->memory.elements + panel_at * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;
     int32_t *sums = g->memory.sums;
-    struct few_scaling before[2];
+    const struct few_scaling none = { acts->scale, g->memory.rows, g->memory.no_element };
+    struct few_scaling before = none;
     (void)state;
-    for (size_t p = 0; p < 2; p++)
-        before[p] = (struct few_scaling){ acts->scale, g->memory.scales, g->memory.no_element, false };
     for (size_t tile = 0; tile < row_tiles; tile++)
-        expand_tile(g, panel, tile, begin, false, tile);
+        expand_tile(g, type, panel, tile, begin, tile);
     for (size_t block = begin; block < end; block++, acts += act_tiles, hi += act_tiles) {
-        const bool has_hi = has_hi_digits(acts);
-        for (size_t tile = 0; tile < row_tiles; tile++) {
-            const size_t at = (block - begin) % 2 * QN_TILE_PANEL_TILES + tile;
-            if (tile % 2)
-                FEW_STEP(1, 3);
-            else
-                FEW_STEP(0, 2);
-            before[tile % 2] = (struct few_scaling){ acts->scale, g->memory.scales + at * QN_TILE,
-                                                     elements + tile * TILE_FLOATS, has_hi };
-            if (block + 1 < end)
-                expand_tile(g, panel, tile, block + 1, false, (at + QN_TILE_PANEL_TILES) % (2 * QN_TILE_PANEL_TILES));
+        const size_t at = (block - begin) % 2 * QN_TILE_PANEL_TILES, next = QN_TILE_PANEL_TILES - at;
+        const struct block_codes *rows = g->memory.rows + at / AT_ONCE;
+        BLOCK_LOAD(state, 4, acts, 0);
+        BLOCK_LOAD(state, 5, acts, HALF);
+        FEW_STEP(0);
+        FEW_STEP(1);
+        if (row_tiles > AT_ONCE) {
+            FEW_STEP(2);
+            FEW_STEP(3);
         }
+        before = (struct few_scaling){ acts->scale, rows, elements };
+        if (!has_hi_digits(acts))
+            continue;
+        BLOCK_LOAD(state, 4, hi, 0);
+        BLOCK_LOAD(state, 5, hi, HALF);
+        FEW_HI_STEP(0);
+        FEW_HI_STEP(1);
+        if (row_tiles > AT_ONCE) {
+            FEW_HI_STEP(2);
+            FEW_HI_STEP(3);
+        }
+        before = none;
     }
-    STORE(0);
-    STORE(1);
-    STORE(2);
-    STORE(3);
-    for (size_t p = 0; p < 2; p++)
-        scale_few(&before[p], sums + p * TILE_FLOATS, g->n_tokens);
+    STORE_ALL();
+    for (size_t tile = 0; tile < row_tiles; tile++)
+        scale_few(&before, tile, sums + tile * TILE_FLOATS, NULL, g->n_tokens);
 }
 
 /* Adds blocks [begin, end) of a panel to its elements. */
@@ -422,8 +396,7 @@ static void add_blocks_of_one(const struct block_gemm *g, size_t panel_at, size_
         struct block_chunk chunk = { .row_tiles = row_tiles };                                                         \
         float *elements = g->memory.elements + panel * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS;                        \
         for (chunk.first = begin; chunk.first < end; chunk.first += chunk.n) {                                         \
-            const size_t most = any_hi_digits(g, chunk.first) ? QN_BLOCK_CHUNK_HI : QN_BLOCK_CHUNK,                    \
-                         left = end - chunk.first, n = g->acts->is_ordered ? 1 : most / row_tiles;                     \
+            const size_t left = end - chunk.first, n = QN_BLOCK_CHUNK / row_tiles;                                     \
             chunk.n = left < n ? left : n;                                                                             \
             expand_chunk(g, &g->panels[panel], &chunk, state);                                                         \
             add(g, &chunk, elements, state);                                                                           \
@@ -462,12 +435,33 @@ static size_t blocks_of_part(const struct block_gemm *g)
 
 typedef void (*block_variant)(const struct block_gemm *g, size_t panel, size_t begin, size_t end, tile_state *state);
 
+#define FEW_VARIANTS(ID)                                                                                               \
+    static void one_##ID(const struct block_gemm *g, size_t panel, size_t begin, size_t end, tile_state *state)        \
+    {                                                                                                                  \
+        add_blocks_of_one(g, QN_TYPE_##ID, panel, begin, end, state);                                                  \
+    }                                                                                                                  \
+    static void two_##ID(const struct block_gemm *g, size_t panel, size_t begin, size_t end, tile_state *state)        \
+    {                                                                                                                  \
+        add_blocks_of_two(g, QN_TYPE_##ID, panel, begin, end, state);                                                  \
+    }
+FEW_VARIANTS(Q1_0)
+FEW_VARIANTS(PQ2_0)
+FEW_VARIANTS(PTQ1_0)
+
+static block_variant few_variant_of(qn_type type, size_t token_tiles)
+{
+    switch (type) {
+    case QN_TYPE_Q1_0: return token_tiles == 1 ? one_Q1_0 : two_Q1_0;
+    case QN_TYPE_PQ2_0: return token_tiles == 1 ? one_PQ2_0 : two_PQ2_0;
+    default: return token_tiles == 1 ? one_PTQ1_0 : two_PTQ1_0;
+    }
+}
+
 static block_variant variant_of(const struct block_gemm *g)
 {
-    return g->acts->hilo                                 ? add_blocks_hilo
-           : g->token_tiles == 1                         ? add_blocks_of_one
-           : g->token_tiles == 2 && !g->acts->is_ordered ? add_blocks_of_two
-                                                         : add_blocks;
+    return g->acts->hilo         ? add_blocks_hilo
+           : g->token_tiles <= 2 ? few_variant_of(g->panels->type->type, g->token_tiles)
+                                 : add_blocks;
 }
 
 static void gemm_blocks(const qn_block_panel *panels, size_t n_panels, const qn_acts *acts, size_t first,
@@ -490,7 +484,7 @@ static void gemm_blocks(const qn_block_panel *panels, size_t n_panels, const qn_
     for (size_t p = 0; p < n_panels; p++)
         memset(g.memory.elements + p * panel_floats, 0,
                (g.token_tiles + g.token_tiles % AT_ONCE) * NEXT_TOKENS * sizeof(float));
-    block_tiles_begin(&state, add == add_blocks_of_one ? n_tokens : QN_TILE);
+    block_tiles_begin(&state, g.token_tiles == 1 && !acts->hilo ? n_tokens : QN_TILE);
     for (size_t begin = 0, end; begin < n_blocks; begin = end) {
         end = n_blocks - begin < part ? n_blocks : begin + part;
         for (size_t p = 0; p < n_panels; p++)

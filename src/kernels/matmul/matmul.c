@@ -51,9 +51,6 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
         if (status == QN_OK)
             status = qn_alloc(&acts->block_tiles, tiles, sizeof *acts->block_tiles, "activation tiles");
         if (status == QN_OK)
-            status = qn_alloc(&acts->places, qn_act_segments(acts) * qn_act_blocks(acts), sizeof *acts->places,
-                              "activation places");
-        if (status == QN_OK)
             status = qn_alloc(&acts->block_tiles_hi, tiles, sizeof *acts->block_tiles_hi, "activation tiles");
     }
     if (layouts & 1u << QN_ACT_TILES) {
@@ -87,23 +84,22 @@ void qn_acts_free(qn_acts *acts)
     qn_free(acts->block_sum);
     qn_free(acts->block_tiles);
     qn_free(acts->block_tiles_hi);
-    qn_free(acts->places);
     *acts = (qn_acts){ 0 };
 }
 
-/* With fewer tokens, few tiles have only tokens without hi digits if they are ordered. */
-enum { ORDERED_TOKENS = 64 };
-
-void qn_acts_select(qn_acts *acts, const qn_matmul_kernels *kernels, size_t n_tokens, bool orders)
+/* Returns whether n_tokens tokens with block tiles are multiplied on matrix units, by all matrices that read them. */
+static bool multiplies_block_tiles(const qn_matmul_kernels *kernels, const qn_acts *acts, size_t n_tokens)
 {
-    const bool many = acts->block_tiles ? kernels->gemm_blocks && n_tokens >= kernels->min_block_tokens
+    const bool reads_bits = acts->lut || acts->codes[QN_ACT_1BIT] || acts->codes[QN_ACT_2BIT];
+    return acts->block_tiles && kernels->gemm_blocks &&
+           n_tokens >= (reads_bits ? kernels->min_block_tokens : kernels->min_ternary_tokens);
+}
+
+void qn_acts_select(qn_acts *acts, const qn_matmul_kernels *kernels, size_t n_tokens)
+{
+    const bool many = acts->block_tiles ? multiplies_block_tiles(kernels, acts, n_tokens)
                                         : kernels->gemm_tiles && n_tokens >= kernels->min_tile_tokens;
     acts->skip_tiles = !many;
-    acts->is_ordered =
-        orders && many && acts->places && !acts->hilo && n_tokens >= ORDERED_TOKENS && n_tokens % (2 * QN_TILE) == 0;
-    acts->n_ordered = n_tokens;
-    if (acts->is_ordered)
-        memset(acts->places, 0, qn_act_segments(acts) * qn_act_blocks(acts) * sizeof *acts->places);
     acts->skip_codes = many && (acts->tiles || acts->block_tiles) && acts->only_tiles;
 }
 
@@ -362,7 +358,7 @@ bool qn_matmul_uses_tiles(const qn_matmul_kernels *kernels, const qn_packed_matr
                           size_t n_tokens)
 {
     if (acts->factor && qn_type_has_blocks(weights->stored.type))
-        return acts->block_tiles && kernels->gemm_blocks && n_tokens >= kernels->min_block_tokens;
+        return multiplies_block_tiles(kernels, acts, n_tokens);
     return acts->tiles && n_tokens >= kernels->min_tile_tokens && kernels->gemm_tiles &&
            qn_tiles_multiply_type(weights->stored.type);
 }

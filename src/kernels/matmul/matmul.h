@@ -139,9 +139,6 @@ typedef struct qn_acts {
     struct qn_act_tile_lo *tiles_lo; /* the same; hi/lo split only */
     struct qn_act_block_tile *block_tiles; /* [n_super*4][ceil(max_rows / 16)], or NULL */
     struct qn_act_block_tile_hi *block_tiles_hi;
-    bool is_ordered;             /* the order of tokens in block tiles (blocks.h) */
-    size_t n_ordered;            /* tokens that quantize orders */
-    uint32_t *places;            /* with block tiles: places taken in each block (qn_act_place) */
     bool only_tiles;             /* of the caller: all matmuls that read them multiply tiles of many tokens */
     bool skip_codes, skip_tiles; /* layouts that quantize leaves as they are: qn_acts_select */
 } qn_acts;
@@ -157,12 +154,9 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
 void qn_acts_free(qn_acts *acts);
 
 /* qn_acts_select - lets `quantize` fill what a matmul of n_tokens tokens reads, and no more: tiles, or all other
- * layouts. Without it, quantize fills all. No quantize may be in progress.
- *
- *   orders   blocks often have large values, so that it pays to order the tokens of each (blocks.h) where a GEMM has
- *            many. Each token must be quantised once then, until the next call */
+ * layouts. Without it, quantize fills all. No quantize may be in progress. */
 struct qn_matmul_kernels;
-void qn_acts_select(qn_acts *acts, const struct qn_matmul_kernels *kernels, size_t n_tokens, bool orders);
+void qn_acts_select(qn_acts *acts, const struct qn_matmul_kernels *kernels, size_t n_tokens);
 
 /* One super-block of one weight row, unpacked: codes in the layout of qn_act_layout_of. offset, factor_* and
  * scale_upper are valid only for types that have them; of types with both of the first, offset is that of the first 16
@@ -253,9 +247,10 @@ typedef struct qn_matmul_kernels {
     void (*put_tile)(const struct qn_tile_panel *panel, size_t row, size_t super, const qn_super_block *block);
     size_t min_tile_tokens;
     /* Whether types that have blocks are multiplied by the arithmetic of blocks.h, and their GEMM on
-     * matrix units, for min_block_tokens and more; NULL for none. */
+     * matrix units, for min_block_tokens and more, of activations that only PTQ1_0 reads for min_ternary_tokens; NULL
+     * for none. */
     bool block_scales;
-    size_t min_block_tokens;
+    size_t min_block_tokens, min_ternary_tokens;
     void (*gemm_blocks)(const struct qn_block_panel *panels, size_t n_panels, const qn_acts *acts, size_t first,
                         size_t n_tokens, bool accumulate, float *out, size_t out_stride, void *scratch);
 } qn_matmul_kernels;

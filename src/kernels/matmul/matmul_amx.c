@@ -136,7 +136,11 @@ static void block_tiles_begin(tile_state *state, size_t n_tokens)
     __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
 }
 
-#define BLOCK_LOAD(state, tile, from) TILE_LOAD_ROWS(tile, from, QN_BLOCK_K)
+/* Constants in the addresses leave registers for the pointers of the loop. */
+#define BLOCK_LOAD(state, tile, from, at)                                                                              \
+    __asm__ volatile("tileloadd %c2(%0,%1,1), %%tmm" #tile ::"r"(from), "r"((size_t)QN_BLOCK_K), "i"(at) : "memory")
+#define BLOCK_STORE(state, tile, to)                                                                                   \
+    __asm__ volatile("tilestored %%tmm" #tile ", %c2(%0,%1,1)" ::"r"(to), "r"((size_t)64), "i"((tile)*1024) : "memory")
 #define BLOCK_MULTIPLY(state, c, a, b) TILE_MULTIPLY(state, c, a, b)
 /* The unit sleeps after about 500 ns without a product (gemm_tiles.h). */
 #define BLOCK_KEEP_AWAKE(state, sums)                                                                                  \
@@ -154,63 +158,44 @@ QN_INLINE __m512i offsets_of(int from, int step)
     return _mm512_set1_epi64((int64_t)(four | (four + 0x20202020) << 32));
 }
 
-/* has_hi: times_base is stored, too. A constant at the calls, as in what follows. */
-QN_INLINE void store_quad(const qn_block_rows *out, size_t quad, bool has_hi, __m512i weights, __m512i times_base)
-{
-    _mm512_store_si512(out->codes[quad], weights);
-    if (has_hi)
-        _mm512_store_si512(out->times_base[quad], times_base);
-}
-
 /* A nibble is an index into a table of the four weights of each. */
-QN_INLINE void expand_1bit(const uint8_t *words, size_t stride, bool has_hi, const qn_block_rows *out)
+QN_INLINE void expand_1bit(const uint8_t *words, size_t stride, int8_t (*codes)[QN_TILE][4])
 {
     _Alignas(64) static const int8_t signs[16][4] = {
         { -1, -1, -1, -1 }, { 1, -1, -1, -1 }, { -1, 1, -1, -1 }, { 1, 1, -1, -1 }, { -1, -1, 1, -1 }, { 1, -1, 1, -1 },
         { -1, 1, 1, -1 },   { 1, 1, 1, -1 },   { -1, -1, -1, 1 }, { 1, -1, -1, 1 }, { -1, 1, -1, 1 },  { 1, 1, -1, 1 },
         { -1, -1, 1, 1 },   { 1, -1, 1, 1 },   { -1, 1, 1, 1 },   { 1, 1, 1, 1 }
     };
-    const __m512i weights = _mm512_load_si512(signs), base = _mm512_set1_epi8(QN_BLOCK_BASE),
-                  times_base = _mm512_mask_sub_epi8(base, _mm512_movepi8_mask(weights), _mm512_setzero_si512(), base);
+    const __m512i weights = _mm512_load_si512(signs);
     for (size_t word = 0; word < 4; word++) {
         const __m512i bits = _mm512_loadu_si512(words + 4 * word * stride);
         QN_UNROLLED
-        for (unsigned q = 0; q < 8; q++) { /* vpermd reads the lower four bits of an index */
-            const __m512i nibbles = _mm512_srli_epi32(bits, 4 * q);
-            store_quad(out, 8 * word + q, has_hi, _mm512_permutexvar_epi32(nibbles, weights),
-                       _mm512_permutexvar_epi32(nibbles, times_base));
-        }
+        for (unsigned q = 0; q < 8; q++) /* vpermd reads the lower four bits of an index */
+            _mm512_store_si512(codes[8 * word + q], _mm512_permutexvar_epi32(_mm512_srli_epi32(bits, 4 * q), weights));
     }
 }
 
 /* vpermb reads the lower six bits of an index, whose lower two are the code. */
-QN_INLINE void expand_2bit(const uint8_t *words, size_t stride, bool has_hi, const qn_block_rows *out)
+QN_INLINE void expand_2bit(const uint8_t *words, size_t stride, int8_t (*codes)[QN_TILE][4])
 {
-    enum { B = QN_BLOCK_BASE };
-    const __m512i weights = _mm512_set1_epi32(0x020100ff),
-                  times_base = _mm512_set1_epi32((2 * B) << 24 | B << 16 | (0x100 - B));
+    const __m512i weights = _mm512_set1_epi32(0x020100ff);
     for (size_t word = 0; word < 8; word++) {
         const __m512i fields = _mm512_loadu_si512(words + 4 * word * stride);
         QN_UNROLLED
         for (int q = 0; q < 4; q++) {
-            const __m512i codes = _mm512_multishift_epi64_epi8(offsets_of(8 * q, 2), fields);
-            store_quad(out, 4 * word + (size_t)q, has_hi, _mm512_permutexvar_epi8(codes, weights),
-                       _mm512_permutexvar_epi8(codes, times_base));
+            const __m512i fours = _mm512_multishift_epi64_epi8(offsets_of(8 * q, 2), fields);
+            _mm512_store_si512(codes[4 * word + (size_t)q], _mm512_permutexvar_epi8(fours, weights));
         }
     }
 }
 
 /* Stores digit - 1 of each byte; digit = (x >= 86) + (x >= 171). */
-QN_INLINE void store_digits(const qn_block_rows *out, size_t quad, bool has_hi, __m512i x)
+QN_INLINE void store_digits(int8_t (*quad)[4], __m512i x)
 {
     const __mmask64 middle = _mm512_cmpge_epu8_mask(x, _mm512_set1_epi8(86)),
                     upper = _mm512_cmpge_epu8_mask(x, _mm512_set1_epi8((char)171));
-    const __m512i none = _mm512_setzero_si512();
-    store_quad(
-        out, quad, has_hi,
-        _mm512_mask_mov_epi8(_mm512_mask_blend_epi8(middle, _mm512_set1_epi8(-1), none), upper, _mm512_set1_epi8(1)),
-        _mm512_mask_mov_epi8(_mm512_mask_blend_epi8(middle, _mm512_set1_epi8(-QN_BLOCK_BASE), none), upper,
-                             _mm512_set1_epi8(QN_BLOCK_BASE)));
+    const __m512i none = _mm512_setzero_si512(), lower = _mm512_mask_blend_epi8(middle, _mm512_set1_epi8(-1), none);
+    _mm512_store_si512(quad, _mm512_mask_mov_epi8(lower, upper, _mm512_set1_epi8(1)));
 }
 
 QN_INLINE __m512i next_digit(__m512i x)
@@ -218,17 +203,17 @@ QN_INLINE __m512i next_digit(__m512i x)
     return _mm512_add_epi8(x, _mm512_add_epi8(x, x));
 }
 
-QN_INLINE void expand_ternary(const uint8_t *words, size_t stride, bool has_hi, const qn_block_rows *out)
+QN_INLINE void expand_ternary(const uint8_t *words, size_t stride, int8_t (*codes)[QN_TILE][4])
 {
     for (size_t word = 0; word < 6; word++) {
         __m512i x = _mm512_loadu_si512(words + 4 * word * stride);
         for (size_t n = 0; n < 5; n++, x = next_digit(x))
-            store_digits(out, word < 4 ? 4 * n + word : 20 + 2 * n + word - 4, has_hi, x);
+            store_digits(codes[word < 4 ? 4 * n + word : 20 + 2 * n + word - 4], x);
     }
     __m512i x = _mm512_loadu_si512(words + 24 * stride);
     for (size_t n = 0; n < 4; n += 2) { /* two bytes of codes: a quad is of two digits */
         const __m512i next = next_digit(x);
-        store_digits(out, 30 + n / 2, has_hi, _mm512_mask_blend_epi16(0xaaaaaaaa, x, _mm512_slli_epi32(next, 16)));
+        store_digits(codes[30 + n / 2], _mm512_mask_blend_epi16(0xaaaaaaaa, x, _mm512_slli_epi32(next, 16)));
         x = next_digit(next);
     }
 }
@@ -270,30 +255,23 @@ static block_words packed_words(const qn_block_panel *panel, size_t tile, size_t
                           (const uint16_t *)(const void *)(from + code_bytes * QN_PANEL_ROWS + 2 * row) };
 }
 
-QN_INLINE void expand_words(const qn_type_info *type, const block_words *from, bool has_hi, const qn_block_rows *out)
-{
-    switch (type->type) {
-    case QN_TYPE_Q1_0: expand_1bit(from->words, from->stride, has_hi, out); break;
-    case QN_TYPE_PQ2_0: expand_2bit(from->words, from->stride, has_hi, out); break;
-    default: /* PTQ1_0: the scale is in the upper half of the last word */
-        expand_ternary(from->words, from->stride, has_hi, out);
-        const __m512i last = _mm512_loadu_si512(from->words + (type->block_bytes - 4) * from->stride);
-        _mm512_store_ps(out->scale, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(last, 16))));
-        return;
-    }
-    _mm512_store_ps(out->scale, v16_load_f16(from->scales));
-}
-
-/* Rows [16 * tile, 16 * tile + 16) of a panel. */
-static void expand_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi, const qn_block_rows *out)
+/* Rows [16 * tile, 16 * tile + 16) of a panel of this type. */
+QN_INLINE void expand_block(qn_type type, const qn_block_panel *panel, size_t tile, size_t block,
+                            int8_t (*codes)[QN_TILE][4], float *scale)
 {
     struct gathered_words gathered;
     const block_words from =
         panel->packed ? packed_words(panel, tile, block) : gather_words(panel, tile, block, &gathered);
-    if (has_hi)
-        expand_words(panel->type, &from, true, out);
-    else
-        expand_words(panel->type, &from, false, out);
+    switch (type) {
+    case QN_TYPE_Q1_0: expand_1bit(from.words, from.stride, codes); break;
+    case QN_TYPE_PQ2_0: expand_2bit(from.words, from.stride, codes); break;
+    default: /* PTQ1_0: the scale is in the upper half of the last word */
+        expand_ternary(from.words, from.stride, codes);
+        const __m512i last = _mm512_loadu_si512(from.words + (panel->type->block_bytes - 4) * from.stride);
+        _mm512_store_ps(scale, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(last, 16))));
+        return;
+    }
+    _mm512_store_ps(scale, v16_load_f16(from.scales));
 }
 
 #include "kernels/matmul/gemm_blocks.h"
@@ -304,8 +282,9 @@ void qn_block_gemm_amx(const qn_block_panel *panels, size_t n_panels, const qn_a
     gemm_blocks(panels, n_panels, acts, first, n_tokens, accumulate, out, out_stride, scratch);
 }
 
-/* With fewer tokens, unpacking the rows costs more than is won. */
-enum { MIN_TOKENS = 32, MIN_BLOCK_TOKENS = 10 };
+/* With fewer tokens, unpacking the rows costs more than is won. Single tokens of PTQ1_0 take twice as long as others.
+ */
+enum { MIN_TOKENS = 32, MIN_BLOCK_TOKENS = 10, MIN_TERNARY_TOKENS = 4 };
 
 void qn_matmul_init_amx(qn_matmul_kernels *kernels)
 {
@@ -315,6 +294,7 @@ void qn_matmul_init_amx(qn_matmul_kernels *kernels)
     kernels->block_scales = true;
     kernels->gemm_blocks = qn_block_gemm_amx;
     kernels->min_block_tokens = MIN_BLOCK_TOKENS;
+    kernels->min_ternary_tokens = MIN_TERNARY_TOKENS;
 }
 
 void qn_tile_gemm_amx(const qn_tile_panel *panel, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,

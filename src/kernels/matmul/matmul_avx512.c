@@ -4,6 +4,7 @@
 #define QN_V16_AVX512
 enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
 #define OWN_REORDER_CODES
+#define OWN_GROUP_AMAX
 #define HAS_LUT
 #define HAS_TILES
 
@@ -293,6 +294,37 @@ static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out
     }
 }
 
+/* Bits of magnitudes are ordered as these are, and those of infinities and NaNs are the largest. Each round of the
+ * reduction joins two vectors. */
+static void find_group_amax(const float *values, size_t n, float amax[QN_SUPER_GROUPS])
+{
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff),
+                  order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    __m512i most[QN_SUPER_GROUPS];
+    QN_UNROLLED
+    for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
+        v16 a, b;
+        load_group(values, lane * QN_QUANT_GROUP, n, &a, &b);
+        most[lane] = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude),
+                                      _mm512_and_si512(_mm512_castps_si512(b), magnitude));
+    }
+    QN_UNROLLED
+    for (int i = 0; i < 8; i++)
+        most[i] = _mm512_max_epi32(_mm512_shuffle_i32x4(most[i], most[i + 8], 0x44),
+                                   _mm512_shuffle_i32x4(most[i], most[i + 8], 0xee));
+    QN_UNROLLED
+    for (int i = 0; i < 4; i++)
+        most[i] = _mm512_max_epi32(_mm512_shuffle_i32x4(most[i], most[i + 4], 0x88),
+                                   _mm512_shuffle_i32x4(most[i], most[i + 4], 0xdd));
+    for (int i = 0; i < 2; i++)
+        most[i] =
+            _mm512_max_epi32(_mm512_unpacklo_epi64(most[i], most[i + 2]), _mm512_unpackhi_epi64(most[i], most[i + 2]));
+    const __m512 w = _mm512_castsi512_ps(most[0]), z = _mm512_castsi512_ps(most[1]);
+    const __m512i last = _mm512_max_epi32(_mm512_castps_si512(_mm512_shuffle_ps(w, z, 0x88)),
+                                          _mm512_castps_si512(_mm512_shuffle_ps(w, z, 0xdd)));
+    _mm512_storeu_si512(amax, _mm512_permutexvar_epi32(order, last));
+}
+
 /* Writes the codes of a group of a token to a tile. */
 QN_INLINE void fill_tile(const int8_t *codes, int8_t (*quads)[QN_TILE][4], size_t token)
 {
@@ -328,33 +360,12 @@ static void fill_digits(const int8_t *codes, const int32_t factor[2], int8_t *hi
     }
 }
 
-/* Finds the places of a row's blocks, and fetches their lines, which other threads have read, all at once. */
-static void find_places(qn_acts *acts, size_t row, size_t first_block, size_t *places)
-{
-    const int32_t *factor = acts->factor + (row * qn_act_blocks(acts) + first_block) * QN_BLOCK_GROUPS;
-    for (size_t block = 0; block < QN_SUPER / QN_BLOCK; block++, factor += QN_BLOCK_GROUPS) {
-        const bool has_hi = qn_block_has_hi(factor);
-        places[block] = qn_act_place(acts, row, first_block + block, has_hi);
-        if (!acts->is_ordered)
-            continue;
-        const size_t at = qn_act_block_at(acts, places[block], first_block + block), token = places[block] % QN_TILE;
-        for (size_t half = 0; half < QN_BLOCK / QN_BLOCK_K; half++) {
-            __builtin_prefetch(acts->block_tiles[at].codes[half][token], 1);
-            if (has_hi)
-                __builtin_prefetch(acts->block_tiles_hi[at].codes[half][token], 1);
-        }
-    }
-}
-
 static void fill_block_tiles(qn_acts *acts, size_t row, size_t super, const int8_t *codes, const int8_t *codes_lo)
 {
     enum { BLOCKS = QN_SUPER / QN_BLOCK };
-    const size_t block0 = (row * acts->n_super + super) * BLOCKS;
-    size_t places[BLOCKS];
-    find_places(acts, row, super * BLOCKS, places);
+    const size_t block0 = (row * acts->n_super + super) * BLOCKS, token = row % QN_TILE;
     for (size_t block = 0; block < BLOCKS; block++) {
-        const size_t tile_at = qn_act_block_at(acts, places[block], super * BLOCKS + block),
-                     token = places[block] % QN_TILE;
+        const size_t tile_at = qn_act_block_at(acts, row, super * BLOCKS + block);
         qn_act_block_tile *tile = &acts->block_tiles[tile_at];
         const int32_t *factor = acts->factor + (block0 + block) * QN_BLOCK_GROUPS;
         const bool has_hi = qn_block_has_hi(factor);
@@ -373,7 +384,6 @@ static void fill_block_tiles(qn_acts *acts, size_t row, size_t super, const int8
         }
         tile->scale[token] = acts->block_scale[block0 + block];
         tile->has_hi[token] = has_hi;
-        tile->token[token] = (uint8_t)(row % QN_TILE_MAX_TOKENS);
     }
 }
 

@@ -19,19 +19,19 @@ static qn_group_scale group_scale(float amax)
 
 /* Writes the digits of factor * code of value i of a group to the block's tile; with the hi/lo split the codes. A code
  * without a factor is a lo digit. */
-static void put_block_tile(const qn_acts *acts, size_t place, size_t group, size_t i, int32_t code, int32_t code_lo,
+static void put_block_tile(const qn_acts *acts, size_t row, size_t group, size_t i, int32_t code, int32_t code_lo,
                            int32_t factor, bool has_hi)
 {
-    const size_t at = qn_act_block_at(acts, place, group / QN_BLOCK_GROUPS);
+    const size_t at = qn_act_block_at(acts, row, group / QN_BLOCK_GROUPS);
     const size_t k = group % QN_BLOCK_GROUPS * QN_QUANT_GROUP + i, half = k / QN_BLOCK_K;
     const int32_t x = factor * code, hi = has_hi ? (int32_t)rintf((float)x * (1.0f / QN_BLOCK_BASE)) : 0;
-    acts->block_tiles[at].codes[half][place % QN_TILE][k % QN_BLOCK_K] = (int8_t)(x - QN_BLOCK_BASE * hi);
-    acts->block_tiles_hi[at].codes[half][place % QN_TILE][k % QN_BLOCK_K] = (int8_t)(acts->hilo ? code_lo : hi);
+    acts->block_tiles[at].codes[half][row % QN_TILE][k % QN_BLOCK_K] = (int8_t)(x - QN_BLOCK_BASE * hi);
+    acts->block_tiles_hi[at].codes[half][row % QN_TILE][k % QN_BLOCK_K] = (int8_t)(acts->hilo ? code_lo : hi);
 }
 
 /* Quantises a group, of a super-block that begins with group `group0` of acts. A group, or block, with a value that is
  * not finite has finite = false: codes are 0 and the scale NaN. */
-static void quantize_group(qn_acts *acts, size_t row, size_t place, size_t super, size_t lane, const float *group,
+static void quantize_group(qn_acts *acts, size_t row, size_t super, size_t lane, const float *group,
                            const qn_group_scale *scale, bool has_hi, bool finite)
 {
     const size_t group0 = (row * acts->n_super + super) * QN_SUPER_GROUPS;
@@ -51,8 +51,8 @@ static void quantize_group(qn_acts *acts, size_t row, size_t place, size_t super
         if (acts->tiles_lo)
             acts->tiles_lo[qn_act_tile_at(acts, row, super, lane)].codes[i / 4][row % QN_TILE][i % 4] = (int8_t)code_lo;
         if (acts->block_tiles)
-            put_block_tile(acts, place, super * QN_SUPER_GROUPS + lane, i, (int32_t)code, (int32_t)code_lo,
-                           scale->factor, has_hi);
+            put_block_tile(acts, row, super * QN_SUPER_GROUPS + lane, i, (int32_t)code, (int32_t)code_lo, scale->factor,
+                           has_hi);
         const int32_t code_hilo = acts->hilo ? (int32_t)code * QN_HILO_BASE + (int32_t)code_lo : (int32_t)code;
         sum += code_hilo;
         sum_upper += i < QN_QUANT_GROUP / 2 ? 0 : code_hilo;
@@ -71,7 +71,7 @@ static void quantize_group(qn_acts *acts, size_t row, size_t place, size_t super
 }
 
 /* Writes what is kept of a block: its scale, and the sum of its codes times their factors. */
-static void finish_block(qn_acts *acts, size_t row, size_t place, size_t block, float scale)
+static void finish_block(qn_acts *acts, size_t row, size_t block, float scale)
 {
     const size_t at = row * qn_act_blocks(acts) + block, group0 = at * QN_BLOCK_GROUPS;
     acts->block_scale[at] = acts->hilo ? scale * (1.0f / QN_HILO_BASE) : scale;
@@ -80,10 +80,9 @@ static void finish_block(qn_acts *acts, size_t row, size_t place, size_t block, 
         acts->block_sum[at] += acts->factor[group0 + g] * acts->sum[group0 + g];
     if (!acts->block_tiles)
         return;
-    qn_act_block_tile *tile = &acts->block_tiles[qn_act_block_at(acts, place, block)];
-    tile->scale[place % QN_TILE] = acts->block_scale[at];
-    tile->has_hi[place % QN_TILE] = qn_block_has_hi(acts->factor + group0);
-    tile->token[place % QN_TILE] = (uint8_t)(row % QN_TILE_MAX_TOKENS);
+    qn_act_block_tile *tile = &acts->block_tiles[qn_act_block_at(acts, row, block)];
+    tile->scale[row % QN_TILE] = acts->block_scale[at];
+    tile->has_hi[row % QN_TILE] = qn_block_has_hi(acts->factor + group0);
 }
 
 static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *values, size_t n)
@@ -116,13 +115,11 @@ static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *v
         bool has_hi = false;
         for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
             has_hi = has_hi || scales[g].factor != 1;
-        const size_t at = super * (QN_SUPER / QN_BLOCK) + block,
-                     place = acts->block_tiles ? qn_act_place(acts, row, at, has_hi) : 0;
         for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
-            quantize_group(acts, row, place, super, block * QN_BLOCK_GROUPS + g, x + g * QN_QUANT_GROUP, &scales[g],
-                           has_hi, acts->factor ? all_finite : finite[g]);
+            quantize_group(acts, row, super, block * QN_BLOCK_GROUPS + g, x + g * QN_QUANT_GROUP, &scales[g], has_hi,
+                           acts->factor ? all_finite : finite[g]);
         if (acts->factor)
-            finish_block(acts, row, place, at, all_finite ? block_scale : NAN);
+            finish_block(acts, row, super * (QN_SUPER / QN_BLOCK) + block, all_finite ? block_scale : NAN);
     }
 }
 
@@ -258,7 +255,7 @@ void qn_matmul_init_amx_ref(qn_matmul_kernels *kernels)
     kernels->put_tile = qn_tile_put_ref;
     kernels->min_tile_tokens = 1;
     kernels->block_scales = true;
-    kernels->min_block_tokens = 1;
+    kernels->min_block_tokens = kernels->min_ternary_tokens = 1;
     kernels->gemm_blocks = qn_block_gemm_ref;
 }
 

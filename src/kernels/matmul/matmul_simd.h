@@ -124,49 +124,51 @@ QN_INLINE void load_group(const float *values, size_t begin, size_t n, v16 *a, v
                      : v16_set1(0);
 }
 
-/* Largest magnitude of a group; not meaningful unless all values are finite, which it returns. */
-QN_INLINE bool group_amax(v16 a, v16 b, float *amax)
-{
-    *amax = v16_hmax(v16_max(v16_abs(a), v16_abs(b)));
-    /* The sum of 0 * x is 0 if all x are finite, and NaN otherwise. */
-    return v16_sum(v16_fma(a, v16_set1(0), v16_mul(b, v16_set1(0)))) == 0;
-}
-
-/* Finds the scales of the groups of a super-block, each from its group alone. */
-QN_INLINE void find_group_scales(const float *values, size_t n, qn_group_scale scales[QN_SUPER_GROUPS],
-                                 bool finite[QN_SUPER_GROUPS])
+/* Finds the largest magnitudes of the groups of a super-block; of a group with an infinity or NaN, one of these. A file
+ * with a faster version defines OWN_GROUP_AMAX and this function. */
+#ifdef OWN_GROUP_AMAX
+static void find_group_amax(const float *values, size_t n, float amax[QN_SUPER_GROUPS]);
+#else
+static void find_group_amax(const float *values, size_t n, float amax[QN_SUPER_GROUPS])
 {
     for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
         v16 a, b;
-        float amax;
         load_group(values, lane * QN_QUANT_GROUP, n, &a, &b);
-        finite[lane] = group_amax(a, b, &amax);
-        const bool zero = !finite[lane] || amax < QN_MIN_GROUP_ABSMAX;
-        scales[lane] = (qn_group_scale){ zero ? 0 : 127.0f / amax, zero ? 0 : amax * (1.0f / 127), 1 };
+        /* The sum of 0 * x is 0 if all x are finite, and NaN otherwise. */
+        amax[lane] =
+            v16_hmax(v16_max(v16_abs(a), v16_abs(b))) + v16_sum(v16_fma(a, v16_set1(0), v16_mul(b, v16_set1(0))));
+    }
+}
+#endif
+
+/* Finds the scales of the groups of a super-block, each from its group alone. */
+QN_INLINE void find_group_scales(const float amax[QN_SUPER_GROUPS], qn_group_scale scales[QN_SUPER_GROUPS],
+                                 bool finite[QN_SUPER_GROUPS])
+{
+    for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
+        finite[lane] = amax[lane] < INFINITY;
+        const bool zero = !finite[lane] || amax[lane] < QN_MIN_GROUP_ABSMAX;
+        scales[lane] = (qn_group_scale){ zero ? 0 : 127.0f / amax[lane], zero ? 0 : amax[lane] * (1.0f / 127), 1 };
     }
 }
 
 /* Finds those of acts with factors. */
-QN_INLINE void find_block_scales(qn_acts *acts, size_t group0, const float *values, size_t n,
+QN_INLINE void find_block_scales(qn_acts *acts, size_t group0, float amax[QN_SUPER_GROUPS],
                                  qn_group_scale scales[QN_SUPER_GROUPS], bool finite[QN_SUPER_GROUPS])
 {
     for (size_t first = 0; first < QN_SUPER_GROUPS; first += QN_BLOCK_GROUPS) {
-        float amax[QN_BLOCK_GROUPS];
         bool all_finite = true;
-        for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
-            v16 a, b;
-            load_group(values, (first + g) * QN_QUANT_GROUP, n, &a, &b);
-            all_finite = group_amax(a, b, &amax[g]) && all_finite;
-        }
-        for (size_t g = 0; g < QN_BLOCK_GROUPS; g++)
+        for (size_t g = first; g < first + QN_BLOCK_GROUPS; g++)
+            all_finite = all_finite && amax[g] < INFINITY;
+        for (size_t g = first; g < first + QN_BLOCK_GROUPS; g++)
             amax[g] = all_finite ? amax[g] : 0;
-        const float scale = qn_block_scales(amax, acts->hilo, scales + first);
+        const float scale = qn_block_scales(amax + first, acts->hilo, scales + first);
         acts->block_scale[(group0 + first) / QN_BLOCK_GROUPS] = !all_finite  ? NAN
                                                                 : acts->hilo ? scale * (1.0f / QN_HILO_BASE)
                                                                              : scale;
-        for (size_t g = 0; g < QN_BLOCK_GROUPS; g++) {
-            finite[first + g] = all_finite;
-            acts->factor[group0 + first + g] = scales[first + g].factor;
+        for (size_t g = first; g < first + QN_BLOCK_GROUPS; g++) {
+            finite[g] = all_finite;
+            acts->factor[group0 + g] = scales[g].factor;
         }
     }
 }
@@ -181,10 +183,13 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
     _Alignas(64) int8_t codes[QN_SUPER], codes_lo[QN_SUPER];
     qn_group_scale scales[QN_SUPER_GROUPS];
     bool finite[QN_SUPER_GROUPS];
+    float amax[QN_SUPER_GROUPS];
+    const bool has_sums = !acts->skip_codes || !acts->block_tiles; /* block tiles are multiplied without them */
+    find_group_amax(values, n, amax);
     if (acts->factor)
-        find_block_scales(acts, group0, values, n, scales, finite);
+        find_block_scales(acts, group0, amax, scales, finite);
     else
-        find_group_scales(values, n, scales, finite);
+        find_group_scales(amax, scales, finite);
     for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
         const size_t begin = lane * QN_QUANT_GROUP;
         const float inverse = scales[lane].inverse, step = scales[lane].step, scale = finite[lane] ? step : NAN;
@@ -205,13 +210,15 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
             qa = v16_fma(qa, hilo, lo_a);
             qb = v16_fma(qb, hilo, lo_b);
         }
+        acts->scale[group0 + lane] = acts->hilo ? scale * (1.0f / QN_HILO_BASE) : scale;
+        if (!has_sums)
+            continue;
         /* Integers below 2^24: their sums are exact in float. */
         const float sum_upper = v16_sum(qb);
-        acts->scale[group0 + lane] = acts->hilo ? scale * (1.0f / QN_HILO_BASE) : scale;
         acts->sum[group0 + lane] = (int32_t)(v16_sum(qa) + sum_upper);
         acts->sum_upper[group0 + lane] = (int32_t)sum_upper;
     }
-    for (size_t block = 0; acts->factor && block < QN_SUPER / QN_BLOCK; block++) {
+    for (size_t block = 0; acts->factor && has_sums && block < QN_SUPER / QN_BLOCK; block++) {
         const size_t group = group0 + block * QN_BLOCK_GROUPS;
         int32_t sum = 0;
         for (size_t g = group; g < group + QN_BLOCK_GROUPS; g++)

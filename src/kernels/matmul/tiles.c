@@ -22,35 +22,34 @@ size_t qn_tile_gemm_scratch(void)
     return sums + 5 * partial + sizeof(qn_tile_weights);
 }
 
-void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t row, const qn_block_rows *out)
+void qn_block_expand_row(const qn_type_info *type, const uint8_t *stored, size_t row, int8_t (*codes)[QN_TILE][4],
+                         float *scale)
 {
-    uint8_t codes[QN_BLOCK];
+    uint8_t unpacked[QN_BLOCK];
     int8_t factor[2 * QN_BLOCK_GROUPS];
-    float scale[2 * QN_BLOCK_GROUPS], offset[2 * QN_BLOCK_GROUPS];
-    type->unpack(stored, 1, codes, scale, offset, factor);
-    for (size_t k = 0; k < QN_BLOCK; k++) {
-        const int weight = codes[k] - type->zero_point;
-        out->times_base[k / 4][row][k % 4] = (int8_t)(QN_BLOCK_BASE * weight);
-        out->codes[k / 4][row][k % 4] = (int8_t)weight;
-    }
-    out->scale[row] = scale[0];
+    float scales[2 * QN_BLOCK_GROUPS], offset[2 * QN_BLOCK_GROUPS];
+    type->unpack(stored, 1, unpacked, scales, offset, factor);
+    for (size_t k = 0; k < QN_BLOCK; k++)
+        codes[k / 4][row][k % 4] = (int8_t)(unpacked[k] - type->zero_point);
+    scale[row] = scales[0];
 }
 
-void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t block, const qn_block_rows *out)
+void qn_block_expand_stored(const qn_block_panel *panel, size_t row, size_t block, int8_t (*codes)[QN_TILE][4],
+                            float *scale)
 {
     const size_t left = row < panel->n_rows ? panel->n_rows - row : 0, n_rows = left < QN_TILE ? left : QN_TILE;
-    memset(out->codes, 0, QN_BLOCK * QN_TILE);
-    memset(out->times_base, 0, QN_BLOCK * QN_TILE);
-    memset(out->scale, 0, QN_TILE * sizeof *out->scale);
+    memset(codes, 0, QN_BLOCK * QN_TILE);
+    memset(scale, 0, QN_TILE * sizeof *scale);
     for (size_t r = 0; r < n_rows; r++)
         qn_block_expand_row(panel->type,
-                            panel->stored + (row + r) * panel->row_bytes + block * panel->type->block_bytes, r, out);
+                            panel->stored + (row + r) * panel->row_bytes + block * panel->type->block_bytes, r, codes,
+                            scale);
 }
 
 size_t qn_block_gemm_scratch(void)
 {
     const size_t sums = 8 * QN_TILE * QN_TILE * sizeof(int32_t),
-                 rows = QN_BLOCK_CHUNK * QN_TILE * (2 * QN_BLOCK + sizeof(float)),
+                 rows = QN_BLOCK_CHUNK * QN_TILE * (QN_BLOCK + sizeof(float)),
                  no_element = 2 * QN_TILE_PANEL_ROWS * QN_TILE * sizeof(float),
                  elements = QN_BLOCK_MAX_PANELS * QN_TILE_PANEL_ROWS * QN_TILE_MAX_TOKENS * sizeof(float);
     return sums + rows + no_element + elements;

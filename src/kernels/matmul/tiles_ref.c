@@ -123,7 +123,9 @@ static void block_tiles_begin(tile_state *state, size_t n_tokens)
     tile_begin(state);
 }
 
-#define BLOCK_LOAD(state, tile, from) memcpy((state)->tiles[tile], from, sizeof(state)->tiles[tile])
+#define BLOCK_LOAD(state, tile, from, at)                                                                              \
+    memcpy((state)->tiles[tile], (const char *)(from) + (at), sizeof(state)->tiles[tile])
+#define BLOCK_STORE(state, tile, to) TILE_STORE(state, tile, (to) + (tile)*QN_TILE * QN_TILE)
 #define BLOCK_MULTIPLY(state, c, a, b) block_multiply((state)->tiles[c], (state)->tiles[a], (state)->tiles[b])
 #define BLOCK_KEEP_AWAKE(state, sums) ((void)(state), (void)(sums))
 
@@ -137,7 +139,8 @@ static void block_multiply(void *c, const void *a, const void *b)
                 sums[token][row] += tokens[token][k] * quads[k / 4][row][k % 4];
 }
 
-static void expand_packed(const qn_block_panel *panel, size_t tile, size_t block, const qn_block_rows *out)
+static void expand_packed(const qn_block_panel *panel, size_t tile, size_t block, int8_t (*codes)[QN_TILE][4],
+                          float *scale)
 {
     const qn_type_info *type = panel->type;
     const size_t n_words = (type->block_bytes - type->codes_at) / 4;
@@ -148,18 +151,18 @@ static void expand_packed(const qn_block_panel *panel, size_t tile, size_t block
         for (size_t word = 0; word < n_words; word++)
             memcpy(stored + type->codes_at + 4 * word, words + 4 * (word * QN_PANEL_ROWS + row), 4);
         memcpy(stored, words + 4 * n_words * QN_PANEL_ROWS + 2 * row, type->codes_at);
-        qn_block_expand_row(type, stored, r, out);
+        qn_block_expand_row(type, stored, r, codes, scale);
     }
 }
 
-static void expand_block(const qn_block_panel *panel, size_t tile, size_t block, bool has_hi, const qn_block_rows *out)
+static void expand_block(qn_type type, const qn_block_panel *panel, size_t tile, size_t block,
+                         int8_t (*codes)[QN_TILE][4], float *scale)
 {
+    (void)type; /* the panel's */
     if (panel->packed)
-        expand_packed(panel, tile, block, out);
+        expand_packed(panel, tile, block, codes, scale);
     else
-        qn_block_expand_stored(panel, tile * QN_TILE, block, out);
-    if (!has_hi)
-        memset(out->times_base, 0x55, QN_BLOCK * QN_TILE); /* must not matter */
+        qn_block_expand_stored(panel, tile * QN_TILE, block, codes, scale);
 }
 
 #include "kernels/matmul/gemm_blocks.h"
