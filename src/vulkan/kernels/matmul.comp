@@ -1,8 +1,8 @@
 #version 450
 /* Rows of weights times two to eight rows of activations, both integers (acts.glsl); gemv.comp has one row. A team of
- * lanes computes a tile of weight rows for up to TOKENS rows of activations: a lane takes a block of 128 columns at a time. Sums of a group of 32 columns are
- * integers, so they are exact; those of a block's groups, and then of all blocks, are added in ascending order. So a
- * result depends neither on the size of teams nor on other rows.
+ * lanes computes a tile of weight rows for up to TOKENS rows of activations: a lane takes a block of 128 columns at a
+ * time. Sums of a group of 32 columns are integers, so they are exact; those of a block's groups, and then of all blocks,
+ * are added in ascending order. So a result depends neither on the size of teams nor on other rows.
  *
  * An epilogue computes the activations of the next matmul from 32 rows of results or more: those of an RMS norm, or of
  * SwiGLU, for which a workgroup computes the same rows of both matrices. */
