@@ -18,7 +18,7 @@ for shader in "$source"/*.comp; do
     compile "$name" >"$to/$name.inc"
 done
 # The same kernels with integer dot products, which are a feature.
-for shader in matmul matmul_tiles; do
+for shader in gemv matmul matmul_tiles; do
     compile "$shader" -DDOT >"$to/$shader.dot.inc"
 done
 # And with cooperative matrices.

@@ -6,15 +6,15 @@ usage: predict_vulkan.py [--launch-us US] [--share F] [MODEL=MB,BARRIERS ...]
     token = bytes / (share * nominal bandwidth) + barriers * cost of a launch with its barrier
 
 US is what a launch and its barrier cost where it was measured, MB of a model the column MB/token of `quern bench`, BARRIERS
-those of a token: 7 a layer of attention, 6 a recurrent one (tests/unit/vulkan/test_vulkan_barriers counts them), and 6
-outside of layers. No term is for arithmetic: the numbers are limits, not measurements. The last line is of a device that
+those of a token: 5 a layer (tests/unit/vulkan/test_vulkan_barriers counts them), and 3 outside of layers; another 3 are
+those of sampling. No term is for arithmetic: the numbers are limits, not measurements. The last line is of a device that
 was measured, to show how far a prediction is from the truth."""
 import argparse
 
 # Nominal GB/s, by the vendors' specifications.
 CARDS = {"RX 7900 XTX": 960, "RX 9070 XT": 640, "Arc B580": 456, "Radeon 890M": 120, "Apple M3": 100}
 MEASURED = ("H200", 4800)
-MODELS = ["qwen3-8b q1_0=1065.5,258", "qwen35-27b q1_0=3915.7,406"]
+MODELS = ["qwen3-8b q1_0=1065.5,186", "qwen35-27b q1_0=3915.7,326"]
 
 
 def rate(mb, barriers, gb_per_s, a):

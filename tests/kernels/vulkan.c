@@ -127,25 +127,45 @@ static double run_seconds(void)
     return (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9;
 }
 
-void qn_vk_bench_launches(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
-                          const void *args, size_t n_args)
+/* Times commands; returns the median of a run's seconds. */
+static double bench_commands(void)
 {
-    enum { LAUNCHES = 100, RUNS = 5 };
-    const size_t stride = launch.shader->args_bytes;
+    enum { RUNS = 5 };
     double seconds[RUNS];
-    if (!qn_bench_selected(shape))
-        return;
-    qn_assert_ok(qn_vk_begin(device.vk, &device.commands));
-    for (size_t i = 0; i < LAUNCHES; i++) {
-        qn_assert_ok(qn_vk_dispatch(device.vk, &device.commands, &launch, (const char *)args + i % n_args * stride));
-        qn_vk_barrier(device.vk, &device.commands);
-    }
     qn_assert_ok(qn_vk_end(device.vk, &device.commands));
     (void)run_seconds();
     for (int i = 0; i < RUNS; i++)
-        seconds[i] = run_seconds() / LAUNCHES;
-    const double median = qn_median(seconds, RUNS);
-    qn_report_rate(op, "vulkan", shape, median, units / median, unit, 0);
+        seconds[i] = run_seconds();
+    return qn_median(seconds, RUNS);
+}
+
+static void record_launch(const qn_vk_launch *launch, const void *args)
+{
+    qn_assert_ok(qn_vk_dispatch(device.vk, &device.commands, launch, args));
+    qn_vk_barrier(device.vk, &device.commands);
+}
+
+void qn_vk_bench_launches(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
+                          const void *args, size_t n_args)
+{
+    enum { LAUNCHES = 100 };
+    if (!qn_bench_selected(shape))
+        return;
+    qn_assert_ok(qn_vk_begin(device.vk, &device.commands));
+    for (size_t i = 0; i < LAUNCHES; i++)
+        record_launch(&launch, (const char *)args + i % n_args * launch.shader->args_bytes);
+    const double seconds = bench_commands() / LAUNCHES;
+    qn_report_rate(op, "vulkan", shape, seconds, units / seconds, unit, 0);
+}
+
+void qn_vk_bench_steps(const char *op, const char *shape, double units, const char *unit, const qn_vk_step *steps,
+                       size_t n_steps, size_t n_parts)
+{
+    qn_assert_ok(qn_vk_begin(device.vk, &device.commands));
+    for (size_t i = 0; i < n_steps; i++)
+        record_launch(&steps[i].launch, steps[i].args);
+    const double seconds = bench_commands() / (double)n_parts;
+    qn_report_rate(op, "vulkan", shape, seconds, units / seconds, unit, 0);
 }
 
 void qn_vk_bench_launch(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,

@@ -34,6 +34,15 @@ void qn_vk_bench_launch(const char *op, const char *shape, double units, const c
 void qn_vk_bench_launches(const char *op, const char *shape, double units, const char *unit, qn_vk_launch launch,
                           const void *args, size_t n_args);
 
+/* qn_vk_bench_steps - times launches of any kinds, once each and one after the other, as the n_parts equal parts that
+ * they are: a part processes `units`. */
+typedef struct qn_vk_step {
+    qn_vk_launch launch;
+    const void *args;
+} qn_vk_step;
+void qn_vk_bench_steps(const char *op, const char *shape, double units, const char *unit, const qn_vk_step *steps,
+                       size_t n_steps, size_t n_parts);
+
 /* qn_vk_launch_now - runs a launch and waits for it. */
 void qn_vk_launch_now(qn_vk_launch launch, const void *args);
 

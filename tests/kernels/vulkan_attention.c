@@ -475,7 +475,8 @@ static const float *run_splits(const struct cache *c, const struct rows *r)
     for (uint32_t row = 2; row-- > 0;) {
         const size_t n = row ? ROWS - 1 : 1;
         args.row = combine.row = row;
-        qn_vk_launch_now(qn_vk_attention_splits(&codes, s->dim, n, s->n_heads, s->n_kv_heads, args.n_splits), &args);
+        qn_vk_launch_now(qn_vk_attention_splits(&codes, s->dim, n, s->n_heads, s->n_kv_heads, args.n_splits, false),
+                         &args);
         qn_vk_launch_now(qn_vk_combine(n, s->n_heads), &combine);
     }
     return qn_vk_contents(y);
@@ -506,6 +507,45 @@ static const float *run_piece(const struct cache *c, const struct rows *r)
     return (const float *)qn_vk_contents(y) + before * row;
 }
 
+/* The activations of row 0 as splits combine them by themselves: those of the kernel that combines, to the bit. */
+static void check_combination(const struct cache *c, const struct rows *r)
+{
+    const struct shape *s = c->shape;
+    const qn_vk_codes codes = { s->key_bits, s->value_bits };
+    const uint32_t planes = 1 + c->length % 2;
+    const size_t width = s->n_heads * s->dim, bytes = qn_vk_act_row_bytes(width, planes);
+    const qn_vk_array *found = qn_vk_array_of(qn_new(bytes, 1)), *expected = qn_vk_array_of(qn_new(bytes, 1)),
+                      *gates = qn_vk_array_of(qn_floats_of(2 * width, 2)),
+                      *partials = qn_vk_new_array(s->n_heads * QN_VK_MAX_SPLITS * (s->dim + QN_VK_PARTIAL_EXTRA) *
+                                                  sizeof(float));
+    qn_vk_attention_args args = r->args;
+    qn_vk_combine_args combine = r->combine;
+    args.y = combine.partials = partials->at;
+    combine.y = new_results(s)->at;
+    combine.codes = expected->at;
+    combine.gates = gates->at;
+    combine.planes = planes;
+    qn_vk_launch_now(qn_vk_attention_splits(&codes, s->dim, 1, s->n_heads, s->n_kv_heads, args.n_splits, false), &args);
+    qn_vk_launch_now(qn_vk_combine(1, s->n_heads), &combine);
+    qn_vk_combination *combination = qn_new(1, sizeof *combination);
+    *combination = (qn_vk_combination){ .arrived = qn_vk_array_of(qn_new(s->n_heads, sizeof(uint32_t)))->at,
+                                        .signs = combine.signs,
+                                        .matrix = combine.matrix,
+                                        .codes = found->at,
+                                        .gates = gates->at,
+                                        .planes = planes,
+                                        .factor = combine.factor };
+    const uint64_t at = qn_vk_array_of(combination)->at;
+    args.y = qn_vk_new_array(partials->bytes)->at;
+    args.position = (uint32_t)at;
+    args.sequence = (uint32_t)(at >> 32);
+    for (int i = 0; i < 2; i++) /* the counters are 0 again */
+        qn_vk_launch_now(qn_vk_attention_splits(&codes, s->dim, 1, s->n_heads, s->n_kv_heads, args.n_splits, true),
+                         &args);
+    qn_expect(!memcmp(qn_vk_contents(found), qn_vk_contents(expected), bytes),
+              "the last workgroup of splits gives other activations than the kernel that combines them");
+}
+
 static void check_attention(const struct shape *s, size_t length)
 {
     const size_t row = s->n_heads * s->dim, n = N_SEQUENCES * row;
@@ -525,6 +565,8 @@ static void check_attention(const struct shape *s, size_t length)
     const float *y = run_splits(&c, &r);
     qn_expect_near(y, expected, bound, n, "value");
     qn_expect_same(run_piece(&c, &r), y, row, "value of a row of a piece");
+    if (s->dim % QN_QUANT_GROUP == 0)
+        check_combination(&c, &r);
     qn_aura_codecs_delete(&c.aura);
     qn_release();
 }
@@ -564,9 +606,9 @@ static void bench_shape(size_t n_heads, size_t n_kv_heads, size_t dim, uint32_t 
     args.sequences = qn_vk_array_of(sequence)->at;
     args.y = partials->at;
     const double bytes = (double)length * (double)n_kv_heads * (double)dim * bits / 4;
-    qn_vk_bench_launch("attention splits",
-                       qn_text("%zu/%zu x %zu, %u bits, %zu positions", n_heads, n_kv_heads, dim, bits, length), bytes,
-                       "B", qn_vk_attention_splits(&codes, dim, 1, n_heads, n_kv_heads, QN_VK_MAX_SPLITS), &args);
+    qn_vk_bench_launch(
+        "attention splits", qn_text("%zu/%zu x %zu, %u bits, %zu positions", n_heads, n_kv_heads, dim, bits, length),
+        bytes, "B", qn_vk_attention_splits(&codes, dim, 1, n_heads, n_kv_heads, QN_VK_MAX_SPLITS, false), &args);
     qn_vk_combine_args combine = r.combine;
     combine.partials = partials->at;
     combine.y = y->at;

@@ -230,13 +230,44 @@ static qn_vk_append_args append_args_of(const struct run *r, const struct step *
                                 .taps = (uint32_t)r->l.taps };
 }
 
+/* The delta rule of single rows, which also computes the convolution and the gated norm: the integers of `norm`, to the
+ * bit. */
+static void launch_rows(const struct run *r, const struct step *s, size_t n_sequences, const qn_vk_prepare_args *norm)
+{
+    const struct delta_layer *l = &r->l;
+    const size_t row_bytes = qn_vk_act_row_bytes(l->values, 1), bytes = s->n_rows * row_bytes;
+    const bool has_norm = l->head_v % 32 == 0, is_rotated = l->head_v % 128 == 0;
+    const qn_vk_array *codes[2] = { qn_vk_array_of(qn_new(bytes, 1)), qn_vk_array_of(qn_new(bytes, 1)) };
+    qn_vk_prepare_args integers = *norm;
+    integers.y = 0;
+    integers.planes = 1;
+    integers.piece = (uint32_t)l->head_v;
+    integers.codes = codes[0]->at;
+    integers.signs = is_rotated ? qn_vk_array_of(qn_floats_of(l->values, 1))->at : 0;
+    integers.factor = 0.0625f;
+    const qn_vk_conv_args conv = conv_args_of(r, s);
+    const qn_vk_delta_args delta = delta_args_of(r, s);
+    qn_vk_delta_layer *layer = qn_new(1, sizeof *layer);
+    *layer = qn_vk_delta_layer_of(&conv, has_norm ? &integers : NULL, is_rotated);
+    layer->arrived = qn_vk_array_of(qn_new(s->n_rows * l->v_heads, sizeof(uint32_t)))->at;
+    qn_vk_delta_row_args args = qn_vk_delta_row_args_of(&conv, &delta, has_norm ? &integers : NULL);
+    args.layer = qn_vk_array_of(layer)->at;
+    qn_vk_launch_now(qn_vk_delta_row(n_sequences, l->v_heads, l->head_v, l->taps), &args);
+    if (!has_norm)
+        return;
+    integers.codes = codes[1]->at;
+    qn_vk_launch_now(qn_vk_prepare(QN_VK_PREPARE_GATED_NORM, is_rotated, s->n_rows, l->values, integers.piece),
+                     &integers);
+    qn_expect(!memcmp(qn_vk_contents(codes[0]), qn_vk_contents(codes[1]), bytes - row_bytes),
+              "the gated norm has other bits than in a kernel of its own");
+}
+
 static void launch_step(const struct run *r, const struct step *s, size_t n_sequences, bool convolves)
 {
     const qn_vk_features *features = &qn_vk_device_info()->features;
     const struct delta_layer *l = &r->l;
     const qn_vk_conv_args conv = conv_args_of(r, s);
     const qn_vk_delta_args delta = delta_args_of(r, s);
-    const qn_vk_delta_row_args delta_row = qn_vk_delta_row_args_of(convolves ? &conv : NULL, &delta);
     const qn_vk_append_args append = append_args_of(r, s, convolves);
     const qn_vk_prepare_args norm = { .x = s->o->at,
                                       .x2 = s->gate->at,
@@ -247,11 +278,14 @@ static void launch_step(const struct run *r, const struct step *s, size_t n_sequ
                                       .dim = (uint32_t)l->head_v,
                                       .repeats = (uint32_t)(l->v_heads / l->k_heads),
                                       .eps = QN_DELTA_LAYER_EPS };
-    if (!convolves)
+    if (convolves) {
+        launch_rows(r, s, n_sequences, &norm);
+    } else {
+        const qn_vk_delta_row_args rows = qn_vk_delta_row_args_of(NULL, &delta, NULL);
         qn_vk_launch_now(qn_vk_conv(s->n_rows, l->k_heads, l->v_heads, l->taps), &conv);
-    qn_vk_launch_now(qn_vk_delta_row(n_sequences, l->v_heads, l->head_v, l->taps), &delta_row);
-    if (!convolves)
+        qn_vk_launch_now(qn_vk_delta_row(n_sequences, l->v_heads, l->head_v, l->taps), &rows);
         qn_vk_launch_now(qn_vk_delta(n_sequences, l->v_heads, l->head_v, features), &delta);
+    }
     qn_vk_launch_now(qn_vk_append(n_sequences, l->width, l->k_heads, l->v_heads), &append);
     qn_vk_launch_now(qn_vk_prepare(QN_VK_PREPARE_GATED_NORM, false, s->n_rows, l->values, norm.piece), &norm);
 }
@@ -458,12 +492,22 @@ static void bench_shape(const struct timed *t)
                             .o = qn_vk_array_of(qn_floats(n * l->values)) };
     const qn_vk_conv_args conv = conv_args_of(&r, &s);
     const qn_vk_delta_args delta = delta_args_of(&r, &s);
-    const qn_vk_delta_row_args row = qn_vk_delta_row_args_of(&conv, &delta);
+    const qn_vk_prepare_args norm = { .x2 = qn_vk_array_of(qn_floats_of(n * l->values, 1))->at,
+                                      .weight = qn_vk_array_of(qn_floats_of(l->head_v, 1))->at,
+                                      .codes = qn_vk_new_array(n * qn_vk_act_row_bytes(l->values, 1))->at,
+                                      .repeats = 1,
+                                      .eps = QN_DELTA_LAYER_EPS,
+                                      .planes = 1 };
+    qn_vk_delta_layer *layer = qn_new(1, sizeof *layer);
+    *layer = qn_vk_delta_layer_of(&conv, &norm, false);
+    layer->arrived = qn_vk_array_of(qn_new(n * l->v_heads, sizeof(uint32_t)))->at;
+    qn_vk_delta_row_args row = qn_vk_delta_row_args_of(&conv, &delta, &norm);
+    row.layer = qn_vk_array_of(layer)->at;
     const qn_vk_append_args append = append_args_of(&r, &s, t->rows == 1);
     const char *name = qn_text("%u x %u rows after %u, 16/48 of 128", t->sequences, t->rows, position);
     qn_vk_bench_launch("conv", name, n, "row", qn_vk_conv(n, l->k_heads, l->v_heads, l->taps), &conv);
     if (t->rows == 1)
-        qn_vk_bench_launch("conv and delta", name, n, "row",
+        qn_vk_bench_launch("conv, delta and norm", name, n, "row",
                            qn_vk_delta_row(t->sequences, l->v_heads, l->head_v, l->taps), &row);
     else
         qn_vk_bench_launch("delta", name, n, "row",
@@ -474,9 +518,8 @@ static void bench_shape(const struct timed *t)
 
 void qn_check_vulkan_deltanet(bool bench)
 {
-    static const size_t sizes[][5] = {
-        { 1, 1, 128, 128, 4 }, { 2, 6, 32, 48, 4 }, { 2, 2, 16, 16, 2 }, { 1, 1, 208, 80, 8 }, { 1, 3, 48, 80, 3 }
-    };
+    static const size_t sizes[][5] = { { 1, 1, 128, 128, 4 }, { 2, 6, 32, 48, 4 }, { 2, 2, 16, 16, 2 },
+                                       { 1, 1, 208, 80, 8 },  { 1, 3, 48, 80, 3 }, { 2, 4, 32, 96, 4 } };
     static const struct timed timed[] = { { 1, 1, 32 }, { 1, 5, 32 }, { 32, 1, 32 }, { 1, 256, 0 }, { 1, 4096, 0 } };
     for (size_t i = 0; i < QN_LENGTH(sizes); i++) {
         struct run r = { .l = { .sessions = SEQUENCES,

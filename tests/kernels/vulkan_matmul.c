@@ -198,8 +198,10 @@ struct fused {
     qn_vk_matmul_kind kind;
 };
 
+/* signs: of a transform of blocks of `rotated`; 0: none. */
 static const qn_vk_array *prepare(qn_vk_prepare_op op, const qn_vk_array *x, const qn_vk_array *x2,
-                                  const qn_vk_array *weight, size_t width, size_t n_tokens, uint32_t planes)
+                                  const qn_vk_array *weight, size_t width, size_t n_tokens, uint32_t planes,
+                                  uint32_t rotated, uint64_t signs)
 {
     const size_t bytes = n_tokens * qn_vk_act_row_bytes(width, planes);
     const qn_vk_array *codes = qn_vk_array_of(qn_new(bytes, 1)); /* zeros: sums of squares may be absent */
@@ -208,11 +210,13 @@ static const qn_vk_array *prepare(qn_vk_prepare_op op, const qn_vk_array *x, con
                                       .weight = weight->at,
                                       .codes = codes->at,
                                       .width = (uint32_t)width,
-                                      .piece = 256,
+                                      .piece = rotated ? rotated : 256,
                                       .dim = 32,
                                       .eps = 1e-5f,
+                                      .signs = signs,
+                                      .factor = 0.125f,
                                       .planes = planes };
-    qn_vk_launch_now(qn_vk_prepare(op, false, n_tokens, width, args.piece), &args);
+    qn_vk_launch_now(qn_vk_prepare(op, rotated != 0, n_tokens, width, args.piece), &args);
     return codes;
 }
 
@@ -235,15 +239,16 @@ static void check_epilogue(const struct fused *f)
                       *weight = qn_vk_array_of(qn_floats_of(f->n_cols + f->n_rows, 1));
     const float *before = qn_floats_of(n, 1);
     uint8_t *data[MAX_MATRICES] = { 0 };
-    qn_case_begin("matmul", "vulkan", "%s %zu x %zu, %zu tokens, epilogue %d to %u planes%s", f->type->name, f->n_cols,
-                  f->n_rows, f->n_tokens, f->kind.epilogue, f->kind.next_planes, f->kind.is_normed ? ", normed" : "");
+    qn_case_begin("matmul", "vulkan", "%s %zu x %zu, %zu tokens, epilogue %d to %u planes%s%s", f->type->name,
+                  f->n_cols, f->n_rows, f->n_tokens, f->kind.epilogue, f->kind.next_planes,
+                  f->kind.is_normed ? ", normed" : "", f->kind.rotated ? ", rotated" : "");
     for (size_t i = 0; i < m.n; i++) {
         data[i] = qn_new(f->n_rows * row_bytes, 1);
         qn_random_blocks(f->type, data[i], f->n_rows * row_bytes / f->type->block_bytes, 4);
     }
     const struct packed p = pack(&m, data, row_bytes, &format);
     const qn_vk_array *acts = prepare(f->kind.is_normed ? QN_VK_PREPARE_NORM : QN_VK_PREPARE_GATE, x, NULL, weight,
-                                      f->n_cols, f->n_tokens, f->kind.planes),
+                                      f->n_cols, f->n_tokens, f->kind.planes, 0, 0),
                       *next =
                           qn_vk_array_of(qn_new(f->n_tokens * qn_vk_act_row_bytes(f->n_rows, f->kind.next_planes), 1));
     qn_vk_matmul_args args = { .codes = qn_vk_array_of(p.codes)->at,
@@ -254,6 +259,12 @@ static void check_epilogue(const struct fused *f)
                                .n_tiles = (uint32_t)p.n_tiles,
                                .accumulate = is_norm,
                                .eps = 1e-5f };
+    qn_vk_rotated *rotated = qn_new(1, sizeof *rotated);
+    *rotated = (qn_vk_rotated){ .arrived = qn_vk_array_of(qn_new(f->n_rows, sizeof(uint32_t)))->at,
+                                .y = qn_vk_new_array(f->n_rows * sizeof(float))->at,
+                                .signs = qn_vk_array_of(qn_floats_of(f->n_rows, 1))->at,
+                                .factor = 0.125f };
+    const uint64_t rotated_at = qn_vk_array_of(rotated)->at;
     for (int with = 0; with < 2; with++) {
         qn_vk_matmul_kind kind = f->kind;
         kind.epilogue = with ? f->kind.epilogue : QN_VK_EPILOGUE_NONE;
@@ -265,16 +276,86 @@ static void check_epilogue(const struct fused *f)
                 args.n_rows[i] = args.strides[i] = (uint32_t)f->n_rows;
             }
         }
+        if (with && f->kind.rotated)
+            args.outs[QN_VK_OUT_ROTATED] = rotated_at;
         args.outs[QN_VK_OUT_ACTS] = next->at;
         args.outs[QN_VK_OUT_WEIGHT] = weight->at;
         qn_vk_launch_now(qn_vk_matmul(&format, &qn_vk_device_info()->features, &kind, &args), &args);
     }
     const qn_vk_array *expected =
         prepare(is_norm ? QN_VK_PREPARE_NORM : QN_VK_PREPARE_SWIGLU, outs[0][0], is_norm ? NULL : outs[0][1], weight,
-                f->n_rows, f->n_tokens, f->kind.next_planes);
+                f->n_rows, f->n_tokens, f->kind.next_planes, f->kind.rotated, rotated->signs);
     compare(next, expected, "activations");
     if (is_norm)
         compare(outs[1][0], outs[0][0], "results");
+    qn_release();
+}
+
+/* Rope of queries, which have gates, of keys and of values in the epilogue: the bits of rope in a kernel of its own. */
+static void check_heads(void)
+{
+    enum { MATRICES = 3, DIM = 64, ROT = 32, N_COLS = 1024 };
+    static const uint32_t heads[MATRICES] = { 3, 1, 1 }, strides[MATRICES] = { 2 * DIM, DIM, DIM };
+    struct matrices m = {
+        .type = qn_type_find(QN_TYPE_Q1_0), .n = MATRICES, .n_cols = N_COLS, .n_tokens = 1, .planes = 1
+    };
+    const qn_vk_format format = qn_vk_format_of(m.type);
+    const qn_vk_features *features = &qn_vk_device_info()->features;
+    const size_t row_bytes = N_COLS / m.type->block_weights * m.type->block_bytes;
+    uint8_t *data[MAX_MATRICES] = { 0 };
+    size_t n_rows = 0;
+    qn_case_begin("matmul", "vulkan", "rope of %u heads of %d", heads[0], DIM);
+    for (size_t i = 0; i < MATRICES; i++) {
+        m.n_rows[i] = heads[i] * strides[i];
+        n_rows += m.n_rows[i];
+        data[i] = qn_new(m.n_rows[i] * row_bytes, 1);
+        qn_random_blocks(m.type, data[i], m.n_rows[i] * row_bytes / m.type->block_bytes, 4);
+    }
+    const struct packed p = pack(&m, data, row_bytes, &format);
+    qn_vk_matmul_args args = { .codes = qn_vk_array_of(p.codes)->at,
+                               .scales = qn_vk_array_of(p.scales)->at,
+                               .acts = quantize(&m, qn_floats_of(N_COLS, 1))->at,
+                               .n_cols = N_COLS,
+                               .n_tokens = 1,
+                               .n_tiles = (uint32_t)p.n_tiles };
+    qn_vk_heads *fused = qn_new(1, sizeof *fused);
+    const qn_vk_array *found[MATRICES], *expected[MATRICES];
+    const uint64_t angles = qn_vk_array_of(qn_floats_of(ROT, 1))->at, norm = qn_vk_array_of(qn_floats_of(DIM, 1))->at,
+                   signs = qn_vk_array_of(qn_floats_of(DIM, 1))->at;
+    fused->arrived = qn_vk_array_of(qn_new(n_rows / QN_VK_HEADS_UNIT, sizeof(uint32_t)))->at;
+    args.first_tiles[MATRICES] = UINT32_MAX;
+    for (size_t i = 0; i < MATRICES; i++) {
+        found[i] = qn_vk_new_array(heads[i] * DIM * sizeof(float));
+        expected[i] = qn_vk_new_array(heads[i] * DIM * sizeof(float));
+        args.outs[i] = qn_vk_new_array(m.n_rows[i] * sizeof(float))->at;
+        args.first_tiles[i] = p.first_tiles[i];
+        args.n_rows[i] = args.strides[i] = (uint32_t)m.n_rows[i];
+        fused->of[i] = (qn_vk_rope_args){ .x = args.outs[i],
+                                          .y = found[i]->at,
+                                          .bias = i ? 0 : qn_vk_array_of(qn_floats_of(heads[i] * DIM, 1))->at,
+                                          .weight = i < 2 ? norm : 0,
+                                          .angles = angles,
+                                          .signs = signs,
+                                          .stride = strides[i],
+                                          .dim = DIM,
+                                          .n_rot = i < 2 ? ROT : 0,
+                                          .eps = 1e-5f,
+                                          .scale = 0.125f,
+                                          .factor = 0.125f };
+    }
+    qn_vk_matmul_kind kind = { .planes = 1 };
+    qn_vk_launch_now(qn_vk_matmul(&format, features, &kind, &args), &args);
+    for (size_t i = 0; i < MATRICES; i++) {
+        qn_vk_rope_args rope = fused->of[i];
+        rope.y = expected[i]->at;
+        qn_vk_launch_now(qn_vk_rope(1, heads[i]), &rope);
+    }
+    args.outs[QN_VK_OUT_HEADS] = qn_vk_array_of(fused)->at;
+    kind.epilogue = QN_VK_EPILOGUE_HEADS;
+    for (int i = 0; i < 2; i++) /* the counters are 0 again */
+        qn_vk_launch_now(qn_vk_matmul(&format, features, &kind, &args), &args);
+    for (size_t i = 0; i < MATRICES; i++)
+        compare(found[i], expected[i], "rope");
     qn_release();
 }
 
@@ -295,7 +376,8 @@ static void check_epilogues(void)
                 .kind = { .epilogue = is_norm ? QN_VK_EPILOGUE_NORM : QN_VK_EPILOGUE_SWIGLU,
                           .is_normed = t != 1,
                           .planes = 1 + (uint32_t)(i == 3),
-                          .next_planes = 1 + (uint32_t)(t == 2) },
+                          .next_planes = 1 + (uint32_t)(t == 2),
+                          .rotated = t == 0 && i > 0 ? 128 : 0 },
             });
         }
 }
@@ -335,6 +417,63 @@ static void bench_matrix(const qn_type_info *type, size_t n_cols, size_t n_rows,
     qn_release();
 }
 
+/* The matmuls of a layer of a 27B model, in the order of a token and with its epilogues, for more copies of the weights
+ * than caches hold: all of them in turn, and each by itself, whose code then stays in caches. */
+static void bench_layers(const qn_type_info *type, uint32_t n_tokens)
+{
+    enum { COPIES = 12, OF_LAYER = 4, MOST = 17408 };
+    static const struct {
+        uint32_t n_cols, n_rows; /* of each matrix */
+        qn_vk_epilogue epilogue;
+        bool is_normed;
+    } shapes[OF_LAYER] = { { 5120, 16480, QN_VK_EPILOGUE_NONE, true },
+                           { 6144, 5120, QN_VK_EPILOGUE_NORM, false },
+                           { 5120, MOST, QN_VK_EPILOGUE_SWIGLU, true },
+                           { MOST, 5120, QN_VK_EPILOGUE_NORM, false } };
+    const char *name = qn_text("layers of 27B %s, %u tokens", type->name, n_tokens);
+    const qn_vk_format format = qn_vk_format_of(type);
+    qn_vk_matmul_args args[COPIES * OF_LAYER];
+    qn_vk_step steps[COPIES * OF_LAYER];
+    double bytes = 0;
+    if (!qn_bench_selected(name))
+        return;
+    const uint64_t acts = qn_vk_array_of(qn_new(n_tokens * qn_vk_act_row_bytes(MOST, 1), 1))->at,
+                   next = qn_vk_new_array(n_tokens * qn_vk_act_row_bytes(MOST, 1))->at,
+                   out = qn_vk_array_of(qn_floats(n_tokens * MOST))->at, weight = qn_vk_array_of(qn_floats(MOST))->at;
+    for (size_t i = 0; i < COPIES * OF_LAYER; i++) {
+        const uint32_t n_cols = shapes[i % OF_LAYER].n_cols, n_rows = shapes[i % OF_LAYER].n_rows;
+        const bool is_pair = shapes[i % OF_LAYER].epilogue == QN_VK_EPILOGUE_SWIGLU;
+        const uint32_t tiles = (is_pair ? 2 : 1) * n_rows / QN_VK_TILE_ROWS;
+        const size_t rows = (size_t)tiles * QN_VK_TILE_ROWS,
+                     codes = rows * qn_vk_code_words(&format, n_cols) * sizeof(uint32_t),
+                     scales = rows * qn_vk_scale_words(&format, n_cols) * sizeof(uint32_t);
+        const uint64_t at = qn_vk_new_array(codes + scales)->at;
+        const qn_vk_matmul_kind kind = { shapes[i % OF_LAYER].epilogue, shapes[i % OF_LAYER].is_normed, 1, 1, 0 };
+        args[i] = (qn_vk_matmul_args){ .codes = at,
+                                       .scales = at + codes,
+                                       .acts = acts,
+                                       .outs = { out, out, next, weight },
+                                       .first_tiles = { 0, is_pair ? tiles / 2 : UINT32_MAX, UINT32_MAX, UINT32_MAX },
+                                       .n_rows = { n_rows, n_rows },
+                                       .strides = { n_rows, n_rows },
+                                       .n_cols = n_cols,
+                                       .n_tokens = n_tokens,
+                                       .n_tiles = tiles,
+                                       .accumulate = kind.epilogue == QN_VK_EPILOGUE_NORM };
+        steps[i] = (qn_vk_step){ qn_vk_matmul(&format, &qn_vk_device_info()->features, &kind, &args[i]), &args[i] };
+        bytes += (double)(codes + scales);
+    }
+    qn_vk_bench_steps("matmul", name, bytes / COPIES, "B", steps, COPIES * OF_LAYER, COPIES);
+    for (size_t s = 0; s < OF_LAYER; s++) {
+        qn_vk_step of_shape[COPIES];
+        for (size_t i = 0; i < COPIES; i++)
+            of_shape[i] = steps[i * OF_LAYER + s];
+        qn_vk_bench_steps("matmul", qn_text("%s: %u x %u", name, shapes[s].n_cols, shapes[s].n_rows), 1, "launch",
+                          of_shape, COPIES, COPIES);
+    }
+    qn_release();
+}
+
 static void bench_all(void)
 {
     static const size_t shapes[][2] = {
@@ -342,6 +481,9 @@ static void bench_all(void)
     };
     static const size_t tokens[] = { 1, 8, 32, 512 };
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0 };
+    for (size_t t = 0; t < QN_LENGTH(types); t++)
+        for (uint32_t n = 1; n <= QN_VK_FEW_ROWS; n *= QN_VK_FEW_ROWS)
+            bench_layers(qn_type_find(types[t]), n);
     for (size_t t = 0; t < QN_LENGTH(types); t++)
         for (size_t s = 0; s < QN_LENGTH(shapes); s++)
             for (size_t n = 0; n < QN_LENGTH(tokens); n++)
@@ -392,6 +534,7 @@ void qn_check_vulkan_matmul(bool bench)
         if (qn_case_selected())
             check(&large[i]);
     check_epilogues();
+    check_heads();
     if (bench)
         bench_all();
 }

@@ -23,30 +23,37 @@ static qn_status dispatch(const qn_vk_recording *r, qn_vk_launch launch, const v
     return qn_vk_dispatch(r->common->vk, r->commands, &launch, args);
 }
 
-/* Sets what the operation reads, but for x and rows, and returns what the kernel computes. */
-static qn_vk_prepare_op fill_args(const qn_vk_recording *r, const qn_op *op, qn_vk_prepare_args *args)
+static qn_vk_prepare_op kind_of(const qn_op *op)
+{
+    switch (op->kind) {
+    case QN_OP_SWIGLU: return QN_VK_PREPARE_SWIGLU;
+    case QN_OP_ATTENTION_COMBINE: return QN_VK_PREPARE_GATE;
+    case QN_OP_GATED_NORM: return QN_VK_PREPARE_GATED_NORM;
+    default: return QN_VK_PREPARE_NORM;
+    }
+}
+
+/* Sets what the operation reads, but for x and rows. */
+static void fill_args(const qn_vk_recording *r, const qn_op *op, qn_vk_prepare_args *args)
 {
     const qn_plan *plan = r->common->plan;
     const uint64_t *buffers = r->workspace->buffers;
     const qn_op_addresses *vectors = &r->weights->ops[op - plan->ops].vectors;
     const qn_recurrent_shape *s = &plan->recurrent;
     switch (op->kind) {
-    case QN_OP_SWIGLU: args->x2 = buffers[op->swiglu.up]; return QN_VK_PREPARE_SWIGLU;
+    case QN_OP_SWIGLU: args->x2 = buffers[op->swiglu.up]; break;
     case QN_OP_ATTENTION_COMBINE:
         args->x2 = op->attention_combine.shape.gated ? buffers[op->attention_combine.queries] : 0;
         args->dim = (uint32_t)op->attention_combine.shape.head_dim;
-        return QN_VK_PREPARE_GATE;
+        break;
     case QN_OP_GATED_NORM:
         args->x2 = buffers[op->gated_norm.gate];
         args->weight = vectors->gated_norm.weight;
         args->eps = op->gated_norm.eps;
         args->dim = (uint32_t)s->head_v;
         args->repeats = op->gated_norm.grouped ? (uint32_t)(s->n_v_heads / s->n_k_heads) : 1;
-        return QN_VK_PREPARE_GATED_NORM;
-    default:
-        args->weight = vectors->norm.weight;
-        args->eps = op->norm.eps;
-        return QN_VK_PREPARE_NORM;
+        break;
+    default: args->weight = vectors->norm.weight; args->eps = op->norm.eps;
     }
 }
 
@@ -56,25 +63,36 @@ static uint64_t floats_of(const qn_vk_recording *r, const qn_op *op, int acts)
     return qn_vk_is_computed(r->common->plan, op, acts) ? r->workspace->acts[acts] : 0;
 }
 
+/* Values of a workgroup: a block of the rotation; without one, of a norm of heads a head. */
+static size_t piece_of(const qn_vk_recording *r, const qn_op *op, int acts)
+{
+    const size_t block = r->common->plan->acts[acts].rotation.block, head = r->common->plan->recurrent.head_v;
+    const bool is_head = op->kind == QN_OP_GATED_NORM && head % QN_QUANT_GROUP == 0;
+    return block ? block : is_head ? head : PIECE;
+}
+
+qn_vk_prepare_args qn_vk_acts_args(const qn_vk_recording *r, const qn_op *op, int acts)
+{
+    const qn_plan_acts *a = &r->common->plan->acts[acts];
+    qn_vk_prepare_args args = { .y = floats_of(r, op, acts),
+                                .codes = r->workspace->codes[acts],
+                                .width = (uint32_t)a->width,
+                                .piece = (uint32_t)piece_of(r, op, acts),
+                                .signs = r->weights->signs[acts],
+                                .planes = (uint32_t)qn_vk_act_planes(a) };
+    fill_args(r, op, &args);
+    args.factor = qn_hadamard_scale(args.piece);
+    return args;
+}
+
 static qn_status record_prepare(const qn_vk_recording *r, const qn_op *op, int acts, uint64_t x, uint64_t rows,
                                 size_t n)
 {
-    const qn_plan_acts *a = &r->common->plan->acts[acts];
-    const size_t head = r->common->plan->recurrent.head_v;
-    const bool is_head = op->kind == QN_OP_GATED_NORM && head % QN_QUANT_GROUP == 0; /* one norm for a workgroup */
-    qn_vk_prepare_args args = { .x = x,
-                                .y = floats_of(r, op, acts),
-                                .codes = r->workspace->codes[acts],
-                                .rows = rows,
-                                .width = (uint32_t)a->width,
-                                .piece = (uint32_t)(a->rotation.block ? a->rotation.block
-                                                    : is_head         ? head
-                                                                      : PIECE),
-                                .signs = r->weights->signs[acts],
-                                .planes = (uint32_t)qn_vk_act_planes(a) };
-    const qn_vk_prepare_op kind = fill_args(r, op, &args);
-    args.factor = qn_hadamard_scale(args.piece);
-    return dispatch(r, qn_vk_prepare(kind, a->rotation.block != 0, n, args.width, args.piece), &args);
+    qn_vk_prepare_args args = qn_vk_acts_args(r, op, acts);
+    args.x = x;
+    args.rows = rows;
+    const bool is_rotated = r->common->plan->acts[acts].rotation.block != 0;
+    return dispatch(r, qn_vk_prepare(kind_of(op), is_rotated, n, args.width, args.piece), &args);
 }
 
 qn_status qn_vk_record_acts(const qn_vk_recording *r, const qn_op *op, uint64_t x, uint64_t rows, size_t n)

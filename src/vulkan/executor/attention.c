@@ -5,6 +5,8 @@
 #include "plan/page.h"
 #include "vulkan/executor/activations.h"
 
+#include <string.h>
+
 static qn_status dispatch(const qn_vk_recording *r, qn_vk_launch launch, const void *args)
 {
     return qn_vk_dispatch(r->common->vk, r->commands, &launch, args);
@@ -37,8 +39,8 @@ static fp16_rows fp16_rows_of(const qn_vk_recording *r, const qn_gpu_layer_cache
 
 /* ---- Rope and storing ---- */
 
-/* Records the kernels of queries, keys and values, none of which reads what another writes. */
-static qn_status record_heads(const qn_vk_recording *r, const qn_op *op)
+/* Sets the arguments of queries, keys and values. */
+static void fill_heads(const qn_vk_recording *r, const qn_op *op, qn_vk_rope_args *of)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const qn_op_addresses *vectors = &r->weights->ops[op - r->common->plan->ops].vectors;
@@ -65,14 +67,14 @@ static qn_status record_heads(const qn_vk_recording *r, const qn_op *op)
                              .eps = op->qk_norm_rope_store.eps,
                              .scale = h->scale,
                              .factor = rotation->factor };
-    QN_TRY(dispatch(r, qn_vk_rope(r->n, h->n_heads), &args));
+    of[0] = args;
     args.x = buffer(r, op->qk_norm_rope_store.keys);
     args.y = 0;
     args.bias = vectors->qk_norm_rope_store.k_bias;
     args.weight = vectors->qk_norm_rope_store.k_norm;
     args.stride = args.dim;
     args.scale = 1;
-    QN_TRY(dispatch(r, qn_vk_rope(r->n, h->n_kv_heads), &args));
+    of[1] = args;
     rotation = &r->format->value_rotation;
     args.x = buffer(r, op->qk_norm_rope_store.values);
     args.bias = vectors->qk_norm_rope_store.v_bias;
@@ -82,7 +84,27 @@ static qn_status record_heads(const qn_vk_recording *r, const qn_op *op)
     args.at = rows.value_at;
     args.n_rot = 0;
     args.factor = rotation->factor;
-    return dispatch(r, qn_vk_rope(r->n, h->n_kv_heads), &args);
+    of[2] = args;
+}
+
+/* Records the kernels of queries, keys and values, none of which reads what another writes. */
+static qn_status record_heads(const qn_vk_recording *r, const qn_op *op)
+{
+    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
+    qn_vk_rope_args of[3];
+    fill_heads(r, op, of);
+    QN_TRY(dispatch(r, qn_vk_rope(r->n, h->n_heads), &of[0]));
+    QN_TRY(dispatch(r, qn_vk_rope(r->n, h->n_kv_heads), &of[1]));
+    return dispatch(r, qn_vk_rope(r->n, h->n_kv_heads), &of[2]);
+}
+
+uint64_t qn_vk_write_heads(const qn_vk_recording *r, const qn_op *op)
+{
+    const size_t at = r->workspace->heads_at + (size_t)op->layer * sizeof(qn_vk_heads);
+    qn_vk_heads heads = { .arrived = r->workspace->arrived.address };
+    fill_heads(r, op, heads.of);
+    memcpy(r->workspace->inputs.host + at, &heads, sizeof heads);
+    return input(r, at);
 }
 
 /* Quantises completed pages of n_layers attention layers, from `layer` on. */
@@ -190,15 +212,19 @@ static qn_status record_pieces(const qn_vk_recording *r, const qn_op *op)
     return QN_OK;
 }
 
-/* Records splits of n rows from `row` on. */
-static qn_status record_splits(const qn_vk_recording *r, const qn_op *op, size_t row, size_t n)
+/* Records splits of n rows from `row` on; combination: qn_vk_combination of a single row, 0: none. */
+static qn_status record_splits(const qn_vk_recording *r, const qn_op *op, size_t row, size_t n, uint64_t combination)
 {
     const qn_attention_shape *h = &op->attention.shape;
     qn_vk_attention_args args = attention_args(r, op);
     args.y = r->workspace->partials.address;
     args.row = (uint32_t)row;
-    return dispatch(
-        r, qn_vk_attention_splits(&r->format->codes, h->head_dim, n, h->n_heads, h->n_kv_heads, args.n_splits), &args);
+    args.position = (uint32_t)combination;
+    args.sequence = (uint32_t)(combination >> 32);
+    return dispatch(r,
+                    qn_vk_attention_splits(&r->format->codes, h->head_dim, n, h->n_heads, h->n_kv_heads, args.n_splits,
+                                           combination != 0),
+                    &args);
 }
 
 /* The activations of the ATTENTION_COMBINE that follows, which the kernel that combines writes; -1: none. */
@@ -217,6 +243,27 @@ static int combined_acts(const qn_vk_recording *r, const qn_op *op)
 bool qn_vk_is_combined(const qn_vk_recording *r, size_t at)
 {
     return combined_acts(r, &r->common->plan->ops[at]) >= 0;
+}
+
+/* Writes qn_vk_combination among the inputs, for a decode step of a single row, and returns its address; 0: splits are
+ * combined by a kernel of their own. */
+static uint64_t write_combination(const qn_vk_recording *r, const qn_op *op)
+{
+    const int acts = combined_acts(r, op);
+    if (acts < 0 || !r->is_decode || r->n != 1)
+        return 0;
+    const qn_vk_rotation *rotation = &r->format->value_rotation;
+    const bool is_gated = op[1].attention_combine.shape.gated;
+    const qn_vk_combination c = { .arrived = r->workspace->arrived.address,
+                                  .signs = rotation->signs,
+                                  .matrix = rotation->inverse,
+                                  .codes = r->workspace->codes[acts],
+                                  .gates = is_gated ? buffer(r, op[1].attention_combine.queries) : 0,
+                                  .planes = qn_vk_act_planes(&r->common->plan->acts[acts]),
+                                  .factor = rotation->factor };
+    const size_t at = r->workspace->combinations_at + (size_t)op->layer * sizeof c;
+    memcpy(r->workspace->inputs.host + at, &c, sizeof c);
+    return input(r, at);
 }
 
 static qn_status record_combine(const qn_vk_recording *r, const qn_op *op, bool has_partials, size_t row, size_t n)
@@ -246,12 +293,15 @@ qn_status qn_vk_record_attention(const qn_vk_recording *r, const qn_op *op)
 {
     const size_t n_many = r->n - r->n_few;
     bool rotates = n_many && qn_gpu_has_codes(&r->format->base);
+    const uint64_t combination = write_combination(r, op);
+    if (combination)
+        return record_splits(r, op, 0, 1, combination);
     QN_TRY(record_pieces(r, op));
     for (size_t row = 0, n; row < r->n_few; row += n) {
         n = r->n_few - row < r->workspace->partial_rows ? r->n_few - row : r->workspace->partial_rows;
         if (row)
             qn_vk_barrier(r->common->vk, r->commands);
-        QN_TRY(record_splits(r, op, row, n));
+        QN_TRY(record_splits(r, op, row, n, 0));
         qn_vk_barrier(r->common->vk, r->commands);
         QN_TRY(record_combine(r, op, true, row, n));
         if (rotates)

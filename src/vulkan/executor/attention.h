@@ -9,6 +9,9 @@
 qn_status qn_vk_record_store(const qn_vk_recording *r, const qn_op *op);
 qn_status qn_vk_record_attention(const qn_vk_recording *r, const qn_op *op);
 
+/* qn_vk_write_heads - writes qn_vk_heads of a QN_OP_QK_NORM_ROPE_STORE among the inputs, and returns its address. */
+uint64_t qn_vk_write_heads(const qn_vk_recording *r, const qn_op *op);
+
 /* qn_vk_is_combined - returns whether operation `at` is an ATTENTION whose kernels also compute the ATTENTION_COMBINE
  * after it: all rows are in pieces of few rows. */
 bool qn_vk_is_combined(const qn_vk_recording *r, size_t at);

@@ -135,6 +135,15 @@ static qn_status record_gated_norm(const qn_vk_recording *r, const qn_op *op)
     return qn_vk_record_acts(r, op, buffer(r, op->gated_norm.in), 0, r->n);
 }
 
+/* A kernel of the operation before has computed the gated norm: what that appends is left. */
+static qn_status record_matmul(const qn_vk_recording *r, const qn_op *op)
+{
+    const size_t at = (size_t)(op - r->common->plan->ops);
+    if (at >= 2 && qn_vk_is_normed_with(r, at - 2))
+        QN_TRY(qn_vk_record_append(r, op - 1));
+    return qn_vk_record_matmul(r, op, r->n);
+}
+
 static qn_status record_op(const qn_vk_recording *r, const qn_op *op)
 {
     switch (op->kind) {
@@ -144,7 +153,7 @@ static qn_status record_op(const qn_vk_recording *r, const qn_op *op)
         copy_embeddings(r, op);
         break;
     case QN_OP_NORM: return qn_vk_record_acts(r, op, buffer(r, op->norm.in), 0, r->n);
-    case QN_OP_MATMUL: return qn_vk_record_matmul(r, op, r->n);
+    case QN_OP_MATMUL: return record_matmul(r, op);
     case QN_OP_QK_NORM_ROPE_STORE: return qn_vk_record_store(r, op);
     case QN_OP_ATTENTION: return qn_vk_record_attention(r, op);
     case QN_OP_ATTENTION_COMBINE: return qn_vk_record_acts(r, op, buffer(r, op->attention_combine.in), 0, r->n);
@@ -174,7 +183,7 @@ qn_status qn_vk_record_trunk(const qn_vk_recording *r)
         if (qn_vk_is_convolved_later(r, i))
             continue;
         QN_TRY(record_op(r, &plan->ops[i]));
-        if (qn_vk_epilogue_of(r, i) != QN_VK_EPILOGUE_NONE || qn_vk_is_combined(r, i))
+        if (qn_vk_epilogue_of(r, i) != QN_VK_EPILOGUE_NONE || qn_vk_is_combined(r, i) || qn_vk_is_normed_with(r, i))
             i++; /* its kernels computed the next operation, too */
         if (r->barriers[i] && (plan->ops[i].kind != QN_OP_EMBED || !r->workspace->embeds_on_host))
             qn_vk_barrier(r->common->vk, r->commands);

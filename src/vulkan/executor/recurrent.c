@@ -2,7 +2,10 @@
  * writes for each step: recorded commands hold for any sequences. */
 #include "vulkan/executor/recurrent.h"
 
+#include "vulkan/executor/activations.h"
+
 #include <math.h>
+#include <string.h>
 
 qn_status qn_vk_check_recurrent(const qn_plan *plan)
 {
@@ -113,6 +116,44 @@ static bool has_single_rows(const qn_vk_recording *r)
     return false;
 }
 
+bool qn_vk_is_normed_with(const qn_vk_recording *r, size_t at)
+{
+    const qn_plan *plan = r->common->plan;
+    if (!at || plan->ops[at].kind != QN_OP_DELTA_RULE || !qn_vk_is_convolved_later(r, at - 1) ||
+        plan->recurrent.head_v % QN_QUANT_GROUP)
+        return false;
+    const qn_op_acts *acts = qn_op_acts_of(&plan->ops[at + 1]);
+    const size_t block = plan->acts[acts->at[0]].rotation.block;
+    return acts->n == 1 && r->workspace->codes[acts->at[0]] && !r->workspace->acts[acts->at[0]] &&
+           (!block || block == plan->recurrent.head_v);
+}
+
+/* Records the delta rule of single rows. */
+static qn_status record_rows(const qn_vk_recording *r, const qn_op *op, const qn_vk_delta_args *delta)
+{
+    const qn_recurrent_shape *s = &r->common->plan->recurrent;
+    const qn_vk_workspace *w = r->workspace;
+    const size_t at = (size_t)(op - r->common->plan->ops);
+    const bool convolves = qn_vk_is_convolved_later(r, at - 1), has_norm = qn_vk_is_normed_with(r, at);
+    const qn_vk_conv_args conv = convolves ? conv_args(r, op - 1) : (qn_vk_conv_args){ 0 };
+    qn_vk_prepare_args norm = { 0 };
+    bool is_rotated = false;
+    if (has_norm) {
+        const int acts = qn_op_acts_of(op + 1)->at[0];
+        norm = qn_vk_acts_args(r, op + 1, acts);
+        is_rotated = r->common->plan->acts[acts].rotation.block != 0;
+    }
+    qn_vk_delta_row_args args = qn_vk_delta_row_args_of(convolves ? &conv : NULL, delta, has_norm ? &norm : NULL);
+    if (convolves) {
+        const size_t to = w->layers_at + qn_gpu_recurrent_index(r->common->plan, op->layer) * sizeof(qn_vk_delta_layer);
+        qn_vk_delta_layer layer = qn_vk_delta_layer_of(&conv, has_norm ? &norm : NULL, is_rotated);
+        layer.arrived = w->arrived.address;
+        memcpy(w->inputs.host + to, &layer, sizeof layer);
+        args.layer = w->inputs.address + to;
+    }
+    return dispatch(r, qn_vk_delta_row(r->n_sequences, s->n_v_heads, s->head_v, s->taps), &args);
+}
+
 qn_status qn_vk_record_delta(const qn_vk_recording *r, const qn_op *op)
 {
     const qn_plan *plan = r->common->plan;
@@ -136,12 +177,8 @@ qn_status qn_vk_record_delta(const qn_vk_recording *r, const qn_op *op)
                                     .head_k = (uint32_t)s->head_k,
                                     .head_v = (uint32_t)s->head_v,
                                     .scale = (float)(1 / sqrt((double)s->head_k)) };
-    if (r->is_decode || has_single_rows(r)) {
-        const bool convolves = qn_vk_is_convolved_later(r, (size_t)(op - 1 - plan->ops));
-        const qn_vk_conv_args conv = convolves ? conv_args(r, op - 1) : (qn_vk_conv_args){ 0 };
-        const qn_vk_delta_row_args row = qn_vk_delta_row_args_of(convolves ? &conv : NULL, &args);
-        QN_TRY(dispatch(r, qn_vk_delta_row(r->n_sequences, s->n_v_heads, s->head_v, s->taps), &row));
-    }
+    if (r->is_decode || has_single_rows(r))
+        QN_TRY(record_rows(r, op, &args));
     if (r->n == r->n_sequences)
         return QN_OK;
     const qn_vk_features *features = &qn_vk_get_info(r->common->vk)->features;

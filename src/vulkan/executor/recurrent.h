@@ -15,6 +15,10 @@ void qn_vk_fill_sequences(const qn_gpu_piece *pieces, size_t n, qn_vk_sequence *
  * the gated norm compute: in decode steps. */
 bool qn_vk_is_convolved_later(const qn_vk_recording *r, size_t at);
 
+/* qn_vk_is_normed_with - returns whether operation `at` is a delta rule whose kernel computes the gated norm, too. What
+ * that appends is then recorded with the operation after it. */
+bool qn_vk_is_normed_with(const qn_vk_recording *r, size_t at);
+
 /* qn_vk_record_conv, qn_vk_record_delta, qn_vk_record_append - record QN_OP_CONV, QN_OP_DELTA_RULE, and what
  * QN_OP_GATED_NORM appends to open chunks. */
 qn_status qn_vk_record_conv(const qn_vk_recording *r, const qn_op *op);

@@ -76,6 +76,27 @@ static qn_status allocate_partials(qn_vk_workspace *w, size_t max_rows, size_t m
                        &w->partials);
 }
 
+static size_t widest_acts(const qn_plan *plan)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < plan->n_acts; i++)
+        most = plan->acts[i].width > most ? plan->acts[i].width : most;
+    return most;
+}
+
+/* Counters of a kernel: of each value head of each sequence, of units of rows of heads, or of blocks of activations. */
+static size_t counters_of(const qn_plan *plan, size_t n_sequences)
+{
+    const size_t heads = n_sequences * plan->recurrent.n_v_heads, blocks = widest_acts(plan) / QN_QUANT_GROUP;
+    size_t most = heads > blocks ? heads : blocks;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const qn_attention_shape *h = qn_op_shape_of(&plan->ops[i]);
+        const size_t rows = h ? 2 * (h->n_heads + h->n_kv_heads) * h->head_dim : 0;
+        most = rows / QN_VK_HEADS_UNIT > most ? rows / QN_VK_HEADS_UNIT : most;
+    }
+    return most;
+}
+
 static qn_status allocate(qn_vk_workspace *w, size_t max_rows, size_t max_positions)
 {
     const qn_plan *plan = w->common->plan;
@@ -88,12 +109,20 @@ static qn_status allocate(qn_vk_workspace *w, size_t max_rows, size_t max_positi
     (void)place_rows(w, max_rows, w->rows.address, &bytes);
     if (!place(&used, max_rows, plan->heads.n_rot, &w->angles_at) ||
         !place(&used, n_pieces, sizeof(qn_vk_sequence) / sizeof(float), &w->sequences_at) ||
+        !place(&used, qn_gpu_recurrent_index(plan, (int)plan->n_layers), sizeof(qn_vk_delta_layer) / sizeof(float),
+               &w->layers_at) ||
+        !place(&used, plan->n_layers, sizeof(qn_vk_heads) / sizeof(float), &w->heads_at) ||
+        !place(&used, plan->n_layers, sizeof(qn_vk_combination) / sizeof(float), &w->combinations_at) ||
+        !place(&used, plan->n_ops, sizeof(qn_vk_rotated) / sizeof(float), &w->rotated_at) ||
         !place(&used, w->embeds_on_host ? max_rows : 0, plan->buffers[plan->ops[0].embed.out].width, &w->embeddings_at))
         return does_not_fit(max_rows);
     for (size_t i = 0; i < QN_VK_BLOCKS; i++)
         QN_TRY(qn_vk_alloc(vk, used, QN_VK_SHARED, "inputs of a step", &w->block_inputs[i]));
     QN_TRY(qn_vk_alloc(vk, max_rows * sizeof(int32_t), QN_VK_ON_DEVICE, "tokens of a step", &w->tokens));
     QN_TRY(qn_vk_zero(vk, &w->tokens));
+    QN_TRY(qn_vk_alloc(vk, counters_of(plan, n_pieces) * sizeof(uint32_t), QN_VK_ON_DEVICE, "counters", &w->arrived));
+    QN_TRY(qn_vk_zero(vk, &w->arrived));
+    QN_TRY(qn_vk_alloc(vk, widest_acts(plan) * sizeof(float), QN_VK_ON_DEVICE, "activations", &w->unrotated));
     w->logit_rows = max_rows < QN_VK_LOGIT_ROWS ? max_rows : QN_VK_LOGIT_ROWS;
     if (!qn_mul_size(w->logit_rows, plan->n_vocab * sizeof(float), &bytes))
         return does_not_fit(w->logit_rows);
@@ -111,6 +140,8 @@ static void release(qn_vk_workspace *w)
     for (size_t i = 0; i < QN_VK_BLOCKS; i++)
         qn_vk_free(w->common->vk, &w->block_inputs[i]);
     qn_vk_free(w->common->vk, &w->tokens);
+    qn_vk_free(w->common->vk, &w->arrived);
+    qn_vk_free(w->common->vk, &w->unrotated);
     qn_vk_free(w->common->vk, &w->logits);
     qn_vk_free(w->common->vk, &w->host_logits);
     qn_vk_free(w->common->vk, &w->partials);

@@ -18,11 +18,15 @@ typedef struct qn_vk_workspace {
     uint64_t *codes;   /* [plan->n_acts] rows of integers, for other weights; 0: none */
     uint64_t *next;    /* [plan->n_acts] likewise, of few rows: written by a matmul that may read `codes` */
     /* Mapped, of each block: the inputs of a step (gpu/inputs.h), then angles [max_rows][n_rot], qn_vk_sequence of each
-     * piece, and embeddings [max_rows][width] if the table is not on the device. `inputs` is that of the current
+     * piece, and embeddings [max_rows][width] if the table is not on the device; and arguments of kernels that are more
+     * than push constants hold, written when commands are recorded: qn_vk_delta_layer of each recurrent layer,
+     * qn_vk_heads and qn_vk_combination of each layer, qn_vk_rotated of each operation. `inputs` is that of the current
      * block. */
     qn_vk_buffer inputs, block_inputs[QN_VK_BLOCKS];
-    size_t angles_at, embeddings_at, sequences_at;
-    qn_vk_buffer tokens; /* [max_rows] i32: of the last step that sampled */
+    size_t angles_at, embeddings_at, sequences_at, layers_at, heads_at, combinations_at, rotated_at;
+    qn_vk_buffer unrotated; /* a row of activations before a Hadamard transform, between workgroups of a kernel */
+    qn_vk_buffer arrived;   /* u32 counters of workgroups, which are 0 between kernels */
+    qn_vk_buffer tokens;    /* [max_rows] i32: of the last step that sampled */
     /* Of attention in splits: [partial_rows][n_heads][n_splits], for sessions of up to max_positions positions. */
     qn_vk_buffer partials;
     size_t max_positions, partial_rows, n_splits;

@@ -4,7 +4,8 @@
  * the values. The arithmetic of a query does not depend on the others of its tile.
  *
  * Splits: a workgroup has a tile of the query heads of a row, and one split of the pages; it writes a partial, which
- * combine.comp merges. Else a workgroup has rows of a piece and all splits, and writes results.
+ * combine.comp merges, or, for a single row, the last workgroup of the tile. Else a workgroup has rows of a piece and
+ * all splits, and writes results.
  *
  * In a cache of codes page 0 and the page of the query's position are fp16; all is in the rotated basis, and codes of
  * keys lack the mean of page 0's keys (docs/internals/caches.md). */
@@ -14,13 +15,19 @@
 #include "splits.glsl"
 
 #define F16 16
+#define UNITS_AHEAD 8 /* 16 bytes of a key, which are in flight */
+#define KEYS_AHEAD 12 /* likewise, of which the values are */
 
 layout(constant_id = 0) const uint DIM = 64;
 layout(constant_id = 1) const uint QUERIES = 4; /* of a tile, at most 8 */
 layout(constant_id = 2) const uint KEY_BITS = F16;
 layout(constant_id = 3) const uint VALUE_BITS = F16;
 layout(constant_id = 4) const uint HAS_SPLITS = 1;
+layout(constant_id = 5) const uint COMBINES = 0; /* splits: their last workgroup writes activations of a matmul */
 const uint PAIRS = (DIM / 2 + LANES - 1) / LANES; /* of dimensions, of a lane */
+const uint VALUES_AHEAD = KEYS_AHEAD * PAIRS;
+#define TOGETHER 4 /* splits whose partials are loaded together */
+const uint TOGETHER_QUERIES = TOGETHER * QUERIES, TOGETHER_PAIRS = TOGETHER_QUERIES * PAIRS;
 
 layout(push_constant) uniform Args {
     uvec2 queries, y;                   /* [rows][heads][dim]; y: with splits, partials from row `row` on */
@@ -33,9 +40,31 @@ layout(push_constant) uniform Args {
     uint key_at, value_at, key_scales_at, value_scales_at; /* of the layer in a page of codes */
     uint f16_key_at, f16_value_at, means_at;               /* of the layer in an fp16 page */
     uint row;                                              /* the first */
-    uint n_rows, position, sequence;                       /* without splits: of the piece */
+    /* Without splits: of the piece. With: position and sequence are the address of Combine. */
+    uint n_rows, position, sequence;
     uint n_splits;                                         /* of the partials of a head */
 };
+
+/* qn_vk_combination: what combine.comp reads, and how many splits of a tile have been written. */
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Combine {
+    uvec2 arrived;      /* [tiles] */
+    uvec2 signs, matrix; /* rotation.glsl */
+    uvec2 codes, gates; /* a row of integers; [heads]: [dim] queries, [dim] gates, 0: none */
+    uint planes;
+    float factor;
+};
+
+layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer Partials { vec2 at[]; };
+
+const uint COMBINED = COMBINES != 0 ? QUERIES * DIM : 4;
+#define MAX_HEAD COMBINED
+#include "rotation.glsl"
+#define values head
+#define MAX_VALUES COMBINED
+#include "arrive.glsl"
+#include "gates.glsl"
+#include "quantize.glsl"
+#undef values
 
 const uint TEAM = 8; /* lanes that have a query's scores */
 
@@ -50,6 +79,12 @@ shared float all_maxima[QUERIES], all_totals[QUERIES]; /* of all splits so far *
 shared float codebooks[512];                           /* of keys, then of values from 256 on */
 
 vec2 sums[PAIRS * QUERIES], all_sums[PAIRS * QUERIES];
+
+/* One: drivers unroll loops whose ends they know, and code comes from memory. */
+uint unknown_one()
+{
+    return min(n_heads, 1);
+}
 
 /* ---- Rows of keys and values ---- */
 
@@ -100,16 +135,27 @@ vec4 quad_of(uvec4 unit, uint i, uint bits, uint codebook)
                 value_of(unit, 4 * i + 2, bits, codebook), value_of(unit, 4 * i + 3, bits, codebook));
 }
 
-/* Values 2 * pair and 2 * pair + 1 of a row. */
-vec2 pair_of(Place rows, uint row, uint pair, uint bits, uint codebook)
+/* Whether values 2 * pair and 2 * pair + 1 may be in two words. */
+bool is_split(uint bits)
 {
-    const uint at = 4 * row * row_words(bits);
+    return 32 % (2 * bits) != 0;
+}
+
+/* The words of values 2 * pair and 2 * pair + 1 of a row. */
+uvec2 load_pair(Place rows, uint row, uint pair, uint bits)
+{
+    const uint word = row * row_words(bits) + 2 * pair * bits / 32, last = PAGE * row_words(bits) - 1;
+    return uvec2(word_at(rows, 4 * word), is_split(bits) ? word_at(rows, 4 * min(word + 1, last)) : 0);
+}
+
+vec2 pair_of(uvec2 words, uint pair, uint bits, uint codebook)
+{
     if (bits == F16)
-        return halves_to_floats(word_at(rows, at + 4 * pair));
-    const uint bit = 2 * pair * bits, word = bit / 32, shift_ = bit % 32, mask = (1u << bits) - 1;
-    uint codes = word_at(rows, at + 4 * word) >> shift_;
+        return halves_to_floats(words.x);
+    const uint shift_ = 2 * pair * bits % 32, mask = (1u << bits) - 1;
+    uint codes = words.x >> shift_;
     if (shift_ + 2 * bits > 32)
-        codes |= word_at(rows, at + 4 * word + 4) << 32 - shift_;
+        codes |= words.y << 32 - shift_;
     return vec2(codebooks[codebook + (codes & mask)], codebooks[codebook + (codes >> bits & mask)]);
 }
 
@@ -128,9 +174,16 @@ void write_scores(Page page, uint bits, bool is_own)
     precise float dots[QUERIES];
     for (uint q = 0; q < QUERIES; q++)
         dots[q] = 0;
-    const uint step = unit_words(bits), quads = step * 32 / bits / 4;
-    [[dont_unroll]] for (uint word = 0, first = 0; word < row_words(bits); word += step, first += quads) {
-        const uvec4 unit = load_unit(page.keys, lane, word, bits);
+    const uint step = unit_words(bits), quads = step * 32 / bits / 4, last = (row_words(bits) - 1) / step * step;
+    uvec4 units[UNITS_AHEAD];
+    for (uint i = 0; i < UNITS_AHEAD; i++)
+        units[i] = load_unit(page.keys, lane, min(i * step, last), bits);
+    const uint words = row_words(bits) * unknown_one();
+    [[dont_unroll]] for (uint word = 0, first = 0; word < words; word += step, first += quads) {
+        const uvec4 unit = units[0];
+        for (uint i = 0; i + 1 < UNITS_AHEAD; i++)
+            units[i] = units[i + 1];
+        units[UNITS_AHEAD - 1] = load_unit(page.keys, lane, min(word + UNITS_AHEAD * step, last), bits);
         for (uint i = 0; i < quads; i++) {
             if (DIM * bits % (32 * step) != 0 && 4 * (first + i) >= DIM)
                 break;
@@ -201,21 +254,31 @@ bool has_pair(uint i)
     return DIM / 2 % LANES == 0 || i * LANES + gl_LocalInvocationIndex < DIM / 2;
 }
 
+/* The words of the lane's values of four keys. */
+void load_keys(Place rows, uint key, uint bits, uint at, inout uvec2 loaded[VALUES_AHEAD])
+{
+    for (uint k = 0; k < 4; k++)
+        for (uint i = 0; i < PAIRS; i++)
+            loaded[(at + k) * PAIRS + i] =
+                load_pair(rows, min(key, PAGE - 4) + k, min(i * LANES + gl_LocalInvocationIndex, DIM / 2 - 1), bits);
+}
+
 /* The weights of keys from n on are 0. */
 void add_values(Page page, uint bits)
 {
-    for (uint i = 0; i < PAIRS; i++) {
-        if (!has_pair(i))
-            continue;
-        const uint pair = i * LANES + gl_LocalInvocationIndex;
-        for (uint q = 0; q < QUERIES; q++) {
-            precise const vec2 sum = sums[i * QUERIES + q] * kept[q];
-            sums[i * QUERIES + q] = sum;
-        }
-        for (uint key = 0; key < page.n; key += 4) {
-            const vec2 a = pair_of(page.values, key, pair, bits, 256), b = pair_of(page.values, key + 1, pair, bits, 256),
-                       c = pair_of(page.values, key + 2, pair, bits, 256),
-                       d = pair_of(page.values, key + 3, pair, bits, 256);
+    uvec2 loaded[VALUES_AHEAD];
+    for (uint at = 0; at < KEYS_AHEAD; at += 4)
+        load_keys(page.values, at, bits, at, loaded);
+    for (uint i = 0; i < PAIRS * QUERIES; i++) {
+        precise const vec2 sum = sums[i] * kept[i % QUERIES];
+        sums[i] = sum;
+    }
+    [[dont_unroll]] for (uint key = 0; key < page.n; key += 4) {
+        for (uint i = 0; i < PAIRS; i++) {
+            const uint pair = i * LANES + gl_LocalInvocationIndex;
+            const vec2 a = pair_of(loaded[i], pair, bits, 256), b = pair_of(loaded[PAIRS + i], pair, bits, 256),
+                       c = pair_of(loaded[2 * PAIRS + i], pair, bits, 256),
+                       d = pair_of(loaded[3 * PAIRS + i], pair, bits, 256);
             for (uint four = 0; four < QUERIES / 4; four++) {
                 const uint at = key * (QUERIES / 4) + four;
                 const vec4 of_a = weights[at], of_b = weights[at + QUERIES / 4], of_c = weights[at + 2 * (QUERIES / 4)],
@@ -229,6 +292,9 @@ void add_values(Page page, uint bits)
                 }
             }
         }
+        for (uint i = 0; i < (KEYS_AHEAD - 4) * PAIRS; i++)
+            loaded[i] = loaded[i + 4 * PAIRS];
+        load_keys(page.values, key + KEYS_AHEAD, bits, KEYS_AHEAD - 4, loaded);
     }
 }
 
@@ -347,15 +413,93 @@ void write_partial(uint n, uint split)
             const uint pair = i * LANES + lane;
             if (!has_pair(i))
                 continue;
-            Floats(to).at[2 * pair] = sums[i * QUERIES + q].x;
-            Floats(to).at[2 * pair + 1] = sums[i * QUERIES + q].y;
+            Partials(to).at[pair] = sums[i * QUERIES + q];
         }
-        if (lane == 0) {
-            Floats(to).at[DIM] = maxima[q];
-            Floats(to).at[DIM + 1] = totals[q];
-        }
+        if (lane == 0)
+            Partials(to).at[DIM / 2] = vec2(maxima[q], totals[q]);
     }
 }
+
+/* ---- The last workgroup of a tile's splits ---- */
+
+/* Merges the tile's partials in the order of splits into `sums` and `total`: what combine.comp computes. */
+void merge_partials(uint n_used, out float total[QUERIES])
+{
+    float most[QUERIES];
+    for (uint i = 0; i < PAIRS * QUERIES; i++)
+        sums[i] = vec2(0);
+    for (uint q = 0; q < QUERIES; q++) {
+        total[q] = 0;
+        most[q] = LOWEST;
+    }
+    [[dont_unroll]] for (uint first = 0; first < n_used; first += TOGETHER) {
+        vec2 loaded[TOGETHER_PAIRS], ends[TOGETHER_QUERIES];
+        for (uint s = 0; s < TOGETHER; s++)
+            for (uint q = 0; q < QUERIES; q++) {
+                const uint split = (query_at[q] - row * n_heads) * n_splits + min(first + s, n_used - 1);
+                Partials from = Partials(advance(y, split, 4 * (DIM + PARTIAL_EXTRA)));
+                for (uint i = 0; i < PAIRS; i++)
+                    loaded[(s * PAIRS + i) * QUERIES + q] =
+                        from.at[min(i * LANES + gl_LocalInvocationIndex, DIM / 2 - 1)];
+                ends[s * QUERIES + q] = from.at[DIM / 2];
+            }
+        for (uint s = 0; s < TOGETHER; s++)
+            for (uint q = 0; q < QUERIES && first + s < n_used; q++) {
+                const vec2 end = ends[s * QUERIES + q], factors = merge_factors(most[q], end.x);
+                for (uint i = 0; i < PAIRS; i++) {
+                    precise const vec2 sum =
+                        sums[i * QUERIES + q] * factors.x + loaded[(s * PAIRS + i) * QUERIES + q] * factors.y;
+                    sums[i * QUERIES + q] = sum;
+                }
+                precise const float both = total[q] * factors.x + end.y * factors.y;
+                total[q] = both;
+                most[q] = max(most[q], end.x);
+            }
+    }
+}
+
+/* Writes the activations of n heads of a row. A single split is not merged. */
+void combine(Combine c, uint n, uint n_used)
+{
+    const uint lane = gl_LocalInvocationIndex, first = query_at[0] - row * n_heads;
+    float total[QUERIES];
+    for (uint q = 0; q < QUERIES; q++)
+        total[q] = totals[q];
+    if (n_used > 1)
+        merge_partials(n_used, total);
+    [[unroll]] for (uint q = 0; q < QUERIES; q++)
+        for (uint i = 0; i < PAIRS; i++) {
+            const uint pair = i * LANES + lane;
+            if (q >= n || !has_pair(i))
+                continue;
+            precise const vec2 value = sums[i * QUERIES + q] / total[q];
+            head[q * DIM + 2 * pair] = value.x;
+            head[q * DIM + 2 * pair + 1] = value.y;
+        }
+    barrier();
+    rotate_heads_back(c.signs, c.matrix, DIM, n * DIM, c.factor);
+    for (uint i = lane; i < n * DIM && !is_null(c.gates); i += LANES) {
+        Floats gate = Floats(advance(c.gates, (first + i / DIM) * 2 + 1, 4 * DIM));
+        precise const float value = head[i] * sigmoid(gate.at[i % DIM]);
+        head[i] = value;
+    }
+    barrier();
+    quantize(c.codes, 1, 0, n_heads * DIM, c.planes, first * DIM, n * DIM);
+}
+
+void finish_split(uint n)
+{
+    const uint per_split = pages_per_split(own_page + 1), n_used = (own_page + per_split) / per_split;
+    Combine c = Combine(uvec2(position, sequence));
+    if (n_used > 1) {
+        write_partial(n, gl_WorkGroupID.z);
+        if (!is_last_of(c.arrived, gl_WorkGroupID.x, n_used))
+            return;
+    }
+    combine(c, n, n_used);
+}
+
+/* ---- All splits ---- */
 
 /* Merges the split, and begins the next one. */
 void merge_split()
@@ -442,7 +586,9 @@ void run(uint page, uint end, uint n)
         if (HAS_SPLITS == 0 && ((page + 1) % per_split == 0 || page == own_page))
             merge_split();
     }
-    if (HAS_SPLITS != 0)
+    if (COMBINES != 0)
+        finish_split(n);
+    else if (HAS_SPLITS != 0)
         write_partial(n, gl_WorkGroupID.z);
     else
         write_results(n);

@@ -74,7 +74,7 @@ void main()
               (n_pages + per_split - 1) / per_split);
     }
     barrier();
-    rotate_head_back(signs, matrix, dim, factor);
+    rotate_heads_back(signs, matrix, dim, dim, factor);
     for (uint i = lane; i < dim; i += LANES)
         to.at[i] = head[i];
     if (is_null(codes))

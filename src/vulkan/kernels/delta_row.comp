@@ -2,13 +2,15 @@
 /* The gated delta rule of the sequences that have one row in the step, which delta.comp leaves out: it computes the same,
  * to the bit, for the least latency. A workgroup has up to 64 values of a value head. All that it reads is on its way
  * before anything is computed: keys of the open chunk, the state and v' of earlier rows. In decode steps it also has
- * the row's convolution and gates.
+ * the row's convolution and gates; and the last workgroup of a head computes the gated norm of its results, and
+ * quantises them.
  *
  * A lane has a sum for k or for q, in the order of delta.comp: of an item's keys, which are fp16 words in shared
  * memory; an item is a row of the chunk, and then a value of the state. */
 #extension GL_GOOGLE_include_directive : require
 #define LANES 128
 #include "common.glsl"
+#include "arrive.glsl"
 #include "gates.glsl"
 #include "pages.glsl"
 #include "recurrent.glsl"
@@ -24,14 +26,28 @@ layout(push_constant) uniform Args {
     uvec2 qkv, decays, betas, y; /* [rows][width], [rows][v_heads], [rows][v_heads], [rows][v_heads * head_v] */
     /* 0: qkv, decays and betas are those of conv.comp. Else they are its inputs, and keys are written to `convolved`. */
     uvec2 convolved;
-    uvec2 weights, bias, factor; /* of the convolution and the gates, as in conv.comp */
+    uvec2 weights; /* of the convolution, as in conv.comp */
+    uvec2 layer;
     uvec2 sequences;
     uvec2 granules;
     uint shift;
     uint state_at, history_at, keys_at, values_at, scales_at, decays_at, inputs_at; /* in a state; in an open chunk */
     uint heads, dims; /* of keys, and of values times 2^16: their numbers and sizes */
     float scale;
+    float eps;    /* of the gated norm, */
+    uint results; /* and: planes of its integers; times 2^16, value heads of a key head if those are consecutive, else 1 */
 };
+
+/* Of the layer, with `convolved`: bias and factor as in conv.comp; inputs of the gated norm as in prepare.comp, where its
+ * integers go, and how many workgroups of a head have arrived [rows][v_heads]; signs and factor of a Hadamard transform of
+ * each head. gate 0: no norm; factor 0: no transform. */
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Layer {
+    uvec2 bias, factor, gate, norm, codes, arrived, signs;
+    float transform_factor;
+};
+
+/* Results that another workgroup reads. */
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Results { float at[]; };
 
 /* A state that this workgroup has written. */
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Written { uvec4 at[]; };
@@ -45,13 +61,19 @@ shared float scores[2 * CHUNK]; /* of k, of q; in a fold: e^(gc_63 - gc_j) */
 shared float pending[VALUES];   /* v' of the row; without value: 0 */
 shared vec4 new_values[VALUES / 4]; /* v of the row */
 
+#define MAX_HEAD MAX_KEYS
+#include "rotation.glsl"
+#define values head /* of the gated norm */
+#define MAX_VALUES MAX_KEYS
+#include "quantize.glsl"
+
 #include "conv.glsl"
 
 Sequence s;
 uint k_heads, v_heads, head_k, head_v;
 uint v_head, k_head, first_value, n_values;
 uint row, n_open; /* rows of the chunk before this one */
-Place keys, values, scales, log_decays_of, state;
+Place keys, values_of_open, scales, log_decays_of, state;
 
 uint lane()
 {
@@ -75,7 +97,7 @@ void find_places()
 {
     const uint groups = (head_v + VALUES - 1) / VALUES;
     keys = part_of(s.open, keys_at, k_head * CHUNK * head_k / 2, CHUNK * head_k * 2);
-    values = part_of(s.open, values_at, (v_head * CHUNK * head_v + first_value) / 2,
+    values_of_open = part_of(s.open, values_at, (v_head * CHUNK * head_v + first_value) / 2,
                      ((CHUNK - 1) * head_v + n_values) * 2);
     scales = part_of(s.open, scales_at, (v_head * groups + first_value / VALUES) * CHUNK, CHUNK * 4);
     log_decays_of = part_of(s.open, decays_at, v_head * CHUNK, CHUNK * 4);
@@ -111,22 +133,21 @@ void store_items(const uvec4 loaded[UNITS], uint n)
 /* Adds the products of the tile's keys of an item with those of k or q. */
 void add_products(uint item, uint part, uint tile_at, inout float sum)
 {
-    const uint octets = min(TILE_OCTETS, (head_k - tile_at) / 8);
+    const uint octets = min(TILE_OCTETS, (head_k - tile_at) / 8), at = part * (MAX_KEYS / 4) + tile_at / 4;
     precise float total = sum;
-    for (uint o = 0; o < octets; o++) {
-        const uvec4 words = tile[item * ITEM_VECTORS + o];
-        const uint at = part * (MAX_KEYS / 4) + tile_at / 4 + 2 * o;
-        const vec4 x = row_keys[at], z = row_keys[at + 1];
-        const vec2 a = halves_to_floats(words.x), b = halves_to_floats(words.y), c = halves_to_floats(words.z),
-                   d = halves_to_floats(words.w);
-        total = fma(a.x, x.x, total);
-        total = fma(a.y, x.y, total);
-        total = fma(b.x, x.z, total);
-        total = fma(b.y, x.w, total);
-        total = fma(c.x, z.x, total);
-        total = fma(c.y, z.y, total);
-        total = fma(d.x, z.z, total);
-        total = fma(d.y, z.w, total);
+    uvec4 words = tile[item * ITEM_VECTORS];
+    vec4 x = row_keys[at], z = row_keys[at + 1];
+    [[dont_unroll]] for (uint o = 1; o <= octets; o++) {
+        const vec4 a = vec4(halves_to_floats(words.x), halves_to_floats(words.y)),
+                   b = vec4(halves_to_floats(words.z), halves_to_floats(words.w)), of_a = x, of_b = z;
+        const uint next = min(o, octets - 1);
+        words = tile[item * ITEM_VECTORS + next];
+        x = row_keys[at + 2 * next];
+        z = row_keys[at + 2 * next + 1];
+        [[unroll]] for (uint i = 0; i < 4; i++)
+            total = fma(a[i], of_a[i], total);
+        [[unroll]] for (uint i = 0; i < 4; i++)
+            total = fma(b[i], of_b[i], total);
     }
     sum = total;
 }
@@ -295,7 +316,7 @@ void load_row(uint width)
     uvec4 loaded[CHUNK * VALUES / 8 / LANES];
     [[unroll]] for (uint u = 0; u < CHUNK * VALUES / 8 / LANES; u++) {
         const uint j = (u * LANES + lane()) / (VALUES / 8), octet = min(lane() % (VALUES / 8), octets - 1);
-        loaded[u] = UVec4s(address_at(values, 2 * (min(j, max(n_open, 1) - 1) * head_v + 8 * octet))).at[0];
+        loaded[u] = UVec4s(address_at(values_of_open, 2 * (min(j, max(n_open, 1) - 1) * head_v + 8 * octet))).at[0];
     }
     float log_decay_ = 0, value_scale = 0;
     if (lane() < CHUNK) {
@@ -315,12 +336,23 @@ void load_row(uint width)
     barrier();
 }
 
+/* The sum of the log decays of rows [first, n_open]. */
+float decay_from(uint first)
+{
+    precise float sum = 0;
+    [[dont_unroll]] for (uint t = 0; t <= n_open; t += 4) {
+        const vec4 four = log_decays[t / 4];
+        [[unroll]] for (uint i = 0; i < 4; i++)
+            sum += t + i >= first && t + i <= n_open ? four[i] : 0.0;
+    }
+    return sum;
+}
+
 /* Writes the scores of the rows up to this one, with their decays. */
 void compute_scores(uint item, uint part, uvec4 loaded[UNITS])
 {
-    precise float decay = 0, sum = 0;
-    for (uint t = 1; t <= n_open; t++)
-        decay += t > item ? log_decay(t) : 0.0;
+    const float decay = decay_from(item + 1);
+    float sum = 0;
     for (uint tile_at = 0; tile_at < head_k; tile_at += 8 * TILE_OCTETS) {
         if (tile_at > 0)
             load_items(keys, max(n_open, 1), tile_at, loaded);
@@ -355,8 +387,10 @@ float multiply_state(uint item, uint part, uvec4 loaded[UNITS])
 float store_values(uint item)
 {
     float most = 0;
-    for (uint v = 0; v < VALUES; v++)
-        most = max(most, abs(pending[v]));
+    const uint n = VALUES * min(v_heads, 1); /* drivers unroll loops whose ends they know, and code comes from memory */
+    [[dont_unroll]] for (uint v = 0; v < n; v += 8)
+        [[unroll]] for (uint i = 0; i < 8; i++)
+            most = max(most, abs(pending[v + i]));
     const uint exponent = floatBitsToUint(most) >> 23, shifted = exponent < 15 ? 1 : exponent - 14;
     const float step_ = uintBitsToFloat(shifted << 23), inverse = uintBitsToFloat(254 - shifted << 23);
     precise const float scaled = pending[item] * inverse;
@@ -367,11 +401,42 @@ float store_values(uint item)
     barrier();
     if (lane() < n_values / 2) {
         precise const vec2 pair = vec2(pending[2 * lane()], pending[2 * lane() + 1]) * inverse;
-        Words(address_at(values, 2 * (n_open * head_v + 2 * lane()))).at[0] = floats_to_halves(pair);
+        Words(address_at(values_of_open, 2 * (n_open * head_v + 2 * lane()))).at[0] = floats_to_halves(pair);
     }
     if (lane() == 0)
         Floats(address_at(scales, 4 * n_open)).at[0] = step_;
     return rounded;
+}
+
+/* ---- The gated norm ---- */
+
+/* The head's results as prepare.comp computes them, to the bit: a lane has values `lane` and LANES + lane. */
+void norm_head(uvec2 to, const float weight[2], const float gate[2])
+{
+    const uint repeats = results >> 16, groups = v_heads / repeats, planes = results & 0xffff,
+               first = ((v_head % groups) * repeats + v_head / groups) * head_v, width = v_heads * head_v;
+    float x[2] = { 0, 0 };
+    precise float sum = 0;
+    for (uint i = 0; i < 2; i++)
+        if (i * LANES + lane() < head_v) {
+            x[i] = Results(advance(y, row * v_heads + v_head, 4 * head_v)).at[i * LANES + lane()];
+            sum += x[i] * x[i];
+        }
+    precise const float mean = sum_of_lanes(sum) / float(head_v) + eps;
+    precise const float factor = 1.0 / sqrt(mean);
+    for (uint i = 0; i < 2; i++)
+        if (i * LANES + lane() < head_v) {
+            precise const float value = x[i] * factor * weight[i] * silu(gate[i]);
+            values[i * LANES + lane()] = value;
+        }
+    barrier();
+    Layer l = Layer(layer);
+    if (l.transform_factor != 0) {
+        if (!is_null(l.signs))
+            multiply_by_signs(advance(l.signs, first, 4), head_v, head_v);
+        transform_heads(head_v, head_v, l.transform_factor);
+    }
+    quantize(advance(to, row, act_row_bytes(width, planes)), 1, 0, width, planes, first, head_v);
 }
 
 void main()
@@ -394,9 +459,19 @@ void main()
     const uint width = 2 * k_heads * head_k + v_heads * head_v;
     float beta = Floats(betas).at[row * v_heads + v_head], own_decay = Floats(decays).at[row * v_heads + v_head],
           factor_ = 0, bias_ = 0;
+    uvec2 norm_to = uvec2(0), arrived = uvec2(0);
+    float norm_weight[2] = { 0, 0 }, norm_gate[2] = { 0, 0 };
     if (!is_null(convolved)) {
-        factor_ = Floats(factor).at[v_head];
-        bias_ = is_null(bias) ? 0.0 : Floats(bias).at[v_head];
+        Layer l = Layer(layer);
+        factor_ = Floats(l.factor).at[v_head];
+        bias_ = is_null(l.bias) ? 0.0 : Floats(l.bias).at[v_head];
+        arrived = l.arrived;
+        norm_to = is_null(l.gate) ? uvec2(0) : l.codes;
+        for (uint i = 0; i < 2 && !is_null(l.gate); i++) {
+            const uint at = min(i * LANES + lane(), head_v - 1);
+            norm_weight[i] = Floats(l.norm).at[at];
+            norm_gate[i] = Floats(advance(l.gate, row * v_heads + v_head, 4 * head_v)).at[at];
+        }
     }
     const bool has_state = s.state_position != 0;
     uvec4 loaded_keys[UNITS], loaded_state[UNITS];
@@ -423,9 +498,7 @@ void main()
         log_decays[n_open / 4][n_open % 4] = own_decay;
     barrier();
     compute_scores(item, part, loaded_keys);
-    precise float since = 0;
-    for (uint t = 0; t <= n_open; t++)
-        since += log_decay(t);
+    const float since = decay_from(0);
     precise float sum = 0;
     if (has_state || folds)
         sum = multiply_state(item, part, loaded_state);
@@ -442,6 +515,8 @@ void main()
     if (part == 1 && item < n_values) {
         sum = fma(scores[CHUNK + n_open], rounded, sum);
         precise const float result = scale * sum;
-        Floats(advance(y, row * v_heads + v_head, 4 * head_v)).at[first_value + item] = result;
+        Results(advance(y, row * v_heads + v_head, 4 * head_v)).at[first_value + item] = result;
     }
+    if (!is_null(norm_to) && is_last_of(arrived, row * v_heads + v_head, groups))
+        norm_head(norm_to, norm_weight, norm_gate);
 }

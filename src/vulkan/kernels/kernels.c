@@ -26,6 +26,12 @@ static const uint32_t combine_code[] = {
 static const uint32_t quantize_code[] = {
 #include "vulkan/kernels/spirv/quantize.inc"
 };
+static const uint32_t gemv_code[] = {
+#include "vulkan/kernels/spirv/gemv.inc"
+};
+static const uint32_t gemv_dot_code[] = {
+#include "vulkan/kernels/spirv/gemv.dot.inc"
+};
 static const uint32_t matmul_code[] = {
 #include "vulkan/kernels/spirv/matmul.inc"
 };
@@ -66,6 +72,8 @@ enum kernel {
     QUANTIZE,
     ATTENTION,
     COMBINE,
+    GEMV,
+    GEMV_DOT,
     MATMUL,
     MATMUL_DOT,
     MATMUL_TILES,
@@ -91,6 +99,8 @@ static const qn_vk_shader shaders[] = {
     [QUANTIZE] = SHADER(quantize, quantize),
     [COMBINE] = SHADER(combine, combine),
     [ATTENTION] = SHADER(attention, attention),
+    [GEMV] = SHADER(gemv, matmul),
+    [GEMV_DOT] = SHADER(gemv_dot, matmul),
     [MATMUL] = SHADER(matmul, matmul),
     [MATMUL_DOT] = SHADER(matmul_dot, matmul),
     [MATMUL_TILES] = SHADER(matmul_tiles, matmul),
@@ -172,13 +182,14 @@ static qn_vk_launch launch_attention(const qn_vk_codes *codes, size_t dim, uint3
 }
 
 qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
-                                    size_t n_kv_heads, size_t n_splits)
+                                    size_t n_kv_heads, size_t n_splits, bool combines)
 {
-    const size_t group = n_heads / n_kv_heads, tile = group <= SMALL_TILE ? SMALL_TILE : LARGE_TILE;
+    const size_t group = n_heads / n_kv_heads, tile = combines || group <= SMALL_TILE ? SMALL_TILE : LARGE_TILE;
     qn_vk_launch l = launch_attention(codes, dim, (uint32_t)tile, true);
     l.groups[0] = (uint32_t)(n_kv_heads * ((group + tile - 1) / tile));
     l.groups[1] = (uint32_t)n_rows;
     l.groups[2] = (uint32_t)n_splits;
+    l.constants[5] = combines;
     return l;
 }
 
@@ -206,6 +217,7 @@ qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads)
 
 /* Lanes of a team of matmul, and teams of a workgroup with an epilogue. */
 enum { LEAST_TEAM = 8, EPILOGUE_TEAMS = QN_QUANT_GROUP / QN_VK_TILE_ROWS };
+_Static_assert(EPILOGUE_TEAMS *QN_VK_TILE_ROWS == QN_VK_HEADS_UNIT, "a workgroup has rows of one head");
 
 enum { SQUARE_PARTS = 32 /* of the sum of squares of a row of activations: matmul.glsl */ };
 
@@ -275,6 +287,28 @@ static size_t tiles_shared(const struct squares *s, size_t planes)
            PLACES;
 }
 
+/* The results of a workgroup of gemv: four of a team, of one matrix or two. */
+static size_t gemv_rows(size_t teams, qn_vk_epilogue epilogue)
+{
+    return teams * QN_VK_TILE_ROWS * (epilogue == QN_VK_EPILOGUE_SWIGLU ? 2 : 1);
+}
+
+/* Bytes of the shared arrays of gemv.comp, with `rows` results: parts; square_parts; inputs; head, and a quarter as
+ * many of largest_of; lanes. */
+static size_t gemv_shared(size_t rows, size_t parts, size_t teams, size_t lanes, const qn_vk_matmul_kind *kind)
+{
+    const size_t inputs = teams * QN_VK_TILE_ROWS;
+    const size_t values = kind->epilogue == QN_VK_EPILOGUE_HEADS ? QN_VK_MAX_HEAD
+                          : kind->rotated > inputs               ? kind->rotated
+                                                                 : inputs;
+    return sizeof(float) * (rows * (parts + 1) + SQUARE_PARTS + inputs + values + values / 4 + QUANTIZE_EXTRA + lanes);
+}
+
+static bool is_gemv(const qn_vk_launch *l)
+{
+    return l->shader == &shaders[GEMV] || l->shader == &shaders[GEMV_DOT];
+}
+
 static bool is_tiles(const qn_vk_launch *l)
 {
     return l->shader == &shaders[MATMUL_TILES] || l->shader == &shaders[MATMUL_TILES_DOT] ||
@@ -286,7 +320,10 @@ size_t qn_vk_matmul_shared(const qn_vk_launch *l)
     const uint32_t *c = l->constants;
     if (is_tiles(l))
         return tiles_shared(&(struct squares){ .rows = c[4], .tokens = c[1] }, c[3]);
-    return MATMUL_SHARED((size_t)c[1], c[4] * c[9], c[5] / c[4], QUANTIZE_EXTRA);
+    const size_t teams = c[5] / c[4];
+    const qn_vk_matmul_kind kind = { .epilogue = (qn_vk_epilogue)c[7], .rotated = c[1] };
+    return is_gemv(l) ? gemv_shared(gemv_rows(teams, kind.epilogue), c[4] * c[9], teams, c[5], &kind)
+                      : MATMUL_SHARED((size_t)c[1], c[4] * c[9], teams, QUANTIZE_EXTRA);
 }
 
 /* Returns the squares of a workgroup; none if the device cannot have them. Small matrices have small workgroups, so
@@ -320,6 +357,45 @@ static qn_vk_launch launch_tiles(const qn_vk_format *format, const qn_vk_feature
     return l;
 }
 
+/* Returns the lanes of a team of gemv: those that need few passes over a row's blocks and are idle in none. */
+static size_t gemv_team(size_t blocks, size_t teams, const qn_vk_features *features)
+{
+    enum { MOST = 256 /* lanes of a workgroup */, PASS = 4 /* what a pass costs, in blocks */ };
+    const size_t lanes = features->lanes < MOST ? features->lanes : MOST;
+    size_t best = LEAST_TEAM, least = SIZE_MAX;
+    for (size_t team = LEAST_TEAM; team * teams <= lanes; team += LEAST_TEAM) {
+        const size_t passes = (blocks + team - 1) / team, cost = passes * (team + PASS);
+        if (cost < least) {
+            best = team;
+            least = cost;
+        }
+    }
+    return best;
+}
+
+static qn_vk_launch launch_gemv(const qn_vk_format *format, const qn_vk_features *features,
+                                const qn_vk_matmul_kind *kind, const qn_vk_matmul_args *args)
+{
+    enum { ENOUGH = 256 /* workgroups */, HALF_OF_SHARED = 24 << 10 };
+    const size_t tiles = kind->epilogue == QN_VK_EPILOGUE_SWIGLU ? args->first_tiles[1] : args->n_tiles,
+                 blocks = blocks_of(args->n_cols),
+                 shared = features->shared_bytes / 2 < HALF_OF_SHARED ? features->shared_bytes / 2 : HALF_OF_SHARED;
+    size_t teams = EPILOGUE_TEAMS;
+    while (kind->epilogue == QN_VK_EPILOGUE_NONE && teams > 1 && tiles / teams < ENOUGH)
+        teams /= 2;
+    const size_t team = gemv_team(blocks, teams, features), rows = gemv_rows(teams, kind->epilogue);
+    size_t passes = (blocks + team - 1) / team;
+    while (passes > 1 && gemv_shared(rows, passes * team, teams, team * teams, kind) > shared)
+        passes--;
+    qn_vk_launch l = matmul_launch(features->dot ? GEMV_DOT : GEMV, (tiles + teams - 1) / teams, 1, 1);
+    const uint32_t constants[] = { format->bits,    kind->rotated,  format->group_shift,
+                                   kind->planes,    (uint32_t)team, (uint32_t)(team * teams),
+                                   kind->is_normed, kind->epilogue, kind->next_planes,
+                                   (uint32_t)passes };
+    memcpy(l.constants, constants, sizeof constants);
+    return l;
+}
+
 qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *features, const qn_vk_matmul_kind *kind,
                           const qn_vk_matmul_args *args)
 {
@@ -334,6 +410,8 @@ qn_vk_launch qn_vk_matmul(const qn_vk_format *format, const qn_vk_features *feat
         l.constants[0] = (uint32_t)tokens;
         return l;
     }
+    if (args->n_tokens == 1)
+        return launch_gemv(format, features, kind, args);
     const struct squares squares = squares_of(args, kind->planes, features);
     if (!has_epilogue && squares.rows && args->n_tokens > MATMUL_TOKENS)
         return launch_tiles(format, features, kind, args, &squares);
@@ -379,9 +457,24 @@ qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads, size_
     return l;
 }
 
-qn_vk_delta_row_args qn_vk_delta_row_args_of(const qn_vk_conv_args *conv, const qn_vk_delta_args *delta)
+enum { HIGH = 16 /* of two numbers in a word */ };
+
+qn_vk_delta_layer qn_vk_delta_layer_of(const qn_vk_conv_args *conv, const qn_vk_prepare_args *norm, bool is_rotated)
 {
-    enum { HIGH = 16 };
+    qn_vk_delta_layer layer = { .bias = conv->bias, .factor = conv->factor };
+    if (norm) {
+        layer.gate = norm->x2;
+        layer.norm = norm->weight;
+        layer.codes = norm->codes;
+        layer.signs = is_rotated ? norm->signs : 0;
+        layer.transform_factor = is_rotated ? norm->factor : 0;
+    }
+    return layer;
+}
+
+qn_vk_delta_row_args qn_vk_delta_row_args_of(const qn_vk_conv_args *conv, const qn_vk_delta_args *delta,
+                                             const qn_vk_prepare_args *norm)
+{
     qn_vk_delta_row_args args = { .qkv = delta->qkv,
                                   .decays = delta->decays,
                                   .betas = delta->betas,
@@ -404,10 +497,12 @@ qn_vk_delta_row_args qn_vk_delta_row_args_of(const qn_vk_conv_args *conv, const 
     args.betas = conv->beta;
     args.convolved = conv->y;
     args.weights = conv->weights;
-    args.bias = conv->bias;
-    args.factor = conv->factor;
     args.history_at = conv->history_at;
     args.inputs_at = conv->inputs_at;
+    if (norm) {
+        args.eps = norm->eps;
+        args.results = norm->planes | norm->repeats << HIGH;
+    }
     return args;
 }
 

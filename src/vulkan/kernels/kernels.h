@@ -94,7 +94,9 @@ typedef struct qn_vk_attention_args {
     uint32_t key_at, value_at, key_scales_at, value_scales_at; /* of the layer in a page of codes */
     uint32_t f16_key_at, f16_value_at, means_at;               /* of the layer in an fp16 page, or without codes */
     uint32_t row;                                              /* the first */
-    uint32_t n_rows, position, sequence;                       /* of the piece, without splits */
+    /* Of the piece, without splits. With splits that are combined position and sequence are the address of
+     * qn_vk_combination, low word first. */
+    uint32_t n_rows, position, sequence;
     uint32_t n_splits;
 } qn_vk_attention_args;
 
@@ -111,12 +113,53 @@ typedef struct qn_vk_combine_args {
     float factor;
 } qn_vk_combine_args;
 
-/* What a matmul computes of its results: activations of the next one (matmul.comp). NORM: of an RMS norm of the only
- * matrix's results. SWIGLU: of the results of two matrices, which are not stored. */
-typedef enum qn_vk_epilogue { QN_VK_EPILOGUE_NONE, QN_VK_EPILOGUE_NORM, QN_VK_EPILOGUE_SWIGLU } qn_vk_epilogue;
+/* What the last workgroup of the splits of a tile of queries needs to combine them, of a single row: `arrived` has a
+ * u32 for each query head, which are 0; the rest is of qn_vk_combine_args. */
+typedef struct qn_vk_combination {
+    uint64_t arrived;
+    uint64_t signs, matrix;
+    uint64_t codes, gates;
+    uint32_t planes;
+    float factor;
+} qn_vk_combination;
 
-/* Indices in outs: the activations that an epilogue writes, integers; the weight of the norm. */
-enum { QN_VK_OUT_ACTS = 2, QN_VK_OUT_WEIGHT = 3, QN_VK_FEW_ROWS = 8 /* the most, of a matmul with an epilogue */ };
+/* What a matmul computes of its results: activations of the next one (matmul.comp). NORM: of an RMS norm of the only
+ * matrix's results. SWIGLU: of the results of two matrices, which are not stored. HEADS: rope of queries, keys and
+ * values, which are stored; for one row of activations alone, dimensions of heads being multiples of
+ * QN_VK_HEADS_UNIT (gemv.comp). */
+typedef enum qn_vk_epilogue {
+    QN_VK_EPILOGUE_NONE,
+    QN_VK_EPILOGUE_NORM,
+    QN_VK_EPILOGUE_SWIGLU,
+    QN_VK_EPILOGUE_HEADS
+} qn_vk_epilogue;
+
+/* Of three matrices: queries, keys, values. arrived: a u32 for each QN_VK_HEADS_UNIT rows of them, which are 0. */
+typedef struct qn_vk_heads {
+    qn_vk_rope_args of[3];
+    uint64_t arrived;
+} qn_vk_heads;
+
+/* For activations of rotated weights: a row of floats for the results before the transform, +-1 before it (0: none),
+ * 1/sqrt(block) after it. arrived: a u32 for each block, which are 0. */
+typedef struct qn_vk_rotated {
+    uint64_t arrived;
+    uint64_t y, signs;
+    float factor;
+    uint32_t unused;
+} qn_vk_rotated;
+
+/* Indices in outs: qn_vk_rotated; the activations that an epilogue writes, integers; the weight of the norm;
+ * qn_vk_heads. */
+enum {
+    QN_VK_OUT_ROTATED = 1,
+    QN_VK_OUT_ACTS = 2,
+    QN_VK_OUT_WEIGHT = 3,
+    QN_VK_OUT_HEADS = 3,
+    QN_VK_HEADS_UNIT = 32,
+    QN_VK_MAX_ROTATED = 1024, /* values of a transform in an epilogue */
+    QN_VK_FEW_ROWS = 8        /* the most, of a matmul with an epilogue */
+};
 
 /* Weights of up to four matrices of one format and one input, in tiles of rows. Each matrix begins with a tile. */
 typedef struct qn_vk_matmul_args {
@@ -134,6 +177,7 @@ typedef struct qn_vk_matmul_kind {
     qn_vk_epilogue epilogue;
     bool is_normed;               /* the activations are those of an RMS norm, in integers */
     uint32_t planes, next_planes; /* of the activations, and of those that the epilogue writes */
+    uint32_t rotated; /* values of a Hadamard transform of the latter, of a row alone: a multiple of 32; 0: none */
 } qn_vk_matmul_kind;
 
 /* ---- The activations of a matmul: rows of floats, or of integers of one plane or two (acts.glsl) ---- */
@@ -192,21 +236,38 @@ typedef struct qn_vk_delta_args {
     float scale;
 } qn_vk_delta_args;
 
+/* What the kernel of single rows also reads of a layer: bias and factor of qn_vk_conv_args; of the gated norm the gate
+ * (0: it is not computed), its weight [head_v], rows of integers for its results, [rows][v_heads] u32 that are 0; of a
+ * Hadamard transform of each head the signs (0: none) and the factor (0: no transform). */
+typedef struct qn_vk_delta_layer {
+    uint64_t bias, factor;
+    uint64_t gate, norm, codes, arrived, signs;
+    float transform_factor;
+    uint32_t unused;
+} qn_vk_delta_layer;
+
 /* The same of single rows. With `convolved`, which is y of qn_vk_conv_args, the kernel computes the convolution and the
- * gates, too: qkv, decays and betas are then its inputs, and it writes the keys alone. */
+ * gates, too: qkv, decays and betas are then its inputs, and it writes the keys alone; and the gated norm. */
 typedef struct qn_vk_delta_row_args {
     uint64_t qkv, decays, betas, y, convolved;
-    uint64_t weights, bias, factor;
+    uint64_t weights, layer; /* layer: qn_vk_delta_layer */
     uint64_t sequences, granules;
     uint32_t shift;
     uint32_t state_at, history_at, keys_at, values_at, scales_at, decays_at, inputs_at;
     uint32_t heads, dims; /* of keys, and of values times 2^16: their numbers and sizes */
     float scale;
+    float eps;        /* of the gated norm, */
+    uint32_t results; /* and: planes of its integers, and `repeats` of qn_vk_prepare_args times 2^16 */
 } qn_vk_delta_row_args;
 
-/* qn_vk_delta_row_args_of - returns the arguments from those of the kernels that it stands for; conv NULL: it reads
- * what that kernel has written. */
-qn_vk_delta_row_args qn_vk_delta_row_args_of(const qn_vk_conv_args *conv, const qn_vk_delta_args *delta);
+/* qn_vk_delta_row_args_of - returns the arguments from those of the kernels that it stands for, but for the layer; conv
+ * NULL: it reads what that kernel has written. norm: of the gated norm, NULL: none. */
+qn_vk_delta_row_args qn_vk_delta_row_args_of(const qn_vk_conv_args *conv, const qn_vk_delta_args *delta,
+                                             const qn_vk_prepare_args *norm);
+
+/* qn_vk_delta_layer_of - returns the layer of the same arguments, without `arrived`. is_rotated: a piece of the norm is
+ * a head, and is transformed. */
+qn_vk_delta_layer qn_vk_delta_layer_of(const qn_vk_conv_args *conv, const qn_vk_prepare_args *norm, bool is_rotated);
 
 /* Keys, decays and inputs of open chunks, and the history of states. With `factor` decays are alpha of
  * qn_vk_conv_args, and it has their gates. */
@@ -249,7 +310,7 @@ qn_vk_launch qn_vk_embed(const qn_vk_format *format, bool is_rotated, size_t n_r
 qn_vk_launch qn_vk_rope(size_t n_rows, size_t n_heads);
 qn_vk_launch qn_vk_quantize(const qn_vk_codes *codes, size_t n_pages, size_t n_kv_heads, size_t n_layers);
 qn_vk_launch qn_vk_attention_splits(const qn_vk_codes *codes, size_t dim, size_t n_rows, size_t n_heads,
-                                    size_t n_kv_heads, size_t n_splits);
+                                    size_t n_kv_heads, size_t n_splits, bool combines);
 qn_vk_launch qn_vk_attention_rows(const qn_vk_codes *codes, size_t dim, size_t position, size_t n_rows, size_t n_heads,
                                   size_t n_kv_heads);
 qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads);

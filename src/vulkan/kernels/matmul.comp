@@ -1,8 +1,8 @@
 #version 450
-/* Rows of weights times rows of activations, both integers (acts.glsl). A team of lanes computes a tile of weight rows for
- * up to TOKENS rows of activations: a lane takes a block of 128 columns at a time. Sums of a group of 32 columns are
- * integers, so they are exact; those of a block's groups, and then of all blocks, are added in ascending order. So a
- * result depends neither on the size of teams nor on other rows.
+/* Rows of weights times two to eight rows of activations, both integers (acts.glsl); gemv.comp has one row. A team of
+ * lanes computes a tile of weight rows for up to TOKENS rows of activations: a lane takes a block of 128 columns at a
+ * time. Sums of a group of 32 columns are integers, so they are exact; those of a block's groups, and then of all blocks,
+ * are added in ascending order. So a result depends neither on the size of teams nor on other rows.
  *
  * An epilogue computes the activations of the next matmul from 32 rows of results or more: those of an RMS norm, or of
  * SwiGLU, for which a workgroup computes the same rows of both matrices. */
@@ -21,7 +21,7 @@ layout(local_size_x_id = 5) in;
 #define NORM 1
 #define SWIGLU 2
 
-layout(constant_id = 1) const uint TOKENS = 1;
+layout(constant_id = 1) const uint TOKENS = 2;
 layout(constant_id = 4) const uint TEAM = 32;       /* lanes */
 layout(constant_id = 7) const uint EPILOGUE = 0;    /* NONE, NORM, SWIGLU */
 layout(constant_id = 8) const uint NEXT_PLANES = 1; /* of the activations that it computes */
@@ -34,7 +34,6 @@ const uint TOTALS = (RESULTS + LANES - 1) / LANES;       /* results of a lane */
 const uint VECTORS = BITS == 8 ? 2 : 1;                  /* of 16 bytes that are loaded together */
 const uint GROUPS = BITS == 1 ? 4 : BITS == 2 ? 2 : 1;   /* of 32 columns in them */
 
-const uint HAS_ONE_TOKEN = TOKENS == 1 ? 1 : 0; /* its activations are loaded with the weights */
 const uint MAX_VALUES = EPILOGUE == NONE ? 4 : TOKENS * ROWS;
 
 /* Of a result, a multiple of READ; and one, so that lanes read different banks. */
@@ -44,6 +43,7 @@ shared float parts[RESULTS * PARTS];
 shared float values[MAX_VALUES];
 shared float inputs[MAX_VALUES]; /* of the norm */
 
+#include "gates.glsl"
 #include "quantize.glsl"
 
 /* The products of a block's columns: SUMS of them. */
@@ -58,15 +58,6 @@ void multiply(uint tile, uint first_token, uint block, uint blocks, out float pr
     uint scale_words_of[TILE_ROWS];
     for (uint r = 0; r < TILE_ROWS && GROUP_SHIFT >= 7; r++)
         scale_words_of[r] = row_scales.at[r * scale_words + (block * BLOCK >> GROUP_SHIFT) / 2];
-    ivec4 only_acts[HAS_ONE_TOKEN * 8 * PLANES + 1];
-    uvec2 only_groups[HAS_ONE_TOKEN * 4 + 1];
-    if (HAS_ONE_TOKEN != 0) {
-        const uvec2 row = advance(acts, first_token, act_row_bytes(n_cols, PLANES));
-        for (uint i = 0; i < 8 * PLANES; i++)
-            only_acts[i] = Codes(row).at[i * blocks + block];
-        for (uint i = 0; i < 4; i++)
-            only_groups[i] = Addresses(advance(row, 1, act_groups_at(blocks, PLANES))).at[i * blocks + block];
-    }
     for (uint chunk = 0; chunk < 4 / GROUPS; chunk++) {
         uvec4 loaded[TILE_ROWS * VECTORS];
         for (uint r = 0; r < TILE_ROWS; r++)
@@ -87,27 +78,16 @@ void multiply(uint tile, uint first_token, uint block, uint blocks, out float pr
                         half_to_float(row_scales.at[r * scale_words + at / 2] >> 16 * (at & 1) & 0xffff);
             }
             for (uint t = 0; t < TOKENS; t++) {
-                if (HAS_ONE_TOKEN == 0 && first_token + t >= n_tokens)
+                if (first_token + t >= n_tokens)
                     break;
-                uvec2 info;
-                ivec4 first, second, first_low = ivec4(0), second_low = ivec4(0);
-                if (HAS_ONE_TOKEN != 0) {
-                    info = only_groups[group];
-                    first = only_acts[2 * group];
-                    second = only_acts[2 * group + 1];
-                    if (PLANES == 2) {
-                        first_low = only_acts[8 + 2 * group];
-                        second_low = only_acts[9 + 2 * group];
-                    }
-                } else {
-                    const uvec2 row = advance(acts, first_token + t, act_row_bytes(n_cols, PLANES));
-                    info = Addresses(advance(row, 1, act_groups_at(blocks, PLANES))).at[group * blocks + block];
-                    first = Codes(row).at[2 * group * blocks + block];
-                    second = Codes(row).at[(2 * group + 1) * blocks + block];
-                    if (PLANES == 2) {
-                        first_low = Codes(row).at[(8 + 2 * group) * blocks + block];
-                        second_low = Codes(row).at[(9 + 2 * group) * blocks + block];
-                    }
+                const uvec2 row = advance(acts, first_token + t, act_row_bytes(n_cols, PLANES)),
+                            info = Addresses(advance(row, 1, act_groups_at(blocks, PLANES))).at[group * blocks + block];
+                const ivec4 first = Codes(row).at[2 * group * blocks + block],
+                            second = Codes(row).at[(2 * group + 1) * blocks + block];
+                ivec4 first_low = ivec4(0), second_low = ivec4(0);
+                if (PLANES == 2) {
+                    first_low = Codes(row).at[(8 + 2 * group) * blocks + block];
+                    second_low = Codes(row).at[(9 + 2 * group) * blocks + block];
                 }
                 for (uint r = 0; r < TILE_ROWS; r++) {
                     int sum = 0;
@@ -196,13 +176,6 @@ void load_results(uint first_tile, uint first_token, out uvec2 to[TOTALS], out b
 }
 
 /* ---- Epilogues ---- */
-
-float silu(float x)
-{
-    precise const float divisor = 1.0 + exp_of(-x);
-    precise const float y = x / divisor;
-    return y;
-}
 
 /* Writes sums of squares of `inputs` [tokens][ROWS]. */
 void write_squares(uint first_token, uint tokens, uint first_row)

@@ -10,12 +10,13 @@
 
 static const struct golden {
     const char *name;
-    /* The most: what reads q, k, v; rope; splits of attention; their combination; the output; gate and up; down. A
-     * recurrent layer has convolution and delta rule, and gated norm, in place of three of them. */
+    /* The most: q, k, v and rope; attention; the output and the norm; gate, up and SwiGLU; down and the norm. A
+     * recurrent layer has the delta rule, with convolution and gated norm, in place of attention. */
     size_t per_layer, per_recurrent;
 } models[] = {
-    { "llama.q1_0", 7, 0 }, { "qwen3.pq2_0", 7, 0 }, { "qwen35.q1_0", 8, 7 }, /* its gates are fp16, which reads floats
-                                                                                of the norm: no epilogue has them */
+    { "llama.q1_0", 5, 0 }, { "qwen3.pq2_0", 5, 0 }, { "qwen35-rotated.q1_0", 8, 8 }, { "qwen35.q1_0", 6, 6 }, /* its
+                                                                                gates are fp16, which reads floats of
+                                                                                the norm: no epilogue has them */
 };
 
 TEST_EACH(test_barriers, struct golden, golden, models)

@@ -305,8 +305,9 @@ TEST(validation_finds_a_hazard)
     qn_vk_close(vk);
 }
 
-/* Whatever a device has, the arrays of matmuls fit, and teams are powers of two that no shader's array is too small
- * for: a lane has at most four results. */
+/* Whatever a device has, the arrays of matmuls fit. Teams of one row are a multiple of eight lanes, of which each has
+ * at most one result; others are powers of two that no shader's array is too small for: a lane has at most four
+ * results. */
 TEST(matmuls_fit_in_devices)
 {
     static const uint32_t kib[] = { 16, 32, 48, 227 }, lanes[] = { 128, 192, 256, 1024 };
@@ -315,7 +316,11 @@ TEST(matmuls_fit_in_devices)
     size_t largest = 0;
     for (size_t i = 0; i < 4 * 4 * 4 * QN_VK_FEW_ROWS * 3; i++) {
         const qn_vk_features features = { .lanes = lanes[i % 4], .shared_bytes = kib[i / 4 % 4] << 10 };
-        const qn_vk_matmul_kind kind = { .epilogue = (qn_vk_epilogue)(i / 64 % 3), .planes = 1, .next_planes = 1 };
+        const bool is_row = i < 192;
+        const qn_vk_matmul_kind kind = { .epilogue = (qn_vk_epilogue)(i / 64 % 3),
+                                         .planes = 1,
+                                         .next_planes = 1,
+                                         .rotated = is_row && i / 64 ? QN_VK_MAX_ROTATED : 0 };
         const qn_vk_matmul_args args = { .n_cols = (uint32_t)cols[i / 16 % 4],
                                          .n_tokens = (uint32_t)(i / 192 + 1),
                                          .n_tiles = 64,
@@ -324,10 +329,11 @@ TEST(matmuls_fit_in_devices)
         const uint32_t team = l.constants[4], workgroup = l.constants[5];
         label("%u lanes, %u bytes, %u columns, %u rows, epilogue %d: teams of %u of %u", features.lanes,
               features.shared_bytes, args.n_cols, args.n_tokens, (int)kind.epilogue, team, workgroup);
-        assert_true(team && !(team & (team - 1)) && workgroup % team == 0);
+        assert_true(team && workgroup % team == 0 && (is_row ? team % 8 == 0 : !(team & (team - 1))));
         assert_true(workgroup <= features.lanes);
         assert_true(qn_vk_matmul_shared(&l) <= features.shared_bytes);
-        assert_true(workgroup / team * QN_VK_TILE_ROWS * l.constants[1] <= 4 * workgroup);
+        assert_true(is_row || workgroup / team * QN_VK_TILE_ROWS * l.constants[1] <= 4 * workgroup);
+        assert_true(!is_row || workgroup / team * QN_VK_TILE_ROWS * 2 <= workgroup);
         if (largest < qn_vk_matmul_shared(&l))
             largest = qn_vk_matmul_shared(&l);
     }
