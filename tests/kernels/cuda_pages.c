@@ -3,6 +3,7 @@
  * poison; sequences share pages. The same bits are expected: of attention of all sequences in one launch and of each
  * alone, of prefill in pieces, of stored rows, of quantised pages. */
 #include "cuda_pages.h"
+#include "delta_layer.h"
 
 #include "base/f16.h"
 #include "gpu/format.h"
@@ -410,6 +411,7 @@ struct decode {
     struct problem p;
     qn_attention_gpu gpu;
     qn_attention_decode_args decode;
+    bool of_page; /* qn_attention_gpu_decode_page */
 };
 
 static void decode_new(struct decode *d, const qn_pages_shape *s, const struct piece *pieces, size_t n_pieces)
@@ -440,7 +442,8 @@ static void run_rows(struct decode *d, bool paged, size_t row, size_t n, uint64_
     decode.pages = f16_of(&d->p, paged, 0);
     decode.n_rows = (uint32_t)n;
     decode.out += row * row_bytes;
-    qn_assert_ok(qn_attention_gpu_decode(&d->gpu, n, &decode.splits, &launch));
+    qn_assert_ok(d->of_page ? qn_attention_gpu_decode_page(&d->gpu, n, &decode.splits, &launch)
+                            : qn_attention_gpu_decode(&d->gpu, n, &decode.splits, &launch));
     qn_gpu_launch(&launch, &decode);
 }
 
@@ -449,6 +452,25 @@ static float *run_decode(struct decode *d, bool paged, uint64_t sessions)
     qn_gpu_poison(d->decode.out);
     run_rows(d, paged, 0, d->p.n_rows, sessions);
     return qn_gpu_read(d->decode.out);
+}
+
+/* Rows of a sequence and a page together, up to seven: scores are added up in another order, and else the same. */
+static void check_page_rows(struct decode *d, size_t n_pieces, const float *expected, size_t row)
+{
+    enum { MOST = 7 };
+    static const double bar = 1e-3;
+    const qn_attention_gpu gpu = d->gpu;
+    qn_gpu_poison(d->decode.out);
+    for (size_t i = 0; i < n_pieces; i++)
+        for (size_t at = d->p.cu_seqlens[i], n; at < d->p.cu_seqlens[i + 1]; at += n) {
+            const size_t left = d->p.cu_seqlens[i + 1] - at, of_page = QN_PAGE - d->p.positions[at] % QN_PAGE;
+            n = left < of_page ? left : of_page;
+            n = n < MOST ? n : MOST;
+            d->of_page = qn_attention_gpu_has_page_rows(&gpu, n);
+            run_rows(d, true, at, n, d->p.gpu_sessions + at * sizeof(uint32_t));
+        }
+    d->of_page = false;
+    qn_expect_close("rows of a page", qn_gpu_read(d->decode.out), expected, d->p.n_rows * row, bar);
 }
 
 /* All rows over contiguous caches, over pages, and with rows that have no session. Each sequence alone has the bits of
@@ -464,6 +486,7 @@ static void check_decode(const qn_pages_shape *s, const struct piece *pieces, si
     float *expected = run_decode(&d, false, d.p.gpu_sessions);
     qn_expect_finite(expected, n, "attention over contiguous caches");
     qn_expect_same(run_decode(&d, true, d.p.gpu_sessions), expected, n, "element over pages");
+    check_page_rows(&d, n_pieces, expected, row);
     for (size_t i = 0; i < d.p.n_rows; i += 3) {
         d.p.sessions[i] = QN_ATTENTION_NO_SESSION;
         memset(expected + i * row, 0, row * sizeof *expected);

@@ -7,15 +7,25 @@
 // accumulators take SLICE_DIMS / 4 registers, and at the end of a split only the few groups of a team are reduced. The
 // rows of a tile are copied by its warp into the warp's ring buffer, and its values are read there by the group.
 //
+// With QN_ROWS > 1 a team processes QN_ROWS rows at a time: a tile of codes is dequantised once, and multiplied by the
+// queries of each row. All rows are of one session and at positions of one page, so that they attend to the same codes;
+// the fp16 pages are attended to row by row. Each row has its softmax, accumulators and splits.
+//
 // With QN_PAGES, split 0 is the first and the open page, in fp16: one tile a warp, from global memory to registers.
 //
 // Method: Flash-Decoding (Dao et al., 2023).
-#define TEAMS ((int)qn_attention_gpu_teams(DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS, SHARED_LIMIT))
+#define TEAMS (QN_ROWS > 1 ? 1 : (int)qn_attention_gpu_teams(DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS, SHARED_LIMIT))
+#if QN_ROWS > 1
+#define QUERIES_IN_REGISTERS 0
+#define SCORE_ACCUMULATORS 2
+#endif
 
 #include "cuda/kernels/attention/combine.cuh"
 #include "cuda/kernels/attention/slices.cuh"
 
-#define RESERVED (qn_attention_gpu_reserved_bytes(DIM, QN_KEY_BITS, QN_WARPS, TEAMS, SHARED_LIMIT))
+// Of the teams, and of the rows after a team's first.
+#define RESERVED                                                                                                               \
+    (qn_attention_gpu_reserved_bytes(DIM, QN_KEY_BITS, QN_WARPS, TEAMS, SHARED_LIMIT) + (QN_ROWS - 1) * sizeof(later_row))
 
 // Reserved shared memory of a team.
 struct team_buffers : slice_buffers {
@@ -23,6 +33,28 @@ struct team_buffers : slice_buffers {
 };
 
 static_assert(sizeof(team_buffers) == QN_WARPS * QN_ATTENTION_WARP_BYTES, "launches reserve as much");
+
+// Shared memory of a row after the first.
+struct __align__(16) later_row : slice_buffers {
+    shared queries;
+};
+
+// Shared memory of the rows of a team.
+struct team_rows {
+    shared &first;
+    team_buffers &buffers; // of the first row; the sums of all
+    later_row *later;
+
+    __device__ __forceinline__ shared &queries(int row) const
+    {
+        return row ? later[row - 1].queries : first;
+    }
+
+    __device__ __forceinline__ slice_buffers &weights(int row) const
+    {
+        return row ? (slice_buffers &)later[row - 1] : (slice_buffers &)buffers;
+    }
+};
 
 // ---- Rows of codes ----
 
@@ -120,66 +152,145 @@ struct slice_row {
     }
 };
 
+// What a warp has of each row.
+struct row_state {
+    softmax_state softmax;
+    query_fragment query;
+    float acc[SLICE_DIMS / 16][4];
+};
+
+// Scores of 16 keys with the queries of all rows, as compute_scores has them.
+QN_DEVICE void score_rows(float score[QN_ROWS][SCORE_ACCUMULATORS][4], const uint32_t (*k)[lane_fragment<QN_KEY_BITS, 4>::words],
+                          const row_state (&rows)[QN_ROWS], const team_rows &t, uint32_t table, int lane)
+{
+#pragma unroll
+    for (int row = 0; row < QN_ROWS; row++)
+#pragma unroll
+        for (int i = 0; i < SCORE_ACCUMULATORS; i++)
+            score[row][i][0] = score[row][i][1] = score[row][i][2] = score[row][i][3] = 0;
+#pragma unroll
+    for (int i = 0; i < DIM / 16; i++) {
+        const uint32_t m[4] = { dequantize_pair<QN_KEY_BITS, 0>(table, k[0], 2 * i),
+                                dequantize_pair<QN_KEY_BITS, 0>(table, k[1], 2 * i),
+                                dequantize_pair<QN_KEY_BITS, 0>(table, k[0], 2 * i + 1),
+                                dequantize_pair<QN_KEY_BITS, 0>(table, k[1], 2 * i + 1) };
+#pragma unroll
+        for (int row = 0; row < QN_ROWS; row++) {
+            uint32_t b[2] = { rows[row].query.query[QUERIES_IN_REGISTERS ? i : 0][0],
+                              rows[row].query.query[QUERIES_IN_REGISTERS ? i : 0][1] };
+            if (!QUERIES_IN_REGISTERS)
+                *(uint2 *)b = *(const uint2 *)t.queries(row).queries[i][lane];
+            qn_mma_m16n8k16_f16(score[row][i % SCORE_ACCUMULATORS], m, b);
+        }
+    }
+}
+
+// Adds the values of 16 keys times the weights of each row, as accumulate_values does.
+QN_DEVICE void accumulate_rows(row_state (&rows)[QN_ROWS], const uint32_t (*v)[lane_fragment<QN_VALUE_BITS, 8, SLICE_DIMS>::words],
+                               const uint32_t (&weights)[QN_ROWS][2], uint32_t table)
+{
+    using tiles = value_fragments<QN_VALUE_BITS, SLICE_DIMS>;
+#pragma unroll
+    for (int i = 0; i < SLICE_DIMS / 16; i += tiles::tiles) {
+        uint32_t m[tiles::tiles][4];
+        tiles::dequantize(m, table, v, i);
+#pragma unroll
+        for (int j = 0; j < tiles::tiles; j++)
+#pragma unroll
+            for (int row = 0; row < QN_ROWS; row++)
+                if (i + j < SLICE_DIMS / 16)
+                    qn_mma_m16n8k16_f16(rows[row].acc[i + j < SLICE_DIMS / 16 ? i + j : 0], m[j], weights[row]);
+    }
+}
+
+QN_DEVICE void begin_rows(row_state (&rows)[QN_ROWS])
+{
+#pragma unroll
+    for (int row = 0; row < QN_ROWS; row++)
+        begin_slice(rows[row].softmax, rows[row].acc);
+}
+
 // Attention over the tiles of codes of one warp and its group, in parts as attend_parts has them.
 template <class part_sink>
-QN_DEVICE void attend_codes(softmax_state &state, float (*acc)[4], codes_ring &ring, const query_fragment &c, shared &s,
-                            team_buffers &b, const kv_range &rows, const team_coord &p, uint32_t dynamic, uint32_t table,
-                            part_sink end_part)
+QN_DEVICE void attend_codes(row_state (&states)[QN_ROWS], codes_ring &ring, const team_rows &t, const kv_range &rows,
+                            const team_coord &p, uint32_t dynamic, uint32_t table, part_sink end_part)
 {
     constexpr int slice_words = SLICES > 1 ? SLICE_DIMS * QN_VALUE_BITS / 32 : 0;
     uint32_t tile = rows.tile, part = 0, part_end = rows.part_end;
-    tile_scores scores = {};
+    tile_scores scores[QN_ROWS] = {};
     bool first = true;
     const auto score_tile = [&](uint32_t at) {
         if (at >= rows.last_tile) {
             ring.advance_keys(at, rows.last_tile, rows.step);
-            scores.x[0] = scores.x[1] = scores.x[2] = scores.x[3] = -QN_INFINITY;
-            scores.value_scales[0] = scores.value_scales[1] = 0;
+#pragma unroll
+            for (int row = 0; row < QN_ROWS; row++) {
+                float *x = scores[row].x;
+                x[0] = x[1] = x[2] = x[3] = -QN_INFINITY;
+                scores[row].value_scales[0] = scores[row].value_scales[1] = 0;
+            }
             return;
         }
         uint32_t k[2][lane_fragment<QN_KEY_BITS, 4>::words];
-        float score[SCORE_ACCUMULATORS][4], key_scales[2];
+        float score[QN_ROWS][SCORE_ACCUMULATORS][4], key_scales[2];
         ring.wait_for_keys();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             load_fragment<QN_KEY_BITS, 4>(k[i], slot_row<QN_KEY_BITS, true>{ ring.at, (uint32_t)p.g, 8 * i }, p.t);
             key_scales[i] = ring.key_scale(8 * i + p.g);
-            scores.value_scales[i] = ring.value_scale(8 * i + p.g);
+#pragma unroll
+            for (int row = 0; row < QN_ROWS; row++)
+                scores[row].value_scales[i] = ring.value_scale(8 * i + p.g);
         }
         ring.advance_keys(at, rows.last_tile, rows.step);
-        compute_scores<QN_KEY_BITS>(score, k, c, s, table, p.lane);
-        reduce_scores(scores.x, score, key_scales, c);
-        if (at * TILE_KV < rows.begin || at * TILE_KV + TILE_KV > rows.end)
-            mask_scores<false>(scores, s, rows, p, at);
+        score_rows(score, k, states, t, table, p.lane);
+#pragma unroll
+        for (int row = 0; row < QN_ROWS; row++) {
+            reduce_scores(scores[row].x, score[row], key_scales, states[row].query);
+            if (at * TILE_KV < rows.begin || at * TILE_KV + TILE_KV > rows.end)
+                mask_scores<false>(scores[row], t.queries(row), rows, p, at);
+        }
     };
     const auto accumulate_group = [&](uint32_t slot) {
 #pragma unroll
         for (int i = 0; i < SLICES; i++) {
-            uint32_t v[4][lane_fragment<QN_VALUE_BITS, 8, SLICE_DIMS>::words], weights[2];
+            uint32_t v[4][lane_fragment<QN_VALUE_BITS, 8, SLICE_DIMS>::words], weights[QN_ROWS][2];
             const uint32_t at = codes_ring::first_of(dynamic, p.team * QN_WARPS + p.group * SLICES + i) + slot;
-            *(uint2 *)weights = b.weights[p.group * SLICES + i][p.lane];
+#pragma unroll
+            for (int row = 0; row < QN_ROWS; row++)
+                *(uint2 *)weights[row] = t.weights(row).weights[p.group * SLICES + i][p.lane];
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 load_fragment<QN_VALUE_BITS, 8, SLICE_DIMS>(
                     v[j], slice_row{ { at, 2u * p.t, j / 2 * 8 + j % 2 }, p.slice * slice_words }, p.g);
-            accumulate_values<QN_VALUE_BITS, SLICE_DIMS>(acc, v, weights, table);
+            accumulate_rows(states, v, weights, table);
         }
     };
 
-    begin_slice(state, acc);
+    begin_rows(states);
     bool more = tile - p.slice < rows.last_tile;
     if (more)
         score_tile(tile);
     while (more) {
-        float factor[2];
-        softmax_group<true>(
-            factor, state, first, scores, s, b, p, [&]() { ring.issue_next_values(tile, rows.last_tile, rows.step); },
-            [&]() { ring.wait_for_values(); });
+        float factor[QN_ROWS][2];
+#pragma unroll
+        for (int row = 0; row < QN_ROWS; row++)
+            softmax_group<true>(
+                factor[row], states[row].softmax, first, scores[row], t.queries(row), t.weights(row), p,
+                [&]() {
+                    if (row == 0)
+                        ring.issue_next_values(tile, rows.last_tile, rows.step);
+                },
+                [&]() {
+                    if (row == QN_ROWS - 1)
+                        ring.wait_for_values();
+                });
         first = false;
         more = tile - p.slice + rows.step < rows.last_tile;
         if (!codes_ring::in_turn && more) // independent of the values: software pipeline
             score_tile(tile + rows.step);
-        scale_slice(acc, factor);
+#pragma unroll
+        for (int row = 0; row < QN_ROWS; row++)
+            scale_slice(states[row].acc, factor[row]);
         accumulate_group(ring.value_at);
         ring.next_values();
         if (codes_ring::in_turn && more) {
@@ -191,13 +302,13 @@ QN_DEVICE void attend_codes(softmax_state &state, float (*acc)[4], codes_ring &r
         if (more && tile >= part_end) {
             end_part(part++);
             part_end += rows.part_tiles;
-            begin_slice(state, acc);
+            begin_rows(states);
             first = true;
         }
     }
     while (part + 1 < rows.n_parts) {
         end_part(part++);
-        begin_slice(state, acc);
+        begin_rows(states);
     }
 }
 
@@ -463,9 +574,21 @@ QN_DEVICE void attend_page_piece(const qn_attention_decode_args &a, shared &s, t
     write_split<16>(a, s, b, tile, a.value_codec.gain, state, acc, 0, p);
 }
 
-QN_DEVICE void attend_codes_piece(const qn_attention_decode_args &a, shared &s, team_buffers &b, uint8_t *dynamic,
-                                  const query_tile &tile, const work_piece &piece, const qn_attention_span &span, bool early,
-                                  const team_coord &p)
+// The row of a piece of work, whose rows may be fewer than QN_ROWS: the last one in place of those that are missing.
+QN_DEVICE uint32_t row_of_piece(const qn_attention_decode_args &a, const work_piece &piece, int row)
+{
+    return QN_ROWS > 1 ? min(piece.row * QN_ROWS + row, a.n_rows - 1) : piece.row;
+}
+
+QN_DEVICE bool has_row(const qn_attention_decode_args &a, const work_piece &piece, int row)
+{
+    return QN_ROWS == 1 || piece.row * QN_ROWS + row < a.n_rows;
+}
+
+// tile: of the first row.
+QN_DEVICE void attend_codes_piece(const qn_attention_decode_args &a, const team_rows &t, uint8_t *dynamic,
+                                  const query_tile &tile, const work_piece &piece, uint32_t query_tiles,
+                                  const qn_attention_span &span, bool early, const team_coord &p)
 {
     kv_source from;
     kv_range rows;
@@ -485,15 +608,30 @@ QN_DEVICE void attend_codes_piece(const qn_attention_decode_args &a, shared &s, 
     query.load(a, tile, means, p.warp, p.lane);
     if (!before)
         ring.fill(rows.tile, rows.last_tile, rows.step);
-    query.rotate_and_store<QN_KEY_BITS>(s, a.key_codec, a.scale * QN_LOG2E, a.key_codec.gain, p.warp, p.lane);
+    const auto tile_of = [&](int row) {
+        return row ? query_tile(a, row_of_piece(a, piece, row), piece.query_tile, query_tiles) : tile;
+    };
+#pragma unroll
+    for (int row = 0; row < QN_ROWS; row++) {
+        if (row > 0)
+            query.load(a, tile_of(row), means, p.warp, p.lane);
+        query.rotate_and_store<QN_KEY_BITS>(t.queries(row), a.key_codec, a.scale * QN_LOG2E, a.key_codec.gain, p.warp, p.lane);
+    }
     team_barrier(p);
-    query_fragment c;
-    load_query_fragment(c, s, p);
-    softmax_state state;
-    float acc[SLICE_DIMS / 16][4];
-    attend_codes(state, acc, ring, c, s, b, rows, p, qn_shared_address(dynamic), LANE_TABLE(dynamic, p.lane),
-                 [&](uint32_t part) { write_split<QN_VALUE_BITS>(a, s, b, tile, 1, state, acc, piece.first + part, p); });
-    write_split<QN_VALUE_BITS>(a, s, b, tile, 1, state, acc, piece.last - 1, p);
+    row_state states[QN_ROWS];
+#pragma unroll
+    for (int row = 0; row < QN_ROWS; row++)
+        load_query_fragment(states[row].query, t.queries(row), p);
+    const auto write = [&](uint32_t split) {
+#pragma unroll
+        for (int row = 0; row < QN_ROWS; row++)
+            if (has_row(a, piece, row))
+                write_split<QN_VALUE_BITS>(a, t.queries(row), t.buffers, tile_of(row), 1, states[row].softmax, states[row].acc,
+                                           split, p);
+    };
+    attend_codes(states, ring, t, rows, p, qn_shared_address(dynamic), LANE_TABLE(dynamic, p.lane),
+                 [&](uint32_t part) { write(piece.first + part); });
+    write(piece.last - 1);
 }
 
 // A piece of work of a team, in shared memory against register pressure: while it is processed, the other of the two
@@ -505,7 +643,17 @@ struct team_work {
     bool arrived;
 };
 
-// Combines the splits of a query tile if this team has written the last of them.
+// The row is found again at each use: a register for it would spill.
+QN_DEVICE void combine_row(const qn_attention_decode_args &a, const team_work &w, int i, uint32_t query_tiles,
+                           const team_coord &p)
+{
+    const query_tile tile(a, row_of_piece(a, w.piece, i), w.piece.query_tile, query_tiles);
+    for (uint32_t column = p.warp; column < tile.n_columns; column += QN_WARPS)
+        combine_splits(a, row_of_piece(a, w.piece, i), tile.first_query - row_of_piece(a, w.piece, i) * a.n_heads + column,
+                       w.n_splits, p.lane);
+}
+
+// Combines the splits of a query tile of each row if this team has written the last of them.
 QN_DEVICE void combine_piece(const qn_attention_decode_args &a, team_work &w, uint32_t query_tiles, const team_coord &p)
 {
     if (p.warp == 0 && p.lane == 0)
@@ -513,9 +661,10 @@ QN_DEVICE void combine_piece(const qn_attention_decode_args &a, team_work &w, ui
     team_barrier(p);
     if (!w.arrived)
         return;
-    const query_tile tile(a, w.piece.row, w.piece.query_tile, query_tiles);
-    for (uint32_t column = p.warp; column < tile.n_columns; column += QN_WARPS)
-        combine_splits(a, w.piece.row, tile.first_query - w.piece.row * a.n_heads + column, w.n_splits, p.lane);
+    combine_row(a, w, 0, query_tiles, p);
+#pragma unroll 1
+    for (int i = 1; i < QN_ROWS && has_row(a, w.piece, i); i++)
+        combine_row(a, w, i, query_tiles, p);
 }
 
 extern "C" __global__ void __launch_bounds__(TEAMS *THREADS, 1)
@@ -532,7 +681,9 @@ extern "C" __global__ void __launch_bounds__(TEAMS *THREADS, 1)
     const team_coord p = { { warp, lane, lane / 4, lane % 4 }, team, warp / SLICES, warp % SLICES };
     const uint32_t query_tiles = (a.n_heads / a.n_kv_heads + TILE_Q - 1) / TILE_Q, n_query_tiles = a.n_kv_heads * query_tiles;
     shared &s = of_team[team];
-    team_buffers &b = ((team_buffers *)codes_ring::reserved_buffer(dynamic))[team];
+    team_buffers *buffers = (team_buffers *)codes_ring::reserved_buffer(dynamic), &b = buffers[team];
+    const team_rows rows = { s, b, (later_row *)(buffers + TEAMS) };
+    const uint32_t n_pieces = (a.n_rows + QN_ROWS - 1) / QN_ROWS; // in place of rows: their spans are those of any row
 
     // Work that does not depend on the previous kernel: look-up tables, the team's splits, rows of the cache.
     qn_pdl_trigger();
@@ -541,7 +692,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS *THREADS, 1)
                           make_table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec));
     block_work work;
     const bool has_work =
-        work.find(a.mask, a.splits, a.n_rows, n_query_tiles, team * gridDim.x + blockIdx.x, TEAMS * gridDim.x);
+        work.find(a.mask, a.splits, n_pieces, n_query_tiles, team * gridDim.x + blockIdx.x, TEAMS * gridDim.x);
     __syncthreads();
 #pragma unroll 1
     for (uint32_t n = 0; has_work; n++) {
@@ -549,19 +700,25 @@ extern "C" __global__ void __launch_bounds__(TEAMS *THREADS, 1)
         qn_attention_span span;
         if (n > 0)
             work = works[team][n % 2].rest;
-        if (!work.next(piece, span, a.mask, a.splits, a.n_rows, n_query_tiles))
+        if (!work.next(piece, span, a.mask, a.splits, n_pieces, n_query_tiles))
             break;
         if (p.warp == 0 && p.lane == 0) {
             works[team][(n + 1) % 2].rest = work;
             works[team][n % 2].piece = piece;
             works[team][n % 2].n_splits = span.active_splits;
         }
-        const query_tile tile(a, piece.row, piece.query_tile, query_tiles);
+        const query_tile tile(a, row_of_piece(a, piece, 0), piece.query_tile, query_tiles);
         const bool early = n > 0 || a.pdl_prefetch; // later, the previous kernel has ended
-        if (CACHE_SPLIT > 0 && piece.first == 0)
-            attend_page_piece(a, s, b, tile, a.mask.positions[piece.row], early, p);
-        else
-            attend_codes_piece(a, s, b, dynamic, tile, piece, span, early, p);
+        if (CACHE_SPLIT > 0 && piece.first == 0) {
+            attend_page_piece(a, s, b, tile, a.mask.positions[row_of_piece(a, piece, 0)], early, p);
+#pragma unroll 1
+            for (int i = 1; i < QN_ROWS && has_row(a, piece, i); i++) {
+                const uint32_t row = row_of_piece(a, piece, i);
+                attend_page_piece(a, s, b, query_tile(a, row, piece.query_tile, query_tiles), a.mask.positions[row], early, p);
+            }
+        } else {
+            attend_codes_piece(a, rows, dynamic, tile, piece, query_tiles, span, early, p);
+        }
         combine_piece(a, works[team][n % 2], query_tiles, p);
     }
     qn_pdl_wait();
