@@ -44,6 +44,11 @@ static double bytes_of(const qn_pages_shape *s, const uint32_t *positions, size_
 /* together: rows of one session. */
 static void bench(const qn_pages_shape *s, const char *what, const uint32_t *positions, size_t n_rows, bool together)
 {
+    const char *shape = qn_text("%zu heads of %zu over %zu, %s", s->n_heads, s->dim, s->n_kv_heads, what);
+    if (!qn_bench_selected(shape)) {
+        qn_release();
+        return;
+    }
     const qn_attention_gpu gpu = qn_pages_gpu(s);
     const qn_pages_layout l = qn_pages_layout_of(s);
     const bool codes = s->key_bits != 16;
@@ -78,14 +83,12 @@ static void bench(const qn_pages_shape *s, const char *what, const uint32_t *pos
     qn_assert_ok(qn_attention_gpu_decode(&gpu, n_rows, &splits, &timed.launch));
     timed.launch.pdl = true;
     qn_gpu_bench_launches("pages", codes ? qn_text("decode, %u/%u bits", s->key_bits, s->value_bits) : "decode, f16",
-                          qn_text("%zu heads of %zu over %zu, %s", s->n_heads, s->dim, s->n_kv_heads, what), bytes, "B",
-                          qn_gpu_read_rate(), &timed, 1, n_iterations);
+                          shape, bytes, "B", qn_gpu_read_rate(), &timed, 1, n_iterations);
     if (together && qn_attention_gpu_has_page_rows(&gpu, n_rows)) {
         qn_assert_ok(qn_attention_gpu_decode_page(&gpu, n_rows, &splits, &timed.launch));
         timed.launch.pdl = true;
-        qn_gpu_bench_launches("pages", qn_text("rows of a page, %u/%u bits", s->key_bits, s->value_bits),
-                              qn_text("%zu heads of %zu over %zu, %s", s->n_heads, s->dim, s->n_kv_heads, what), bytes,
-                              "B", qn_gpu_read_rate(), &timed, 1, n_iterations);
+        qn_gpu_bench_launches("pages", qn_text("rows of a page, %u/%u bits", s->key_bits, s->value_bits), shape, bytes, "B",
+                              qn_gpu_read_rate(), &timed, 1, n_iterations);
     }
     qn_release();
 }
