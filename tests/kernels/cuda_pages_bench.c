@@ -87,8 +87,8 @@ static void bench(const qn_pages_shape *s, const char *what, const uint32_t *pos
     if (together && qn_attention_gpu_has_page_rows(&gpu, n_rows)) {
         qn_assert_ok(qn_attention_gpu_decode_page(&gpu, n_rows, &splits, &timed.launch));
         timed.launch.pdl = true;
-        qn_gpu_bench_launches("pages", qn_text("rows of a page, %u/%u bits", s->key_bits, s->value_bits), shape, bytes, "B",
-                              qn_gpu_read_rate(), &timed, 1, n_iterations);
+        qn_gpu_bench_launches("pages", qn_text("rows of a page, %u/%u bits", s->key_bits, s->value_bits), shape, bytes,
+                              "B", qn_gpu_read_rate(), &timed, 1, n_iterations);
     }
     qn_release();
 }

@@ -15,7 +15,7 @@ enum { F16_WARPS = 4 };
     _Static_assert((warps) >= FEWEST_F16_WARPS(head_dim) && (warps) <= MOST_F16_WARPS(head_dim),                       \
                    "no launch selects a built-in variant");
 #define CHECK_decode_codes(head_dim, key_bits, value_bits, pages, warps, tiles)                                        \
-    _Static_assert((warps) == CODE_WARPS(head_dim) && ((tiles) == 1 || (tiles) == PAGE_TILES(head_dim)),                \
+    _Static_assert((warps) == CODE_WARPS(head_dim) && ((tiles) == 1 || (tiles) == PAGE_TILES(head_dim)),               \
                    "a launch selects another number of warps or tiles than a built-in variant");
 #define CHECK_prefill(head_dim, key_bits, value_bits, pages)
 #include "cuda/kernels/variants.h"
