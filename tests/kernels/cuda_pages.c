@@ -416,8 +416,8 @@ struct decode {
 
 static void decode_new(struct decode *d, const qn_pages_shape *s, const struct piece *pieces, size_t n_pieces)
 {
+    *d = (struct decode){ .gpu = qn_pages_gpu(s) };
     problem_new(&d->p, s, pieces, n_pieces, 1, true);
-    d->gpu = qn_pages_gpu(s);
     const qn_attention_splits splits = qn_attention_gpu_splits(&d->gpu, d->p.n_pages * QN_PAGE);
     d->decode = qn_decode_args(&d->gpu, d->p.n_rows, &splits);
     d->decode.queries = qn_gpu_floats_of(d->p.n_rows * s->n_heads * s->dim, 1);
