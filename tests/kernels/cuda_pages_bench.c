@@ -107,7 +107,7 @@ void qn_bench_cuda_pages(void)
     static const struct {
         size_t rows;
         uint32_t depth;
-    } drafts[] = { { 4, 1024 }, { 4, 32768 }, { 8, 32768 }, { 4, 131072 } };
+    } drafts[] = { { 4, 1024 }, { 4, 8192 }, { 4, 32768 }, { 8, 32768 }, { 4, 131072 } };
     uint32_t positions[MAX_ROWS];
     for (size_t i = 0; i < QN_LENGTH(shapes); i++) {
         for (size_t k = 0; k < QN_LENGTH(same); k++) {

@@ -322,7 +322,7 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
     if (op[-1].kind == QN_OP_QK_NORM_ROPE_STORE && is_prepared_by_attention(s, &op[-1]))
         add_new_rows(s, &op[-1], &args);
     cache_of(s, op->layer, &args.cache, &args.pages);
-    if (s->verifies && qn_attention_gpu_has_page_rows(attention, s->n_few)) {
+    if (s->attends_together) {
         args.pdl_prefetch = 1;
         QN_TRY(qn_attention_gpu_decode_page(attention, s->n_few, &args.splits, &config));
     } else {
