@@ -52,13 +52,12 @@ static bool verifies(const qn_gpu_batching *batching, const qn_gpu_batch *part, 
            part->rows->position % QN_PAGE + part->n_rows <= QN_PAGE;
 }
 
-/* Whether rows that verify a draft attend to the same codes together. At positions before LEAST_TOGETHER more blocks,
- * one for each row and split, take less time. */
+/* Whether rows that verify a draft attend to the same codes together. */
 static bool attends_together(const qn_gpu_batch *part)
 {
-    enum { LEAST_TOGETHER = 8192 };
     const qn_cuda_format *format = qn_cuda_format_of((qn_gpu_memory *)part->rows->memory);
-    return part->rows->position >= LEAST_TOGETHER && qn_attention_gpu_has_page_rows(&format->attention, part->n_rows);
+    return qn_attention_gpu_has_page_rows(&format->attention, part->n_rows) &&
+           part->rows->position >= qn_attention_gpu_page_rows_from(&format->attention);
 }
 
 /* Whether the batch is a block drafter's block of one sequence, with the logits of consecutive rows from the first or

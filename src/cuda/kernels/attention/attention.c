@@ -156,6 +156,11 @@ bool qn_attention_gpu_has_page_rows(const qn_attention_gpu *gpu, size_t n_rows)
            gpu->max_shared_bytes >= 227 << 10;
 }
 
+size_t qn_attention_gpu_page_rows_from(const qn_attention_gpu *gpu)
+{
+    return gpu->head_dim == 256 ? 12288 : 3072; /* measured on an H200 with four rows */
+}
+
 qn_status qn_attention_gpu_decode_page(const qn_attention_gpu *gpu, size_t n_rows, const qn_attention_splits *splits,
                                        qn_launch *out)
 {
