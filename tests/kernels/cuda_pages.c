@@ -3,6 +3,7 @@
  * poison; sequences share pages. The same bits are expected: of attention of all sequences in one launch and of each
  * alone, of prefill in pieces, of stored rows, of quantised pages. */
 #include "cuda_pages.h"
+#include "delta_layer.h"
 
 #include "base/f16.h"
 #include "gpu/format.h"
@@ -410,12 +411,13 @@ struct decode {
     struct problem p;
     qn_attention_gpu gpu;
     qn_attention_decode_args decode;
+    bool of_page; /* qn_attention_gpu_decode_page */
 };
 
 static void decode_new(struct decode *d, const qn_pages_shape *s, const struct piece *pieces, size_t n_pieces)
 {
+    *d = (struct decode){ .gpu = qn_pages_gpu(s) };
     problem_new(&d->p, s, pieces, n_pieces, 1, true);
-    d->gpu = qn_pages_gpu(s);
     const qn_attention_splits splits = qn_attention_gpu_splits(&d->gpu, d->p.n_pages * QN_PAGE);
     d->decode = qn_decode_args(&d->gpu, d->p.n_rows, &splits);
     d->decode.queries = qn_gpu_floats_of(d->p.n_rows * s->n_heads * s->dim, 1);
@@ -440,7 +442,8 @@ static void run_rows(struct decode *d, bool paged, size_t row, size_t n, uint64_
     decode.pages = f16_of(&d->p, paged, 0);
     decode.n_rows = (uint32_t)n;
     decode.out += row * row_bytes;
-    qn_assert_ok(qn_attention_gpu_decode(&d->gpu, n, &decode.splits, &launch));
+    qn_assert_ok(d->of_page ? qn_attention_gpu_decode_page(&d->gpu, n, &decode.splits, &launch)
+                            : qn_attention_gpu_decode(&d->gpu, n, &decode.splits, &launch));
     qn_gpu_launch(&launch, &decode);
 }
 
@@ -449,6 +452,28 @@ static float *run_decode(struct decode *d, bool paged, uint64_t sessions)
     qn_gpu_poison(d->decode.out);
     run_rows(d, paged, 0, d->p.n_rows, sessions);
     return qn_gpu_read(d->decode.out);
+}
+
+/* Rows of a sequence and a page together, up to eight: scores are added up in another order, and else the same. */
+static void check_page_rows(struct decode *d, size_t n_pieces, const float *expected, size_t row)
+{
+    enum { MOST = 8 };
+    static const double bar = 1e-3;
+    const qn_attention_gpu gpu = d->gpu;
+    qn_gpu_poison(d->decode.out);
+    for (size_t i = 0; i < n_pieces; i++)
+        for (size_t at = d->p.cu_seqlens[i], n; at < d->p.cu_seqlens[i + 1]; at += n) {
+            const size_t left = d->p.cu_seqlens[i + 1] - at, of_page = QN_PAGE - d->p.positions[at] % QN_PAGE;
+            n = left < of_page ? left : of_page;
+            n = n < MOST ? n : MOST;
+            d->of_page = qn_attention_gpu_has_page_rows(&gpu, n);
+            run_rows(d, true, at, n, d->p.gpu_sessions + at * sizeof(uint32_t));
+        }
+    d->of_page = false;
+    const float *found = qn_gpu_read(d->decode.out);
+    for (size_t i = 0; i < d->p.n_rows; i++)
+        qn_expect_close(qn_text("rows of a page, row %zu at position %u", i, d->p.positions[i]), found + i * row,
+                        expected + i * row, row, bar);
 }
 
 /* All rows over contiguous caches, over pages, and with rows that have no session. Each sequence alone has the bits of
@@ -464,6 +489,7 @@ static void check_decode(const qn_pages_shape *s, const struct piece *pieces, si
     float *expected = run_decode(&d, false, d.p.gpu_sessions);
     qn_expect_finite(expected, n, "attention over contiguous caches");
     qn_expect_same(run_decode(&d, true, d.p.gpu_sessions), expected, n, "element over pages");
+    check_page_rows(&d, n_pieces, expected, row);
     for (size_t i = 0; i < d.p.n_rows; i += 3) {
         d.p.sessions[i] = QN_ATTENTION_NO_SESSION;
         memset(expected + i * row, 0, row * sizeof *expected);
@@ -661,7 +687,8 @@ void qn_check_cuda_pages(bool bench)
     /* Lengths at the edges of pages and tiles; one is long, two share pages of it. */
     static const struct piece rows[] = { { 4096, 4097, 0 }, { 0, 1, 0 },        { 62, 63, 0 },   { 63, 64, 0 },
                                          { 64, 65, 0 },     { 126, 127, 0 },    { 127, 128, 0 }, { 128, 129, 0 },
-                                         { 700, 707, 10 },  { 2111, 2112, 32 }, { 191, 193, 1 }, { 300, 301, 0 } };
+                                         { 700, 707, 10 },  { 2111, 2112, 32 }, { 191, 193, 1 }, { 300, 301, 0 },
+                                         { 4008, 4016, 0 } };
     static const struct piece steps[] = { { 500, 900, 0 }, { 0, 1, 0 },     { 0, 63, 0 },    { 0, 64, 0 },
                                           { 0, 65, 0 },    { 63, 130, 0 },  { 320, 321, 5 }, { 100, 300, 1 },
                                           { 64, 128, 1 },  { 130, 130, 2 }, { 191, 193, 0 } };

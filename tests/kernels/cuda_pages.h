@@ -4,7 +4,7 @@
 #define QN_CHECK_CUDA_PAGES_H
 
 #include "cuda_codec.h"
-#include "cuda/kernels/attention/attention.h"
+#include "cuda/kernels/attention/page_rows.h"
 
 /* A model's attention layers. Caches of codes have fp16 pages, too. */
 typedef struct qn_pages_shape {

@@ -41,8 +41,14 @@ static double bytes_of(const qn_pages_shape *s, const uint32_t *positions, size_
     return bytes;
 }
 
-static void bench(const qn_pages_shape *s, const char *what, const uint32_t *positions, size_t n_rows)
+/* together: rows of one session. */
+static void bench(const qn_pages_shape *s, const char *what, const uint32_t *positions, size_t n_rows, bool together)
 {
+    const char *shape = qn_text("%zu heads of %zu over %zu, %s", s->n_heads, s->dim, s->n_kv_heads, what);
+    if (!qn_bench_selected(shape)) {
+        qn_release();
+        return;
+    }
     const qn_attention_gpu gpu = qn_pages_gpu(s);
     const qn_pages_layout l = qn_pages_layout_of(s);
     const bool codes = s->key_bits != 16;
@@ -50,7 +56,7 @@ static void bench(const qn_pages_shape *s, const char *what, const uint32_t *pos
     const size_t n_iterations = qn_gpu_bench_copies((size_t)bytes);
     uint32_t longest = 0, *sessions = qn_new(n_rows, sizeof *sessions);
     for (size_t i = 0; i < n_rows; i++) {
-        sessions[i] = (uint32_t)i;
+        sessions[i] = together ? 0 : (uint32_t)i;
         longest = positions[i] > longest ? positions[i] : longest;
     }
     qn_random_seed(1);
@@ -77,8 +83,13 @@ static void bench(const qn_pages_shape *s, const char *what, const uint32_t *pos
     qn_assert_ok(qn_attention_gpu_decode(&gpu, n_rows, &splits, &timed.launch));
     timed.launch.pdl = true;
     qn_gpu_bench_launches("pages", codes ? qn_text("decode, %u/%u bits", s->key_bits, s->value_bits) : "decode, f16",
-                          qn_text("%zu heads of %zu over %zu, %s", s->n_heads, s->dim, s->n_kv_heads, what), bytes, "B",
-                          qn_gpu_read_rate(), &timed, 1, n_iterations);
+                          shape, bytes, "B", qn_gpu_read_rate(), &timed, 1, n_iterations);
+    if (together && qn_attention_gpu_has_page_rows(&gpu, n_rows)) {
+        qn_assert_ok(qn_attention_gpu_decode_page(&gpu, n_rows, &splits, &timed.launch));
+        timed.launch.pdl = true;
+        qn_gpu_bench_launches("pages", qn_text("rows of a page, %u/%u bits", s->key_bits, s->value_bits), shape, bytes,
+                              "B", qn_gpu_read_rate(), &timed, 1, n_iterations);
+    }
     qn_release();
 }
 
@@ -93,18 +104,28 @@ void qn_bench_cuda_pages(void)
         uint32_t depth;
     } same[] = { { 1, 128 },   { 1, 8192 },  { 1, 131072 }, { 8, 160 },   { 8, 8192 },  { 32, 128 },
                  { 32, 1024 }, { 32, 8192 }, { 64, 160 },   { 128, 128 }, { 128, 160 }, { 256, 512 } };
+    static const struct {
+        size_t rows;
+        uint32_t depth;
+    } drafts[] = { { 4, 1024 }, { 4, 8192 }, { 4, 32768 }, { 8, 32768 }, { 4, 131072 } };
     uint32_t positions[MAX_ROWS];
     for (size_t i = 0; i < QN_LENGTH(shapes); i++) {
         for (size_t k = 0; k < QN_LENGTH(same); k++) {
             for (size_t row = 0; row < same[k].rows; row++)
                 positions[row] = same[k].depth - 1;
-            bench(&shapes[i], qn_text("%zu x %u keys", same[k].rows, same[k].depth), positions, same[k].rows);
+            bench(&shapes[i], qn_text("%zu x %u keys", same[k].rows, same[k].depth), positions, same[k].rows, false);
+        }
+        for (size_t k = 0; k < QN_LENGTH(drafts); k++) {
+            for (size_t row = 0; row < drafts[k].rows; row++)
+                positions[row] = drafts[k].depth - 16 + (uint32_t)row;
+            bench(&shapes[i], qn_text("a draft of %zu x %u keys", drafts[k].rows, drafts[k].depth), positions,
+                  drafts[k].rows, true);
         }
         for (size_t row = 0; row < 32; row++)
             positions[row] = row == 7 ? 131071 : 128 + (uint32_t)(row * 61 % 400);
-        bench(&shapes[i], "131072 keys beside 31 x 128 to 527", positions, 32);
+        bench(&shapes[i], "131072 keys beside 31 x 128 to 527", positions, 32, false);
         for (size_t row = 0; row < 32; row++)
             positions[row] = row == 7 ? 131071 : 8191;
-        bench(&shapes[i], "131072 keys beside 31 x 8192", positions, 32);
+        bench(&shapes[i], "131072 keys beside 31 x 8192", positions, 32, false);
     }
 }

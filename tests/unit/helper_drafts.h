@@ -2,14 +2,10 @@
 #ifndef QN_TESTS_HELPER_DRAFTS_H
 #define QN_TESTS_HELPER_DRAFTS_H
 
-#include "helper_sanitizers.h"
+#include "helper_drafted.h"
 #include "helper_demo.h"
 
-#include <stdlib.h>
-
 enum { N_CTX = 400, MAX_REQUESTS = 6, KINDS = QN_TEST_SANITIZED ? 5 : 12 };
-
-static const qn_token prompt[] = { 10, 20, 30, 11, 21, 31, 10, 20 };
 
 /* Five tokens are much likelier than others, so that the text repeats itself. */
 static const qn_logit_bias likely[] = { { 100, 9 }, { 101, 9 }, { 102, 9 }, { 103, 9 }, { 104, 9 } };
@@ -36,30 +32,9 @@ static inline qn_request_params request_of(unsigned kind, struct answer *a)
     return params;
 }
 
-/* The answer of a scheduler of its own, one token a step. */
 static inline void answer_slowly(const qn_request_params *params, const char *kv, struct answer *a)
 {
-    qn_request_params slow = *params;
-    qn_scheduler *s = create_scheduler(
-        model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .no_thread = true, .no_prefix_cache = true));
-    memset(a, 0, sizeof *a);
-    slow.draft = QN_DRAFT_OFF;
-    slow.user = a;
-    submit_and_wait(s, &slow);
-    assert_int_equal(counters_of(s).drafted_tokens, 0);
-    qn_scheduler_free(s);
-}
-
-static inline void assert_same_logprobs(const struct answer *a, const struct answer *b)
-{
-    assert_same_answer(a, b);
-    for (size_t i = 0; i < a->n_tokens; i++) {
-        const qn_logprobs *x = &a->logprobs[i], *y = &b->logprobs[i];
-        assert_int_equal(x->n, y->n);
-        assert_memory_equal(&x->chosen, &y->chosen, sizeof x->chosen);
-        assert_memory_equal(x->tokens, y->tokens, x->n * sizeof *x->tokens);
-        assert_memory_equal(x->values, y->values, x->n * sizeof *x->values);
-    }
+    answer_without_drafts(model, N_CTX, params, kv, a);
 }
 
 static inline bool same_files(const char *a, const char *b)
@@ -93,12 +68,6 @@ static inline bool begins_like(const char *a, const char *b)
     if (y)
         fclose(y);
     return is_same;
-}
-
-/* Sets QN_DRAFT; NULL removes it. */
-static inline void force(const char *kind)
-{
-    assert_int_equal(kind ? setenv("QN_DRAFT", kind, 1) : unsetenv("QN_DRAFT"), 0);
 }
 
 #endif

@@ -1,6 +1,7 @@
 /* The operations of attention layers as launches. */
 #include "cuda/executor/attention.h"
 
+#include "cuda/kernels/attention/page_rows.h"
 #include "cuda/kernels/aura/aura.h"
 #include "cuda/kernels/rope/rope.h"
 
@@ -321,7 +322,12 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
     if (op[-1].kind == QN_OP_QK_NORM_ROPE_STORE && is_prepared_by_attention(s, &op[-1]))
         add_new_rows(s, &op[-1], &args);
     cache_of(s, op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_attention_gpu_decode(attention, s->n_few, &args.splits, &config));
+    if (s->attends_together) {
+        args.pdl_prefetch = 1;
+        QN_TRY(qn_attention_gpu_decode_page(attention, s->n_few, &args.splits, &config));
+    } else {
+        QN_TRY(qn_attention_gpu_decode(attention, s->n_few, &args.splits, &config));
+    }
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 

@@ -4,6 +4,7 @@
 #include "cuda/executor/attention.h"
 #include "cuda/executor/executor.h"
 #include "cuda/executor/inputs.h"
+#include "cuda/kernels/attention/page_rows.h"
 #include "cuda/kernels/deltanet/open_few.h"
 #include "gpu/requests.h"
 
@@ -51,6 +52,14 @@ static bool verifies(const qn_gpu_batching *batching, const qn_gpu_batch *part, 
            part->rows->position % QN_PAGE + part->n_rows <= QN_PAGE;
 }
 
+/* Whether rows that verify a draft attend to the same codes together. */
+static bool attends_together(const qn_gpu_batch *part)
+{
+    const qn_cuda_format *format = qn_cuda_format_of((qn_gpu_memory *)part->rows->memory);
+    return qn_attention_gpu_has_page_rows(&format->attention, part->n_rows) &&
+           part->rows->position >= qn_attention_gpu_page_rows_from(&format->attention);
+}
+
 /* Whether the batch is a block drafter's block of one sequence, with the logits of consecutive rows from the first or
  * the second on. *n_known: rows before them. A graph computes the logits of all rows after these. */
 static bool is_block(const qn_plan *plan, const qn_gpu_batch *part, size_t *n_known)
@@ -84,6 +93,7 @@ qn_status qn_cuda_batch_prepare(qn_cuda_batch *b)
     qn_cuda_rows_step *s = &b->step;
     s->is_decode = qn_gpu_is_decode(&batching, part);
     s->verifies = verifies(&batching, part, s->is_draft);
+    s->attends_together = s->verifies && attends_together(part);
     s->is_block = s->is_draft && is_block(s->common->plan, part, &s->n_known);
     const size_t n_rows = s->is_decode ? qn_gpu_padded_rows(&batching, part->n_rows) : part->n_rows;
     QN_TRY(qn_cuda_graphs_of(&b->model->graphs, qn_cuda_format_of((qn_gpu_memory *)part->rows->memory), &s->graphs));

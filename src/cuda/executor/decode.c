@@ -55,7 +55,7 @@ static qn_cuda_captured *captured_of(const qn_cuda_rows_step *s, const qn_cuda_s
     if (s->is_draft)
         return sampling ? &s->graphs->sampled_drafts[block][sampling->mode] : &s->graphs->drafts[block][bucket];
     if (s->verifies)
-        return &s->graphs->verified[block][s->n];
+        return &s->graphs->verified[block][s->attends_together][s->n];
     return s->n > 1 ? &s->graphs->buckets[block][bucket] : &s->graphs->one_row[block][one_row];
 }
 

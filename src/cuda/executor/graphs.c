@@ -34,7 +34,8 @@ void qn_cuda_graphs_free(qn_cuda *cuda, qn_cuda_graphs *first)
             for (size_t i = 0; i < QN_SAMPLE_MODES; i++)
                 qn_cuda_graph_free(cuda, graphs->sampled_drafts[block][i].graph);
             for (size_t i = 0; i <= QN_CUDA_VERIFIED_ROWS; i++) {
-                qn_cuda_graph_free(cuda, graphs->verified[block][i].graph);
+                for (size_t together = 0; together < 2; together++)
+                    qn_cuda_graph_free(cuda, graphs->verified[block][together][i].graph);
                 qn_cuda_graph_free(cuda, graphs->drafted_blocks[block][i].graph);
             }
             for (size_t i = 0; i < QN_GPU_N_BUCKETS; i++) {

@@ -21,12 +21,13 @@ typedef struct qn_cuda_graphs {
     unsigned key_bits, value_bits;
     qn_cuda_decode_plan decode_plan, rows_plan; /* of one row; of 2 to QN_PERSISTENT_MAX_ROWS in phases */
     /* For each block, whose addresses the graphs contain: */
-    qn_cuda_captured one_row[QN_CUDA_BLOCKS][QN_CUDA_ONE_ROW_GRAPHS];     /* by sampler; then without one; then with the
-                                                                             copy of the logits */
-    qn_cuda_captured buckets[QN_CUDA_BLOCKS][QN_GPU_N_BUCKETS];           /* without a sampler; the first is not used */
-    qn_cuda_captured verified[QN_CUDA_BLOCKS][QN_CUDA_VERIFIED_ROWS + 1]; /* by rows; the first two are not used */
-    qn_cuda_captured drafts[QN_CUDA_BLOCKS][QN_GPU_N_BUCKETS];            /* draft steps, without a sampler */
-    qn_cuda_captured sampled_drafts[QN_CUDA_BLOCKS][QN_SAMPLE_MODES];     /* those of one row, by sampler */
+    qn_cuda_captured one_row[QN_CUDA_BLOCKS][QN_CUDA_ONE_ROW_GRAPHS]; /* by sampler; then without one; then with the
+                                                                         copy of the logits */
+    qn_cuda_captured buckets[QN_CUDA_BLOCKS][QN_GPU_N_BUCKETS];       /* without a sampler; the first is not used */
+    qn_cuda_captured verified[QN_CUDA_BLOCKS][2][QN_CUDA_VERIFIED_ROWS + 1]; /* by attends_together; by rows, of which
+                                                                                the first two are not used */
+    qn_cuda_captured drafts[QN_CUDA_BLOCKS][QN_GPU_N_BUCKETS];               /* draft steps, without a sampler */
+    qn_cuda_captured sampled_drafts[QN_CUDA_BLOCKS][QN_SAMPLE_MODES];        /* those of one row, by sampler */
     qn_cuda_captured drafted_blocks[QN_CUDA_BLOCKS][QN_CUDA_VERIFIED_ROWS + 1]; /* of a block drafter, by rows */
 } qn_cuda_graphs;
 

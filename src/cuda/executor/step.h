@@ -25,9 +25,10 @@ typedef struct qn_cuda_rows_step {
     size_t row, n; /* rows [row, row + n) of the buffers */
     size_t n_few;  /* rows [0, n_few) belong to pieces of few rows, whose attention is one launch */
     bool is_decode;
-    bool is_draft;  /* decode step of the draft head */
-    bool verifies;  /* 2 to QN_CUDA_VERIFIED_ROWS rows of one sequence, up to the end of its page, each with its logits:
-                       as in a decode step, one graph serves all such steps of n rows */
+    bool is_draft; /* decode step of the draft head */
+    bool verifies; /* 2 to QN_CUDA_VERIFIED_ROWS rows of one sequence, up to the end of its page, each with its logits:
+                      as in a decode step, one graph serves all such steps of n rows */
+    bool attends_together; /* verifies, with attention to the same codes for all rows (page_rows.h) */
     bool is_block;  /* the same of a block drafter: the block of one sequence, of whose rows the first may have no
                        logits */
     size_t n_known; /* rows before those with logits, if is_block */

@@ -265,15 +265,12 @@ static const struct drafter {
 
 TEST_EACH(greedy_text_is_the_same, struct drafter, drafter, drafters)
 {
-    static const qn_logit_bias preferred[] = { { 100, 9 }, { 101, 9 } };
     static struct answer found, expected;
     size_t n_tokens = 0, n_accepted = 0;
     model = load("scheduler-mtp", QN_DRAFT_MTP, true);
     force(drafter->name);
     for (size_t f = 0; f < COUNT(formats); f++) {
         qn_request_params params = request_of(0, &found);
-        params.bias = preferred;
-        params.n_bias = COUNT(preferred);
         params.max_tokens = 200;
         params.draft = drafter->kind;
         answer_slowly(&params, formats[f], &expected);

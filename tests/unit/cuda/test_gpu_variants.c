@@ -4,7 +4,7 @@
 #include "helper_assert.h"
 
 #include "cuda/runtime/code.h"
-#include "cuda/kernels/attention/attention.h"
+#include "cuda/kernels/attention/page_rows.h"
 #include "cuda/kernels/aura/aura_attention.h"
 #include "cuda/kernels/aura/aura.h"
 #include "cuda/kernels/deltanet/open_few.h"
@@ -63,6 +63,8 @@ static void caches(void)
             const qn_attention_splits splits = qn_attention_gpu_splits(&gpu, 4096);
             for (size_t rows = 1; rows <= 4096; rows *= 2)
                 selects(qn_attention_gpu_decode(&gpu, rows, &splits, &launch), &launch);
+            if (qn_attention_gpu_has_page_rows(&gpu, 4))
+                selects(qn_attention_gpu_decode_page(&gpu, 4, &splits, &launch), &launch);
             selects(qn_attention_gpu_prefill(&gpu, 64, 1, &launch), &launch);
             selects(qn_rope_gpu_qk_norm_store(head_dims[d], gpu.pages, 1, 8, 2, &launch), &launch);
             if (gpu.pages)

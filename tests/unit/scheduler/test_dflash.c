@@ -2,50 +2,15 @@
  * and with prefixes that are used again. The drafter is random, but its output matrix prefers the tokens that the
  * requests' biases make likely, so that about one token in three is accepted. */
 #define QN_TESTS_DEMO_DRAFTER QN_TESTS_DRAFTER
-#include "helper_drafts.h"
+#include "helper_draft_cases.h"
 
 #include <unistd.h>
-
-enum { ROUNDS = QN_TEST_SANITIZED ? 2 : 3 };
-
-static const char *const formats[] = { "f16", "aura4", "f32", "aura3", "aura8" };
 
 /* ---- Equal answers ---- */
 
 TEST(schedulers_answer_the_same)
 {
-    static struct answer found[MAX_REQUESTS], expected[MAX_REQUESTS];
-    static const uint32_t rows[] = { 0, 6, 9, 20 }; /* the second has no whole block, the third one at a time */
-    uint64_t n_drafted = 0, n_accepted = 0;
-    force("dflash");
-    for (unsigned round = 0; round < ROUNDS; round++) {
-        const char *kv = formats[round % COUNT(formats)];
-        qn_request_params params[MAX_REQUESTS];
-        for (unsigned i = 0; i < MAX_REQUESTS; i++) {
-            params[i] = request_of(round * MAX_REQUESTS + i, &found[i]);
-            answer_slowly(&params[i], kv, &expected[i]);
-        }
-        qn_scheduler *s =
-            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .max_sequences = 6,
-                                                      .max_rows = rows[round % 4], .no_thread = round % 2));
-        for (int again = 0; again < 2; again++) { /* the second ones have the prefixes of the first */
-            for (unsigned i = 0; i < MAX_REQUESTS; i++) {
-                memset(&found[i], 0, sizeof found[i]);
-                submit_request(s, &params[i]);
-            }
-            qn_scheduler_wait(s);
-            for (unsigned i = 0; i < MAX_REQUESTS; i++) {
-                label("round %u, request %u, %s, again %d", round, i, kv, again);
-                assert_same_logprobs(&found[i], &expected[i]);
-                assert_true(found[i].result.n_accepted <= found[i].result.n_drafted);
-            }
-        }
-        n_drafted += counters_of(s).drafted_tokens;
-        n_accepted += counters_of(s).accepted_tokens;
-        qn_scheduler_free(s);
-    }
-    label("%d of %d accepted", (int)n_accepted, (int)n_drafted);
-    assert_true(n_accepted > 40 * ROUNDS && n_drafted - n_accepted > 100 * ROUNDS);
+    check_schedulers("dflash");
 }
 
 TEST(threads_answer_the_same)
@@ -116,30 +81,7 @@ TEST(chains_answer_the_same)
 /* A prompt of several pages, of which later requests reuse the pages and the state. */
 TEST(reused_prefixes_answer_the_same)
 {
-    static struct answer a, expected;
-    static qn_token text[260];
-    make_tokens(5, text, COUNT(text));
-    uint64_t n_reused = 0;
-    for (size_t f = 0; f < COUNT(formats); f++) {
-        force("dflash");
-        qn_scheduler *s =
-            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = formats[f], .no_thread = true));
-        for (unsigned n = 0; n < 6; n++) {
-            qn_request_params params = request_of(n, &a);
-            params.tokens = text;
-            params.n_tokens = COUNT(text) - 7 * n;
-            params.max_tokens = 70;
-            answer_slowly(&params, formats[f], &expected);
-            memset(&a, 0, sizeof a);
-            submit_and_wait(s, &params);
-            label("%s, request %u", formats[f], n);
-            assert_same_logprobs(&a, &expected);
-            assert_true(a.result.n_drafted > 0);
-            n_reused += a.result.n_reused;
-        }
-        qn_scheduler_free(s);
-    }
-    assert_true(n_reused > 1000);
+    check_reused_prefixes("dflash");
 }
 
 /* A session answers, is saved, and goes on from the file. Files begin like those of a model without a drafter. */
@@ -192,52 +134,13 @@ TEST(sessions_are_saved_and_go_on)
 
 TEST(grammars_drop_forbidden_tokens)
 {
-    static struct answer a[2];
-    uint64_t n_drafted = 0;
-    for (unsigned kind = 0; kind < KINDS; kind++) {
-        qn_grammar *grammar = grammar_of(kind % 2 ? "root ::= [a-z ]{40,90}" : "root ::= [ -~]{60,90}");
-        for (int how = 0; how < 2; how++) {
-            qn_request_params params = request_of(kind, &a[how]);
-            force(how ? "dflash" : NULL);
-            qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
-            params.grammar = grammar;
-            params.ignore_end = false;
-            params.min_tokens = 0;
-            params.draft = how ? QN_DRAFT_AUTO : QN_DRAFT_OFF;
-            submit_and_wait(s, &params);
-            n_drafted += a[how].result.n_drafted;
-            qn_scheduler_free(s);
-        }
-        label("kind %u", kind);
-        assert_same_logprobs(&a[1], &a[0]);
-        qn_grammar_free(grammar);
-    }
-    label("%d drafted", (int)n_drafted);
-    assert_true(n_drafted > 0);
+    check_grammars("dflash");
 }
 
 /* By the number of tokens, by the end of the context, where blocks are shorter, and by a cancellation. */
 TEST(answers_end_anywhere)
 {
-    static struct answer all, fast;
-    qn_request_params params = request_of(1, &all);
-    force("dflash");
-    answer_slowly(&params, NULL, &all);
-    for (unsigned end = 1; end < 60; end += QN_TEST_SANITIZED ? 9 : 4) {
-        qn_scheduler *s = create_scheduler(
-            model, &SCHEDULER_PARAMS(.n_ctx = end % 2 ? N_CTX : (uint32_t)COUNT(prompt) + end - 1, .no_thread = true));
-        params = request_of(1, &fast);
-        params.min_tokens = 0;
-        params.max_tokens = end % 4 == 1 ? (int64_t)end : 120;
-        memset(&fast, 0, sizeof fast);
-        fast.cancel_at = end % 4 == 3 ? end : 0;
-        submit_and_wait(s, &params);
-        qn_scheduler_free(s);
-        label("end %u", end);
-        assert_int_equal(fast.n_tokens, end);
-        assert_memory_equal(fast.tokens, all.tokens, end * sizeof *all.tokens);
-        assert_int_equal(fast.result.n_generated, end);
-    }
+    check_ends("dflash");
 }
 
 /* ---- Choices ---- */
@@ -245,73 +148,18 @@ TEST(answers_end_anywhere)
 /* Simulated acceptance gives the expected number of tokens a step. */
 TEST(acceptance_is_simulated)
 {
-    static struct answer a;
-    static const float chances[] = { 0.3f, 0.7f, 1 };
-    force("dflash");
-    for (size_t i = 0; i < COUNT(chances); i++) {
-        const double r = (double)chances[i];
-        size_t n_generated = 0, n_accepted = 0;
-        double expected = 1, chance = 1;
-        for (size_t k = 0; k < 3; k++)
-            expected += chance *= r;
-        for (unsigned seed = 0; seed < (QN_TEST_SANITIZED ? 3 : 12); seed++) {
-            qn_request_params params = request_of(1, &a);
-            qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
-            params.sampling.seed = seed;
-            params.max_tokens = MAX_ANSWER;
-            params.draft_tokens = 3;
-            params.draft_accept = chances[i];
-            submit_and_wait(s, &params);
-            qn_scheduler_free(s);
-            n_generated += a.result.n_generated;
-            n_accepted += a.result.n_accepted;
-        }
-        const double found = (double)n_generated / (double)(n_generated - n_accepted);
-        label("%g: %g tokens a step", r, found);
-        assert_true(found > expected * 0.88 && found < expected * 1.05); /* drafts end at multiples of 64 */
-    }
+    check_simulated_acceptance("dflash");
 }
 
 /* Blocks whose tokens are never accepted end, and are tried again. */
 TEST(blocks_that_do_not_pay_end)
 {
-    static struct answer a;
-    force(NULL);
-    qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
-    qn_request_params params = request_of(0, &a);
-    params.bias = NULL; /* one token in thousands is the drafter's */
-    params.n_bias = 0;
-    params.draft = QN_DRAFT_DFLASH;
-    params.max_tokens = MAX_ANSWER;
-    submit_and_wait(s, &params);
-    qn_scheduler_free(s);
-    label("%d drafted", (int)a.result.n_drafted);
-    assert_true(a.result.n_drafted < a.n_tokens);
-}
-
-static size_t n_lines;
-
-static void count_line(void *user, const char *line)
-{
-    n_lines += user == &n_lines && strstr(line, "tokens were accepted: the drafter seems to be for another model");
+    check_end_of_what_does_not_pay(QN_DRAFT_DFLASH);
 }
 
 TEST(a_drafter_for_another_model_is_told_once)
 {
-    static struct answer a;
-    force("dflash");
-    n_lines = 0;
-    qn_scheduler *s = create_scheduler(
-        model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true, .on_log = count_line, .user = &n_lines));
-    for (unsigned i = 0; i < 4; i++) {
-        qn_request_params params = request_of(0, &a);
-        params.bias = NULL;
-        params.n_bias = 0;
-        params.max_tokens = MAX_ANSWER;
-        submit_and_wait(s, &params);
-    }
-    qn_scheduler_free(s);
-    assert_int_equal(n_lines, 1);
+    check_warning("dflash", "tokens were accepted: the drafter seems to be for another model");
 }
 
 TEST(kinds_of_drafts_need_their_heads)

@@ -2,14 +2,12 @@
  * draft model writes: itself, a coarser copy, or another text. With recurrent layers in both models, and without.
  * QN_DRAFT is set where all that is proposed is to be drafted; where it is not, a clock of the test's own decides what
  * pays. */
-#include "helper_sanitizers.h"
-#include "helper_scheduler.h"
+#include "helper_drafted.h"
 
 #include "gguf/gguf.h"
 #include "quern/grammar.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 enum { N_CTX = 240, MAX_REQUESTS = 5, ANSWERS = QN_TEST_SANITIZED ? 1 : 4, KINDS = 4 };
@@ -60,13 +58,6 @@ static qn_model *load_pair(size_t i, uint64_t memory, int n_threads)
 
 enum { PAIRS = 4 };
 
-static void force(const char *kind)
-{
-    assert_int_equal(kind ? setenv("QN_DRAFT", kind, 1) : unsetenv("QN_DRAFT"), 0);
-}
-
-static const qn_token prompt[] = { 10, 20, 30, 11, 21, 31, 10, 20 };
-
 static qn_request_params request_of(unsigned kind, struct answer *a)
 {
     qn_request_params params = prompt_of(prompt, COUNT(prompt) - kind % 4, 100, a);
@@ -81,32 +72,6 @@ static qn_request_params request_of(unsigned kind, struct answer *a)
     params.on_text = NULL; /* some of the models have no tokeniser */
     params.draft = QN_DRAFT_MODEL;
     return params;
-}
-
-/* The answer of a scheduler of its own, one token a step. */
-static void answer_slowly(qn_model *model, const qn_request_params *params, const char *kv, struct answer *a)
-{
-    qn_request_params slow = *params;
-    qn_scheduler *s = create_scheduler(
-        model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .no_thread = true, .no_prefix_cache = true));
-    memset(a, 0, sizeof *a);
-    slow.draft = QN_DRAFT_OFF;
-    slow.user = a;
-    submit_and_wait(s, &slow);
-    assert_int_equal(counters_of(s).drafted_tokens, 0);
-    qn_scheduler_free(s);
-}
-
-static void assert_same_logprobs(const struct answer *a, const struct answer *b)
-{
-    assert_same_answer(a, b);
-    for (size_t i = 0; i < a->n_tokens; i++) {
-        const qn_logprobs *x = &a->logprobs[i], *y = &b->logprobs[i];
-        assert_int_equal(x->n, y->n);
-        assert_memory_equal(&x->chosen, &y->chosen, sizeof x->chosen);
-        assert_memory_equal(x->tokens, y->tokens, x->n * sizeof *x->tokens);
-        assert_memory_equal(x->values, y->values, x->n * sizeof *x->values);
-    }
 }
 
 /* What the sequences of a model's draft model hold. */
@@ -134,7 +99,7 @@ TEST(schedulers_answer_the_same)
         qn_request_params params[MAX_REQUESTS];
         for (unsigned i = 0; i < MAX_REQUESTS; i++) {
             params[i] = request_of(round * MAX_REQUESTS + i, &found[i]);
-            answer_slowly(model, &params[i], kv, &expected[i]);
+            answer_without_drafts(model, N_CTX, &params[i], kv, &expected[i]);
         }
         qn_scheduler *s =
             create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .max_sequences = 5,
@@ -163,7 +128,7 @@ TEST(devices_that_run_ahead_answer_the_same)
         qn_request_params params[MAX_REQUESTS];
         for (unsigned i = 0; i < MAX_REQUESTS; i++) {
             params[i] = request_of(round * MAX_REQUESTS + i, &found[i]);
-            answer_slowly(model, &params[i], NULL, &expected[i]);
+            answer_without_drafts(model, N_CTX, &params[i], NULL, &expected[i]);
             memset(&found[i], 0, sizeof found[i]);
         }
         force(round < 2 ? "model" : NULL);
@@ -329,7 +294,7 @@ TEST(answers_end_anywhere)
     qn_model *model = load_pair(2, 0, 1);
     qn_request_params params = request_of(0, &all);
     force("model");
-    answer_slowly(model, &params, NULL, &all);
+    answer_without_drafts(model, N_CTX, &params, NULL, &all);
     qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
     for (unsigned length = 1; length < 100; length += QN_TEST_SANITIZED ? 19 : 5) {
         const unsigned kind = length % 3;
@@ -338,7 +303,7 @@ TEST(answers_end_anywhere)
         params.max_tokens = kind == 0 ? (int64_t)length : 100;
         params.stop_tokens = &all.tokens[length];
         params.n_stop_tokens = kind == 1;
-        answer_slowly(model, &params, NULL, &slow);
+        answer_without_drafts(model, N_CTX, &params, NULL, &slow);
         params.user = &fast;
         fast.cancel_at = kind == 2 ? length : 0;
         submit_and_wait(s, &params);
@@ -396,7 +361,7 @@ TEST(requests_are_cancelled)
         uint64_t id;
         bool idle = false;
         label("%d steps", steps);
-        answer_slowly(model, &other, NULL, &expected);
+        answer_without_drafts(model, N_CTX, &other, NULL, &expected);
         qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
         assert_ok(qn_scheduler_submit(s, &params, &id));
         submit_request(s, &other);
@@ -425,7 +390,7 @@ TEST(requests_are_set_aside)
         for (unsigned i = 0; i < MAX_REQUESTS; i++) {
             params[i] = request_of(i, &found[i]);
             params[i].max_tokens = 200;
-            answer_slowly(model, &params[i], NULL, &expected[i]);
+            answer_without_drafts(model, N_CTX, &params[i], NULL, &expected[i]);
         }
         qn_scheduler *s =
             create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = 5, .no_thread = true));

@@ -2,21 +2,18 @@
  * in sessions and in the scheduler, alone and beside others, for all sampling parameters, cache formats, threads and
  * numbers of rows, wherever an answer ends, with grammars and with a budget of reasoning, and when requests are set
  * aside or cancelled. QN_DRAFT is set here: whatever is proposed is drafted. The model has recurrent layers. */
-#include "helper_drafts.h"
+#include "helper_draft_cases.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum { ROUNDS = QN_TEST_SANITIZED ? 2 : 3 };
-
 /* ---- Equal answers ---- */
 
 TEST(schedulers_answer_the_same)
 {
     static struct answer found[MAX_REQUESTS], expected[MAX_REQUESTS];
-    static const char *const formats[] = { "f16", "aura4", "f32", "aura3", "aura8" };
     static const uint32_t rows[] = { 0, 6, 9, 20 };
     uint64_t n_drafted = 0, n_accepted = 0;
     size_t n_cut = 0;
@@ -111,7 +108,7 @@ TEST(strangers_answers_are_not_drafted)
 TEST(sessions_answer_the_same)
 {
     static struct answer fast, slow;
-    static const char *const formats[] = { "f16", "aura4", "aura2" };
+    static const char *const of_sessions[] = { "f16", "aura4", "aura2" };
     size_t n_accepted = 0;
     for (unsigned kind = 0; kind < KINDS * 2; kind++) {
         const qn_request_params request = request_of(kind, &fast);
@@ -124,7 +121,7 @@ TEST(sessions_answer_the_same)
             params.user = a;
             params.on_end = NULL;
             params.draft = how ? QN_DRAFT_NGRAM : QN_DRAFT_OFF;
-            sessions[how] = create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX, .kv = formats[kind % 3]));
+            sessions[how] = create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX, .kv = of_sessions[kind % 3]));
             force(how ? "ngram" : NULL);
             assert_ok(qn_generate(sessions[how], &params, &result));
             n_accepted += result.n_accepted;
@@ -356,37 +353,7 @@ TEST(sessions_end_anywhere)
 
 TEST(requests_are_set_aside)
 {
-    static struct answer found[MAX_REQUESTS], expected[MAX_REQUESTS];
-    qn_model *whole = model;
-    uint32_t n_set_aside = 0;
-    size_t n_drafted = 0;
-    force("ngram");
-    qn_request_params params[MAX_REQUESTS];
-    for (unsigned i = 0; i < MAX_REQUESTS; i++) {
-        params[i] = request_of(i, &found[i]);
-        params[i].max_tokens = 200;
-        answer_slowly(&params[i], NULL, &expected[i]);
-    }
-    for (uint64_t memory = 14 << 20; memory >= 2 << 20 && !n_set_aside; memory -= 1 << 20) {
-        load_model("tests/golden/scheduler.gguf", memory, 1, &model);
-        qn_scheduler *s =
-            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = 6, .no_thread = true));
-        for (unsigned i = 0; i < MAX_REQUESTS; i++) {
-            memset(&found[i], 0, sizeof found[i]);
-            submit_request(s, &params[i]);
-        }
-        qn_scheduler_wait(s);
-        qn_scheduler_free(s);
-        for (unsigned i = 0; i < MAX_REQUESTS; i++) {
-            label("request %u", i);
-            assert_same_logprobs(&found[i], &expected[i]);
-            n_set_aside += found[i].result.n_set_aside;
-            n_drafted += found[i].result.n_drafted;
-        }
-        qn_model_free(model);
-        model = whole;
-    }
-    assert_true(n_set_aside > 0 && n_drafted > 0);
+    check_set_aside("ngram");
 }
 
 TEST(requests_are_cancelled)
@@ -457,29 +424,7 @@ TEST(waits_for_the_model_are_not_measured)
 /* Simulated acceptance gives the expected number of tokens a step: 1 + R + R^2 + R^3 for three drafted tokens. */
 TEST(acceptance_is_simulated)
 {
-    static struct answer a;
-    static const float chances[] = { 0.3f, 0.7f, 1 };
-    force("ngram");
-    for (size_t i = 0; i < COUNT(chances); i++) {
-        const float r = chances[i];
-        size_t n_generated = 0, n_accepted = 0;
-        for (unsigned seed = 0; seed < (QN_TEST_SANITIZED ? 3 : 12); seed++) {
-            qn_request_params params = request_of(1, &a);
-            qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
-            params.sampling.seed = seed;
-            params.max_tokens = MAX_ANSWER;
-            params.draft_tokens = 3;
-            params.draft_accept = r;
-            submit_and_wait(s, &params);
-            qn_scheduler_free(s);
-            n_generated += a.result.n_generated;
-            n_accepted += a.result.n_accepted;
-        }
-        const float found = (float)n_generated / (float)(n_generated - n_accepted),
-                    expected = 1 + r + r * r + r * r * r;
-        label("%g: %g tokens a step", (double)r, (double)found);
-        assert_true(found > expected * 0.88f && found < expected * 1.05f); /* drafts end at multiples of 64 */
-    }
+    check_simulated_acceptance("ngram");
 }
 
 static size_t n_lines;

@@ -3,15 +3,11 @@
  * random, but its output matrix prefers the tokens that the requests' biases make likely, so that about one token in
  * three is accepted. */
 #define QN_TESTS_DEMO "tests/golden/scheduler-mtp.gguf"
-#include "helper_drafts.h"
+#include "helper_draft_cases.h"
 
 #include "base/append.h"
 
 #include <unistd.h>
-
-enum { ROUNDS = QN_TEST_SANITIZED ? 2 : 3 };
-
-static const char *const formats[] = { "f16", "aura4", "f32", "aura3", "aura8" };
 
 /* The model on one thread, with another choice of drafters. */
 static void load_with_draft(qn_draft_kind draft, qn_model **out)
@@ -24,38 +20,7 @@ static void load_with_draft(qn_draft_kind draft, qn_model **out)
 
 TEST(schedulers_answer_the_same)
 {
-    static struct answer found[MAX_REQUESTS], expected[MAX_REQUESTS];
-    static const uint32_t rows[] = { 0, 6, 9, 20 };
-    uint64_t n_drafted = 0, n_accepted = 0;
-    force("mtp");
-    for (unsigned round = 0; round < ROUNDS; round++) {
-        const char *kv = formats[round % COUNT(formats)];
-        qn_request_params params[MAX_REQUESTS];
-        for (unsigned i = 0; i < MAX_REQUESTS; i++) {
-            params[i] = request_of(round * MAX_REQUESTS + i, &found[i]);
-            answer_slowly(&params[i], kv, &expected[i]);
-        }
-        qn_scheduler *s =
-            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = kv, .max_sequences = 6,
-                                                      .max_rows = rows[round % 4], .no_thread = round % 2));
-        for (int again = 0; again < 2; again++) { /* the second ones have the prefixes of the first */
-            for (unsigned i = 0; i < MAX_REQUESTS; i++) {
-                memset(&found[i], 0, sizeof found[i]);
-                submit_request(s, &params[i]);
-            }
-            qn_scheduler_wait(s);
-            for (unsigned i = 0; i < MAX_REQUESTS; i++) {
-                label("round %u, request %u, %s, again %d", round, i, kv, again);
-                assert_same_logprobs(&found[i], &expected[i]);
-                assert_true(found[i].result.n_accepted <= found[i].result.n_drafted);
-            }
-        }
-        n_drafted += counters_of(s).drafted_tokens;
-        n_accepted += counters_of(s).accepted_tokens;
-        qn_scheduler_free(s);
-    }
-    label("%d of %d accepted", (int)n_accepted, (int)n_drafted);
-    assert_true(n_accepted > 40 * ROUNDS && n_drafted - n_accepted > 100 * ROUNDS);
+    check_schedulers("mtp");
 }
 
 /* On a device that computes beside the host a step with a draft is not launched behind another one, and the passes of a
@@ -173,30 +138,7 @@ TEST(threads_and_models_without_the_block_answer_the_same)
 /* A prompt of several pages, of which later requests reuse the pages and the state. */
 TEST(reused_prefixes_answer_the_same)
 {
-    static struct answer a, expected;
-    static qn_token text[260];
-    make_tokens(5, text, COUNT(text));
-    uint64_t n_reused = 0;
-    for (size_t f = 0; f < COUNT(formats); f++) {
-        force("mtp");
-        qn_scheduler *s =
-            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .kv = formats[f], .no_thread = true));
-        for (unsigned n = 0; n < 6; n++) {
-            qn_request_params params = request_of(n, &a);
-            params.tokens = text;
-            params.n_tokens = COUNT(text) - 7 * n;
-            params.max_tokens = 70;
-            answer_slowly(&params, formats[f], &expected);
-            memset(&a, 0, sizeof a);
-            submit_and_wait(s, &params);
-            label("%s, request %u", formats[f], n);
-            assert_same_logprobs(&a, &expected);
-            assert_true(a.result.n_drafted > 0);
-            n_reused += a.result.n_reused;
-        }
-        qn_scheduler_free(s);
-    }
-    assert_true(n_reused > 1000);
+    check_reused_prefixes("mtp");
 }
 
 /* ---- Sessions ---- */
@@ -300,89 +242,17 @@ TEST(restored_sessions_draft_the_same)
 
 TEST(grammars_drop_forbidden_tokens)
 {
-    static struct answer a[2];
-    uint64_t n_drafted = 0;
-    for (unsigned kind = 0; kind < KINDS; kind++) {
-        qn_grammar *grammar = grammar_of(kind % 2 ? "root ::= [a-z ]{40,90}" : "root ::= [ -~]{60,90}");
-        for (int how = 0; how < 2; how++) {
-            qn_request_params params = request_of(kind, &a[how]);
-            force(how ? "mtp" : NULL);
-            qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
-            params.grammar = grammar;
-            params.ignore_end = false;
-            params.min_tokens = 0;
-            params.draft = how ? QN_DRAFT_AUTO : QN_DRAFT_OFF;
-            submit_and_wait(s, &params);
-            n_drafted += a[how].result.n_drafted;
-            qn_scheduler_free(s);
-        }
-        label("kind %u", kind);
-        assert_same_logprobs(&a[1], &a[0]);
-        qn_grammar_free(grammar);
-    }
-    label("%d drafted", (int)n_drafted);
-    assert_true(n_drafted > 0);
+    check_grammars("mtp");
 }
 
 TEST(answers_end_anywhere)
 {
-    static struct answer all, fast;
-    qn_request_params params = request_of(1, &all);
-    force("mtp");
-    answer_slowly(&params, NULL, &all);
-    for (unsigned end = 1; end < 60; end += QN_TEST_SANITIZED ? 9 : 4) {
-        qn_scheduler *s = create_scheduler(
-            model, &SCHEDULER_PARAMS(.n_ctx = end % 2 ? N_CTX : (uint32_t)COUNT(prompt) + end - 1, .no_thread = true));
-        params = request_of(1, &fast);
-        params.min_tokens = 0;
-        params.max_tokens = end % 4 == 1 ? (int64_t)end : 120;
-        memset(&fast, 0, sizeof fast);
-        fast.cancel_at = end % 4 == 3 ? end : 0;
-        submit_and_wait(s, &params);
-        qn_scheduler_free(s);
-        label("end %u", end);
-        assert_int_equal(fast.n_tokens, end);
-        assert_memory_equal(fast.tokens, all.tokens, end * sizeof *all.tokens);
-        assert_int_equal(fast.result.n_generated, end);
-    }
+    check_ends("mtp");
 }
 
 TEST(requests_are_set_aside_and_cancelled)
 {
-    static struct answer found[MAX_REQUESTS], expected[MAX_REQUESTS];
-    qn_model *whole = model;
-    uint32_t n_set_aside = 0;
-    size_t n_drafted = 0;
-    qn_request_params params[MAX_REQUESTS];
-    force("mtp");
-    for (unsigned i = 0; i < MAX_REQUESTS; i++) {
-        params[i] = request_of(i, &found[i]);
-        params[i].max_tokens = 200;
-        answer_slowly(&params[i], NULL, &expected[i]);
-    }
-    for (uint64_t memory = 14 << 20; memory >= 2 << 20 && !n_set_aside; memory -= 1 << 20) {
-        load_model(QN_TESTS_DEMO, memory, 1, &model);
-        qn_scheduler *s =
-            create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .max_sequences = 6, .no_thread = true));
-        for (unsigned i = 0; i < MAX_REQUESTS; i++) {
-            memset(&found[i], 0, sizeof found[i]);
-            found[i].cancel_at = i == 5 ? 33 : 0;
-            submit_request(s, &params[i]);
-        }
-        qn_scheduler_wait(s);
-        qn_scheduler_free(s);
-        for (unsigned i = 0; i < 5; i++) {
-            label("request %u", i);
-            assert_same_logprobs(&found[i], &expected[i]);
-            n_set_aside += found[i].result.n_set_aside;
-            n_drafted += found[i].result.n_drafted;
-        }
-        assert_int_equal(found[5].n_tokens, 33);
-        assert_memory_equal(found[5].tokens, expected[5].tokens, 33 * sizeof *found[5].tokens);
-        qn_model_free(model);
-        model = whole;
-    }
-    assert_true(n_set_aside > 0 && n_drafted > 0);
+    check_set_aside("mtp");
 }
 
 /* ---- Choices ---- */
@@ -390,29 +260,7 @@ TEST(requests_are_set_aside_and_cancelled)
 /* Simulated acceptance gives the expected number of tokens a step. */
 TEST(acceptance_is_simulated)
 {
-    static struct answer a;
-    static const float chances[] = { 0.3f, 0.7f, 1 };
-    force("mtp");
-    for (size_t i = 0; i < COUNT(chances); i++) {
-        const float r = chances[i];
-        size_t n_generated = 0, n_accepted = 0;
-        for (unsigned seed = 0; seed < (QN_TEST_SANITIZED ? 3 : 12); seed++) {
-            qn_request_params params = request_of(1, &a);
-            qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
-            params.sampling.seed = seed;
-            params.max_tokens = MAX_ANSWER;
-            params.draft_tokens = 3;
-            params.draft_accept = r;
-            submit_and_wait(s, &params);
-            qn_scheduler_free(s);
-            n_generated += a.result.n_generated;
-            n_accepted += a.result.n_accepted;
-        }
-        const float found = (float)n_generated / (float)(n_generated - n_accepted),
-                    expected = 1 + r + r * r + r * r * r;
-        label("%g: %g tokens a step", (double)r, (double)found);
-        assert_true(found > expected * 0.88f && found < expected * 1.05f); /* drafts end at multiples of 64 */
-    }
+    check_simulated_acceptance("mtp");
 }
 
 /* While an answer is drafted in every step, the times of steps without drafts are measured now and then, for which
@@ -447,43 +295,12 @@ TEST(prompts_are_read_beside_drafts)
 /* Offers of one sequence without a look-up: chains whose tokens are never accepted end, and are tried again. */
 TEST(chains_that_do_not_pay_end)
 {
-    static struct answer a;
-    force(NULL);
-    qn_scheduler *s = create_scheduler(model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true));
-    qn_request_params params = request_of(0, &a);
-    params.bias = NULL; /* one token in thousands is the block's */
-    params.n_bias = 0;
-    params.draft = QN_DRAFT_MTP;
-    params.max_tokens = MAX_ANSWER;
-    submit_and_wait(s, &params);
-    qn_scheduler_free(s);
-    label("%d drafted", (int)a.result.n_drafted);
-    assert_true(a.result.n_drafted < a.n_tokens);
-}
-
-static size_t n_lines;
-
-static void count_line(void *user, const char *line)
-{
-    n_lines += user == &n_lines && strstr(line, "tokens were accepted: the model's block for multi-token prediction");
+    check_end_of_what_does_not_pay(QN_DRAFT_MTP);
 }
 
 TEST(a_block_of_another_model_is_told_once)
 {
-    static struct answer a;
-    force("mtp");
-    n_lines = 0;
-    qn_scheduler *s = create_scheduler(
-        model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true, .on_log = count_line, .user = &n_lines));
-    for (unsigned i = 0; i < 4; i++) {
-        qn_request_params params = request_of(0, &a);
-        params.bias = NULL;
-        params.n_bias = 0;
-        params.max_tokens = MAX_ANSWER;
-        submit_and_wait(s, &params);
-    }
-    qn_scheduler_free(s);
-    assert_int_equal(n_lines, 1);
+    check_warning("mtp", "tokens were accepted: the model's block for multi-token prediction");
 }
 
 TEST(the_drafter_that_expects_more_is_used)

@@ -1,5 +1,5 @@
 /* Launches of attention on the GPU. */
-#include "cuda/kernels/attention/attention.h"
+#include "cuda/kernels/attention/page_rows.h"
 
 /* Warps of a block of decode attention over fp16: from the fewest to the most for heads of 64, 128 and 256, F16_WARPS
  * for other heads and for deterministic launches (warps_of). Warps of a team over codes: a multiple of a head's slices
@@ -8,14 +8,15 @@ enum { F16_WARPS = 4 };
 #define FEWEST_F16_WARPS(head_dim) ((head_dim) == 64 || (head_dim) == 128 ? 1 : (head_dim) == 256 ? 2 : F16_WARPS)
 #define MOST_F16_WARPS(head_dim) ((head_dim) == 64 || (head_dim) == 128 || (head_dim) == 256 ? 8 : F16_WARPS)
 #define CODE_WARPS(head_dim) ((head_dim) == 192 ? 12 : 8)
+#define PAGE_TILES(head_dim) ((head_dim) == 256 ? 3 : 2) /* of query heads, of rows together (page_rows.h) */
 
 #define QN_VARIANT(name, ...) CHECK_##name(__VA_ARGS__)
 #define CHECK_decode(head_dim, warps)                                                                                  \
     _Static_assert((warps) >= FEWEST_F16_WARPS(head_dim) && (warps) <= MOST_F16_WARPS(head_dim),                       \
                    "no launch selects a built-in variant");
-#define CHECK_decode_codes(head_dim, key_bits, value_bits, pages, warps)                                               \
-    _Static_assert((warps) == CODE_WARPS(head_dim), "a launch selects another number of warps than a built-in "        \
-                                                    "variant");
+#define CHECK_decode_codes(head_dim, key_bits, value_bits, pages, warps, tiles)                                        \
+    _Static_assert((warps) == CODE_WARPS(head_dim) && ((tiles) == 1 || (tiles) == PAGE_TILES(head_dim)),               \
+                   "a launch selects another number of warps or tiles than a built-in variant");
 #define CHECK_prefill(head_dim, key_bits, value_bits, pages)
 #include "cuda/kernels/variants.h"
 #include "cuda/kernels/attention/variants.def"
@@ -140,12 +141,39 @@ qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, co
                  blocks = n < gpu->n_sms * blocks_per_sm ? n : gpu->n_sms * blocks_per_sm;
     *out = (qn_launch){ .variant = is_f16(gpu) ? QN_GPU_VARIANT(decode, gpu->head_dim, warps)
                                                : QN_GPU_VARIANT(decode_codes, gpu->head_dim, gpu->key_bits,
-                                                                gpu->value_bits, gpu->pages, warps),
+                                                                gpu->value_bits, gpu->pages, warps, 1),
                         .function = "qn_attention_decode",
                         .grid = { (uint32_t)blocks, 1, 1 },
                         .block = { teams_of(gpu, warps) * (uint32_t)warps * 32, 1, 1 },
                         .shared_bytes = decode_bytes(gpu, warps),
                         .args_bytes = sizeof(qn_attention_decode_args) };
+    return QN_OK;
+}
+
+bool qn_attention_gpu_has_page_rows(const qn_attention_gpu *gpu, size_t n_rows)
+{
+    return gpu->pages && !gpu->deterministic && n_rows > 2 && (gpu->head_dim == 128 || gpu->head_dim == 256) &&
+           gpu->max_shared_bytes >= 227 << 10;
+}
+
+size_t qn_attention_gpu_page_rows_from(const qn_attention_gpu *gpu)
+{
+    return gpu->head_dim == 256 ? 12288 : 3072; /* measured on an H200 with four rows */
+}
+
+qn_status qn_attention_gpu_decode_page(const qn_attention_gpu *gpu, size_t n_rows, const qn_attention_splits *splits,
+                                       qn_launch *out)
+{
+    const size_t warps = warps_of(gpu, n_rows), columns = n_rows * (gpu->n_heads / gpu->n_kv_heads),
+                 together = PAGE_TILES(gpu->head_dim) * QN_ATTENTION_TILE_Q,
+                 pieces = (columns + together - 1) / together * gpu->n_kv_heads * splits->n;
+    QN_TRY(qn_attention_gpu_decode(gpu, n_rows, splits, out));
+    out->variant = QN_GPU_VARIANT(decode_codes, gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->pages, warps,
+                                  PAGE_TILES(gpu->head_dim));
+    out->grid[0] = (uint32_t)(pieces < gpu->n_sms ? pieces : gpu->n_sms);
+    out->block[0] = (uint32_t)warps * 32;
+    out->shared_bytes = qn_attention_gpu_shared_bytes((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits,
+                                                      (uint32_t)warps, 1, gpu->max_shared_bytes);
     return QN_OK;
 }
 

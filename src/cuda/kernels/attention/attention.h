@@ -90,7 +90,7 @@ typedef struct qn_attention_decode_args {
     float scale;                /* of scores */
     /* Set if launches that may still be running write only the cache rows at the queries' own positions, and the codes
      * of the pages that these rows complete: all other rows are then loaded before the PDL wait. Needs causal rows and
-     * one row per session. */
+     * one row per session, or qn_attention_gpu_decode_page (page_rows.h). */
     uint32_t pdl_prefetch;
 } qn_attention_decode_args;
 

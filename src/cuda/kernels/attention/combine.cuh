@@ -6,7 +6,9 @@
 #include "cuda/kernels/attention/piece.cuh"
 #include "cuda/kernels/sigmoid.cuh"
 
+#ifndef SPLITS_IN_FLIGHT
 #define SPLITS_IN_FLIGHT (LANE_VALUES <= 8 ? 8 : 4) // rows of partials that a warp has in flight
+#endif
 
 // Whether a piece of work is the last of its query tile to be written. Called by one thread, between two barriers of
 // the threads that write and read splits: release and acquire are cumulative (PTX ISA, "Causality Order").

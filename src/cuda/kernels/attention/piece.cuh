@@ -70,16 +70,21 @@ struct warp_query {
             signs[i] = rotates(codec) ? codec.signs[i * QN_WARP_SIZE + lane] : 1;
     }
 
-    // means: of the keys, or none.
     __device__ __forceinline__ void load(const qn_attention_decode_args &a, const query_tile &tile, const float *means,
                                          uint32_t column, int lane)
+    {
+        load(a, column < tile.n_columns, tile.first_value + column * tile.head_stride, means, lane);
+    }
+
+    // has: whether the column has a query, which begins at first_value. means: of the keys, or none.
+    __device__ __forceinline__ void load(const qn_attention_decode_args &a, bool has, uint64_t first_value, const float *means,
+                                         int lane)
     {
 #pragma unroll
         for (int i = 0; i < LANE_VALUES; i++) {
             const int dim = i * QN_WARP_SIZE + lane;
-            const bool has = column < tile.n_columns && dim < DIM;
-            x[i] = has ? qn_load_typed(a.queries, tile.first_value + column * tile.head_stride + dim, a.dtype) : 0;
-            mean[i] = QN_PAGES && means && has ? means[dim] : 0;
+            x[i] = has && dim < DIM ? qn_load_typed(a.queries, first_value + dim, a.dtype) : 0;
+            mean[i] = QN_PAGES && means && has && dim < DIM ? means[dim] : 0;
         }
     }
 

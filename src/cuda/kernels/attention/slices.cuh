@@ -46,12 +46,9 @@ QN_DEVICE void group_barrier(const team_coord &p)
 
 // ---- Softmax of a group ----
 
-// The weights of the warp's tile, relative to the maximum of the group so far, to shared memory. factor: of the
-// accumulators. Between the two barriers of the group, after which all weights are there, are before_weights() and
-// after_weights().
-template <bool scaled, class before, class after>
-QN_DEVICE void softmax_group(float factor[2], softmax_state &state, bool first, const tile_scores &scores, shared &s,
-                             slice_buffers &b, const team_coord &p, before before_weights, after after_weights)
+// The largest scores and value scale of the warp's tile, to shared memory.
+template <bool scaled>
+QN_DEVICE void publish_maxima(const tile_scores &scores, shared &s, slice_buffers &b, const team_coord &p)
 {
     const float *x = scores.x;
     const float largest[2] = { qn_lanes_max<4, QN_WARP_SIZE>(fmaxf(x[0], x[2])),
@@ -63,8 +60,15 @@ QN_DEVICE void softmax_group(float factor[2], softmax_state &state, bool first, 
         if (p.lane == 0)
             b.value_maxima[p.warp][0] = value;
     }
-    group_barrier(p);
-    before_weights();
+}
+
+// The weights of the warp's tile, relative to the maximum of the group so far, to shared memory, when all maxima of the
+// group are there. factor: of the accumulators.
+template <bool scaled>
+QN_DEVICE void compute_group_weights(float factor[2], softmax_state &state, bool first, const tile_scores &scores,
+                                     const shared &s, slice_buffers &b, const team_coord &p)
+{
+    const float *x = scores.x;
     float raised[2] = { state.m[0], state.m[1] }, value = 0;
 #pragma unroll
     for (int i = 0; i < SLICES; i++) {
@@ -99,6 +103,18 @@ QN_DEVICE void softmax_group(float factor[2], softmax_state &state, bool first, 
         weights[i] = qn_transpose_8x8(qn_f32_to_f16x2(weight[2 * i] * value_factor, weight[2 * i + 1] * value_factor));
     }
     b.weights[p.warp][p.lane] = make_uint2(weights[0], weights[1]);
+}
+
+// The weights of the warp's tile, as compute_group_weights has them. Between the two barriers of the group, after which
+// all weights are there, are before_weights() and after_weights().
+template <bool scaled, class before, class after>
+QN_DEVICE void softmax_group(float factor[2], softmax_state &state, bool first, const tile_scores &scores, shared &s,
+                             slice_buffers &b, const team_coord &p, before before_weights, after after_weights)
+{
+    publish_maxima<scaled>(scores, s, b, p);
+    group_barrier(p);
+    before_weights();
+    compute_group_weights<scaled>(factor, state, first, scores, s, b, p);
     after_weights();
     group_barrier(p);
 }

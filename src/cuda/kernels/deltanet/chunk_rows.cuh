@@ -117,25 +117,6 @@ QN_DEVICE void read_keys(tile_rows &rows, const chunk_rows &m, uint32_t first)
     }
 }
 
-// Sums of log decays from each row of the chunk to its end. By a warp; a lane has two rows.
-QN_DEVICE void sum_decays(chunk_rows &m)
-{
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, row = 2 * lane;
-    const float last = m.decays[row + 1];
-    float sum = m.decays[row] + last;
-#pragma unroll
-    for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
-        const float after = __shfl_down_sync(QN_FULL_MASK, sum, distance);
-        if (lane + distance < QN_WARP_SIZE)
-            sum += after;
-    }
-    const float after = __shfl_down_sync(QN_FULL_MASK, sum, 1);
-    m.since[row + 1] = lane + 1 < QN_WARP_SIZE ? after : 0.0f;
-    m.since[row] = m.since[row + 1] + last;
-    if (lane == 0)
-        m.total = sum;
-}
-
 QN_DEVICE float4 add_tap(float4 w, float4 x, float4 sum)
 {
     return make_float4(fmaf(w.x, x.x, sum.x), fmaf(w.y, x.y, sum.y), fmaf(w.z, x.z, sum.z), fmaf(w.w, x.w, sum.w));

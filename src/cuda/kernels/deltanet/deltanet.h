@@ -236,7 +236,7 @@ typedef struct qn_gdn_open_sequence {
     uint32_t begin, end; /* rows [begin, end) of the launch */
 } qn_gdn_open_sequence;
 
-/* Arguments of three kernels:
+/* Arguments of four kernels, of which open_few.h has the last, qn_gdn_open_few:
  *
  * qn_gdn_open_step - Computes any number of consecutive rows of each of `sequences` sequences: everything between the
  * layer's input projections and its output projection, which is convolution with SiLU, l2 norms of q and k,

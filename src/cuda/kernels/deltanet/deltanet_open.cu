@@ -173,25 +173,6 @@ QN_DEVICE open_block next_block(const open_head &h, uint32_t done, uint32_t stor
     return b;
 }
 
-// Adds up the log decays of the chunk's n rows from the end. By one warp; a lane has two rows.
-QN_DEVICE void sum_decays(open_smem &m)
-{
-    const uint32_t lane = lane_id(), row = 2 * lane;
-    const float last = m.decays[row + 1];
-    float sum = m.decays[row] + last;
-#pragma unroll
-    for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
-        const float after = __shfl_down_sync(QN_FULL_MASK, sum, distance);
-        if (lane + distance < QN_WARP_SIZE)
-            sum += after;
-    }
-    const float after = __shfl_down_sync(QN_FULL_MASK, sum, 1);
-    m.since[row + 1] = lane + 1 < QN_WARP_SIZE ? after : 0.0f;
-    m.since[row] = m.since[row + 1] + last;
-    if (lane == 0)
-        m.total = sum;
-}
-
 // Convolution of two channels a thread, and gates. Inputs are stored at once unless another block may read the
 // overwritten data.
 template <bool overlapping>

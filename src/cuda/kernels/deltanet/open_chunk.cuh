@@ -304,4 +304,24 @@ QN_DEVICE void load_indices(qn_gdn_open_sequence &to, const qn_gdn_open_args &a,
         *word = sequence + i - 5;
 }
 
+// Sums of log decays from each row of the chunk to its end, which `smem` has as `decays`, `since` and `total`. By a warp;
+// a lane has two rows.
+template <class smem> QN_DEVICE void sum_decays(smem &m)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, row = 2 * lane;
+    const float last = m.decays[row + 1];
+    float sum = m.decays[row] + last;
+#pragma unroll
+    for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
+        const float after = __shfl_down_sync(QN_FULL_MASK, sum, distance);
+        if (lane + distance < QN_WARP_SIZE)
+            sum += after;
+    }
+    const float after = __shfl_down_sync(QN_FULL_MASK, sum, 1);
+    m.since[row + 1] = lane + 1 < QN_WARP_SIZE ? after : 0.0f;
+    m.since[row] = m.since[row + 1] + last;
+    if (lane == 0)
+        m.total = sum;
+}
+
 #endif
