@@ -10,13 +10,14 @@
 //   1. Prologue (make_activations), all warps: load the inputs of the block's slice of K, reducing the partials of
 //      earlier phases in ascending order; norm, SwiGLU, gate or combine; Hadamard transform; quantise to bit planes in
 //      shared memory. __syncthreads().
-//   2. Prefetch the next phase's inputs other than weights and partials into L2 (prefetch_next).
+//   2. Prefetch the inputs of the next phase, if that is a GEMV, other than weights and partials into L2 (prefetch_next).
 //   3. GEMV (GEMV warps): each warp multiplies its range of the block's (K tile, row tile) pairs. The weights come from
 //      its ring buffer, the sums go to shared memory: of each pair, or with COLUMNS_FIRST of each segment, a warp's part
 //      of the K tiles of a group of STEP_TILES row tiles. __syncthreads().
 //   4. Reduction over the slice's K tiles, in ascending order: the block's partial sums, to global memory
 //      (reduce_k_tiles, reduce_segments).
-//   5. __syncthreads(), arrival at the grid barrier (end_phase), wait, __syncthreads().
+//   5. __syncthreads(), arrival at the grid barrier (end_phase), prefetches for a delta rule or attention
+//      (prefetch_while_waiting), wait, __syncthreads().
 //
 // Shared memory: persistent_stream.cuh.
 //
@@ -94,12 +95,10 @@ QN_DEVICE void make_activations(persistent_control &control, const qn_persistent
 
 // ---- Prefetches for later phases ----
 
-// Prefetches into L2 the inputs of a phase that no phase of this launch writes, during the phase before it. (Loading
+// Prefetches into L2 the inputs of a GEMV phase that no phase of this launch writes, during the phase before it. (Loading
 // them into registers before the grid barrier was slower: the registers spill.)
-QN_DEVICE void prefetch_phase(const persistent_sequence &sequence, const qn_persistent_phase &phase)
+QN_DEVICE void prefetch_gemv(const qn_persistent_phase &phase)
 {
-    if (phase.kind == QN_PHASE_DELTA)
-        delta_prefetch(sequence, phase.u.delta, blockIdx.x);
     if (phase.kind != QN_PHASE_GEMV || threadIdx.x != QN_PERSISTENT_THREADS - 1)
         return;
     const qn_persistent_gemv &s = phase.u.gemv;
@@ -115,14 +114,34 @@ QN_DEVICE void prefetch_phase(const persistent_sequence &sequence, const qn_pers
         f16_rows_prefetch(s, slice, blockIdx.x % s.slice_blocks);
 }
 
-// Prefetches the inputs of phase i + 1, and the struct of phase i + PREFETCH_DISTANCE. Called when no thread waits for
-// loads: in a GEMV phase after the prologue.
+// Prefetches the inputs of phase i + 1 if it is a GEMV, and the struct of phase i + PREFETCH_DISTANCE. Called when no
+// thread waits for loads: in a GEMV phase after the prologue.
 QN_DEVICE void prefetch_next(const qn_persistent_args &a, const persistent_control &control, uint32_t i)
 {
     if (threadIdx.x == QN_PERSISTENT_THREADS - 1 && i + PREFETCH_DISTANCE < a.n_phases)
         prefetch_bytes(a.phases + i + PREFETCH_DISTANCE, sizeof *a.phases);
     if (i + 1 < a.n_phases)
-        prefetch_phase(control.sequences[0], phase_at(control, i + 1));
+        prefetch_gemv(phase_at(control, i + 1));
+}
+
+// The block's part of an attention phase: block u computes unit u.
+QN_DEVICE attention_range block_range(const qn_persistent_attention &s, uint32_t position)
+{
+    const uint32_t log_splits = 31 - __clz(s.n_splits);
+    return attention_range_of(s, position, blockIdx.x >> log_splits, blockIdx.x & (s.n_splits - 1), true);
+}
+
+// Prefetches the inputs of phase i + 1 if it is a delta rule or attention, in the time of the grid barrier before it: by
+// many threads, whose MMA loops would begin later.
+QN_DEVICE void prefetch_while_waiting(const qn_persistent_args &a, persistent_control &control, uint32_t i)
+{
+    const qn_persistent_phase &next = phase_at(control, i + 1);
+    const persistent_sequence &sequence = control.sequences[0];
+    if (next.kind == QN_PHASE_DELTA)
+        delta_prefetch(sequence, next.u.delta, blockIdx.x);
+    if (next.kind == QN_PHASE_ATTENTION)
+        attention_prefetch(next.u.attention, a.codes, control.pages, 0, block_range(next.u.attention, sequence.position),
+                           sequence.position);
 }
 
 // ---- GEMV phase ----
@@ -345,13 +364,6 @@ QN_DEVICE void delta_store_deferred(const persistent_sequence &sequence, const q
 
 // ---- Attention phase ----
 
-// Block u computes unit u.
-QN_DEVICE attention_range block_range(const qn_persistent_attention &s, uint32_t position)
-{
-    const uint32_t log_splits = 31 - __clz(s.n_splits);
-    return attention_range_of(s, position, blockIdx.x >> log_splits, blockIdx.x & (s.n_splits - 1), true);
-}
-
 #if ATTENTION_CODES
 
 // The state of a warp's weight stream, in shared memory while attention needs the registers.
@@ -449,10 +461,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
         }
         if (i + 1 == a.n_phases)
             break;
-        if (phase_at(control, i + 1).kind == QN_PHASE_ATTENTION)
-            attention_prefetch(phase_at(control, i + 1).u.attention, a.codes, control.pages, 0,
-                               block_range(phase_at(control, i + 1).u.attention, control.sequences[0].position),
-                               control.sequences[0].position);
+        prefetch_while_waiting(a, control, i);
         wait_for_phase(a, i, control, stream, warp, lane);
     }
     if (threadIdx.x == 0)
