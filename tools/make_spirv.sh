@@ -20,6 +20,7 @@ for shader in "$source"/*.comp; do
     [ "$name" != matmul_matrix ] || to_khr="python3 $tools/khr_matrices.py"
     compile "$name" | $to_khr >"$to/$name.inc"
 done
+compile matmul_matrix -DROW_FRAGMENTS=2 | python3 "$tools/khr_matrices.py" >"$to/matmul_matrix.small.inc"
 # The same kernels with integer dot products, which are a feature.
 for shader in matmul matmul_tiles; do
     compile "$shader" -DDOT >"$to/$shader.dot.inc"

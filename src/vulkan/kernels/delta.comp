@@ -125,49 +125,56 @@ void store_open_rows()
 
 /* ---- The fold of a full chunk ---- */
 
-/* What a lane has loaded: keys of rows, and 4 values of 4 keys of both planes. */
-#define LANE_FOLD_KEYS 4 /* fours; CHUNK FOLD_QUADS are 4 for each lane */
-vec4 fold_keys[LANE_FOLD_KEYS];
-uvec2 fold_hi[4], fold_lo[4];
-
-/* The keys [first, first + 4 FOLD_QUADS) of all rows, and of the state. */
-void load_fold(uint first, Place lo_from)
+/* Writes the keys [first, first + 4 FOLD_QUADS) of all rows to `scores`, as [rows][FOLD_QUADS]. */
+void load_fold_keys(uint first)
 {
-    const uint value = lane() / FOLD_QUADS * 4, at = first + lane() % FOLD_QUADS * 4;
-    [[unroll]] for (uint u = 0; u < LANE_FOLD_KEYS; u++) {
-        const uint i = u * LANES + lane(), j = i / FOLD_QUADS, key = min(first + i % FOLD_QUADS * 4, head_k - 4);
-        fold_keys[u] = j < n_stored ? floats_of(Addresses(address_at(keys, 2 * (j * head_k + key))).at[0])
-                                    : Vec4s(advance(row_key(j, true), key, 4)).at[0];
+    for (uint i = lane(); i < CHUNK * FOLD_QUADS; i += LANES) {
+        const uint j = i / FOLD_QUADS, at = min(first + i % FOLD_QUADS * 4, head_k - 4);
+        scores[i] = j < n_stored ? floats_of(Addresses(address_at(keys, 2 * (j * head_k + at))).at[0])
+                                 : Vec4s(advance(row_key(j, true), at, 4)).at[0];
     }
-    if (has_state && at < head_k && value < n_values)
-        [[unroll]] for (uint v = 0; v < 4; v++) {
-            fold_hi[v] = PlaneWords(address_at(state, 2 * ((value + v) * head_k + at))).at[0];
-            fold_lo[v] = PlaneWords(address_at(lo_from, 2 * ((value + v) * head_k + at))).at[0];
-        }
 }
 
-/* As [rows][FOLD_QUADS]. */
-void store_fold_keys()
+/* Splits 4 values into the two planes, as split(), without branches. */
+void split_four(vec4 x, out uvec2 hi, out uvec2 lo)
 {
-    [[unroll]] for (uint u = 0; u < LANE_FOLD_KEYS; u++)
-        scores[u * LANES + lane()] = fold_keys[u];
+    const uvec4 bits = floatBitsToUint(x), magnitude = bits & 0x7fffffff;
+    precise const vec4 shifted = uintBitsToFloat(magnitude) + 0.5;
+    uvec4 upper = mix(magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1) >> 13,
+                      floatBitsToUint(shifted) - 0x3f000000, lessThan(magnitude, uvec4(0x38800000)));
+    upper = bits >> 16 & 0x8000 | mix(upper, uvec4(0x7bff), greaterThanEqual(magnitude, uvec4(0x477fe000)));
+    hi = uvec2(upper.x | upper.y << 16, upper.z | upper.w << 16);
+    precise const vec4 rest = (x - floats_of(hi)) * LO_SCALE;
+    const uvec4 rest_bits = floatBitsToUint(rest), size = rest_bits & 0x7fffffff;
+    precise const vec4 denormal = uintBitsToFloat(min(size, uvec4(0x38800000))) * 16777216.0;
+    uvec4 lower = mix(size - 0x38000000 >> 13, uvec4(denormal), lessThan(size, uvec4(0x38800000)));
+    lower = rest_bits >> 16 & 0x8000 | mix(lower, uvec4(0x7bff), greaterThanEqual(size, uvec4(0x477fe000)));
+    lo = uvec2(lower.x | lower.y << 16, lower.z | lower.w << 16);
 }
 
-/* a: 4 values of 4 keys of the state. */
-void fold_square(uint value, uint at, uint fold_quad, vec4 a[4], Place hi_to, Place lo_to)
+/* Of 4 values and 4 keys. */
+void fold_square(uint value, uint at, uint fold_quad, float whole, Place hi_from, Place lo_from, Place hi_to,
+                 Place lo_to)
 {
-    for (uint first = 0; first < CHUNK; first += 4)
-        [[unroll]] for (uint j = first; j < first + 4; j++) {
-            const vec4 key = scores[j * FOLD_QUADS + fold_quad], gated = corrected[j * QUADS + value / 4];
-            [[unroll]] for (uint v = 0; v < 4; v++) {
-                precise const vec4 sum = fma(vec4(gated[v]), key, a[v]);
-                a[v] = sum;
-            }
+    precise vec4 a[4];
+    [[unroll]] for (uint v = 0; v < 4; v++) {
+        a[v] = vec4(0);
+        if (has_state) {
+            const uint bytes = 2 * ((value + v) * head_k + at);
+            a[v] = floats_of(PlaneWords(address_at(hi_from, bytes)).at[0]) +
+                   floats_of(PlaneWords(address_at(lo_from, bytes)).at[0]) / LO_SCALE;
+            a[v] = whole * a[v];
         }
+    }
+    for (uint j = 0; j < CHUNK; j++) {
+        const vec4 key = scores[j * FOLD_QUADS + fold_quad], gated = corrected[j * QUADS + value / 4];
+        [[unroll]] for (uint v = 0; v < 4; v++)
+            a[v] = fma(vec4(gated[v]), key, a[v]);
+    }
     [[unroll]] for (uint v = 0; v < 4; v++) {
         const uint bytes = 2 * ((value + v) * head_k + at);
         uvec2 hi, lo;
-        split(a[v], hi, lo);
+        split_four(a[v], hi, lo);
         PlaneWords(address_at(hi_to, bytes)).at[0] = hi;
         PlaneWords(address_at(lo_to, bytes)).at[0] = lo;
     }
@@ -195,26 +202,15 @@ void fold()
         precise const vec4 gated = factors[i / QUADS] * corrected[i];
         corrected[i] = gated;
     }
-    const uint value = lane() / FOLD_QUADS * 4;
-    load_fold(0, lo_from);
     for (uint first = 0; first < head_k; first += 4 * FOLD_QUADS) {
-        const uint at = first + lane() % FOLD_QUADS * 4;
-        vec4 a[4];
         barrier();
-        store_fold_keys();
+        load_fold_keys(first);
         barrier();
-        [[unroll]] for (uint v = 0; v < 4; v++) {
-            precise vec4 old = vec4(0);
-            if (has_state) {
-                old = floats_of(fold_hi[v]) + floats_of(fold_lo[v]) / LO_SCALE;
-                old = whole * old;
-            }
-            a[v] = old;
+        for (uint i = lane(); i < n_values / 4 * FOLD_QUADS; i += LANES) {
+            const uint at = first + i % FOLD_QUADS * 4;
+            if (at < head_k)
+                fold_square(i / FOLD_QUADS * 4, at, i % FOLD_QUADS, whole, state, lo_from, hi_to, lo_to);
         }
-        if (first + 4 * FOLD_QUADS < head_k)
-            load_fold(first + 4 * FOLD_QUADS, lo_from);
-        if (at < head_k && value < n_values)
-            fold_square(value, at, lane() % FOLD_QUADS, a, hi_to, lo_to);
     }
     state = hi_to;
     is_folded = true;
@@ -294,20 +290,14 @@ void load_row_values(uint n)
     }
 }
 
-/* v' of row i of the block, before it is rounded, by the lanes that have its sums. */
-void compute_pending(uint i)
+/* v' of row i of the block, before it is rounded, by the lanes that have its sums; r: i % 4. */
+void compute_pending(uint i, uint r)
 {
-    const uint half_ = i % 2;
+    const uint half_ = r % 2;
     precise vec4 x = vec4(0);
-    vec4 sum = sums[0], v = row_values[0];
-    float beta = row_betas[0], most = 0;
-    [[unroll]] for (uint r = 1; r < 4; r++) {
-        sum = i % 4 == r ? sums[r] : sum;
-        v = i % 4 == r ? row_values[r] : v;
-        beta = i % 4 == r ? row_betas[r] : beta;
-    }
+    float most = 0;
     if (4 * quad < n_values) {
-        x = beta * (v - sum);
+        x = row_betas[r] * (row_values[r] - sums[r]);
         most = max(max(abs(x.x), abs(x.y)), max(abs(x.z), abs(x.w)));
     }
     pending[half_ * QUADS + quad] = x;
@@ -324,31 +314,29 @@ vec4 rounded_to_halves(vec4 x)
                            mix(normal, floatBitsToUint(denormal), lessThan(magnitude, uvec4(0x38800000))));
 }
 
-/* Adds row i's v', rounded, to the sums of later rows. */
-void add_row(uint i)
+/* Adds row i's v', rounded, to the sums of later rows among those that are chained; r: i % 4. */
+void add_row(uint i, uint r)
 {
-    const uint half_ = i % 2, next = i + 1 - part; /* the first row that has it: of k a later one; of q row i itself */
-    const bool is_own = part == 0 && i / 4 * 4 == first_row;
-    if (first_row + 4 <= next && !is_own)
-        return;
+    const uint half_ = r % 2;
+    const bool is_own = i - r == first_row;
     vec4 most = largest[half_ * QUADS / 4];
     [[unroll]] for (uint m = 1; m < QUADS / 4; m++)
         most = max(most, largest[half_ * QUADS / 4 + m]);
-    const uint exponent = floatBitsToUint(max(max(most.x, most.y), max(most.z, most.w))) >> 23,
-               shifted = exponent < 15 ? 1 : exponent - 14;
-    const float step_ = uintBitsToFloat(shifted << 23), inverse = uintBitsToFloat(254 - shifted << 23);
+    const int exponent = floatBitsToInt(max(max(most.x, most.y), max(most.z, most.w))) & 0x7f800000,
+              shifted = max(exponent - (14 << 23), 1 << 23);
+    const float step_ = intBitsToFloat(shifted), inverse = intBitsToFloat((254 << 23) - shifted);
     precise const vec4 scaled = pending[half_ * QUADS + quad] * inverse;
     precise const vec4 rounded = rounded_to_halves(scaled) * step_;
     const vec4 score = scores[score_at(n_open + i)];
-    [[unroll]] for (uint r = 0; r < 4; r++)
-        if (first_row + r >= next) {
-            precise const vec4 sum = fma(vec4(score[r]), rounded, sums[r]);
-            sums[r] = sum;
-        }
-    if (is_own)
+    [[unroll]] for (uint q = 0; q < 4; q++) {
+        precise const vec4 sum = fma(vec4(score[q]), rounded, sums[q]);
+        sums[q] = first_row + q > i ? sum : sums[q];
+    }
+    if (is_own) {
         corrected[(n_open + i) * QUADS + quad] = rounded;
-    if (is_own && quad == 0)
-        value_scales[n_open + i] = step_;
+        if (quad == 0)
+            value_scales[n_open + i] = step_;
+    }
 }
 
 /* Adds v' of rows [begin, end) of the block to the sums of later rows, and of the rows' own queries. */
@@ -356,9 +344,7 @@ void add_rows(uint begin, uint end)
 {
     if (first_row + 4 <= begin + 1 - part)
         return;
-    [[unroll]] for (uint i = begin; i < begin + SUB_ROWS; i++) {
-        if (i >= end)
-            break;
+    for (uint i = begin; i < end; i++) {
         const vec4 score = scores[score_at(n_open + i)], value = corrected[(n_open + i) * QUADS + quad];
         [[unroll]] for (uint r = 0; r < 4; r++) {
             precise const vec4 sum = fma(vec4(score[r]), value, sums[r]);
@@ -379,20 +365,20 @@ void compute_rows(uint n)
         precise const vec4 product = has_state ? factors[first_row + r] * sums[r] : vec4(0);
         sums[r] = product;
     }
-    for (uint j = 0; j < n_open && first_row < n; j += 4)
-        [[unroll]] for (uint i = j; i < j + 4; i++)
-            if (i < n_open)
-                add_products(scores[score_at(i)], corrected[i * QUADS + quad]);
+    for (uint j = 0; j < n_open && first_row < n; j++)
+        add_products(scores[score_at(j)], corrected[j * QUADS + quad]);
     for (uint first = 0; first < n; first += SUB_ROWS) {
         const uint end = min(first + SUB_ROWS, n);
         const bool is_chained = part == 0 && first_row / SUB_ROWS == first / SUB_ROWS;
-        for (uint i = first; i < end; i++) {
-            if (part == 0 && i / 4 * 4 == first_row)
-                compute_pending(i);
-            barrier();
-            if (is_chained)
-                add_row(i);
-        }
+        [[dont_unroll]] for (uint four = first; four < end; four += 4)
+            [[unroll]] for (uint r = 0; r < 4; r++)
+                if (four + r < end) {
+                    if (part == 0 && four == first_row)
+                        compute_pending(four + r, r);
+                    barrier();
+                    if (is_chained)
+                        add_row(four + r, r);
+                }
         barrier();
         if (!is_chained)
             add_rows(first, end);

@@ -78,7 +78,8 @@ void compute_factors(uint n)
         [[unroll]] for (uint c = 0; c < 4; c++)
             decay += t + c > j && t + c < before ? four[c] : 0.0;
     }
-    [[unroll]] for (uint r = 0; r < 8; r++) {
+    /* Not unrolled: spirv-opt would make fma() of the copies' multiplications and additions. */
+    [[dont_unroll]] for (uint r = 0; r < 8; r++) {
         const uint row = n_open + first + r;
         if (first + r < n && row > j)
             decay += log_decays[row / 4][row % 4];

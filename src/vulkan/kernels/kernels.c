@@ -41,6 +41,9 @@ static const uint32_t matmul_tiles_dot_code[] = {
 static const uint32_t matmul_matrix_code[] = {
 #include "vulkan/kernels/spirv/matmul_matrix.inc"
 };
+static const uint32_t matmul_matrix_small_code[] = {
+#include "vulkan/kernels/spirv/matmul_matrix.small.inc"
+};
 static const uint32_t matmul_f16_code[] = {
 #include "vulkan/kernels/spirv/matmul_f16.inc"
 };
@@ -74,6 +77,7 @@ enum kernel {
     MATMUL_TILES,
     MATMUL_TILES_DOT,
     MATMUL_MATRIX,
+    MATMUL_MATRIX_SMALL,
     MATMUL_F16,
     PREPARE,
     CONV,
@@ -100,6 +104,7 @@ static const qn_vk_shader shaders[] = {
     [MATMUL_TILES] = SHADER(matmul_tiles, matmul),
     [MATMUL_TILES_DOT] = SHADER(matmul_tiles_dot, matmul),
     [MATMUL_MATRIX] = SHADER(matmul_matrix, matmul),
+    [MATMUL_MATRIX_SMALL] = SHADER(matmul_matrix_small, matmul),
     [MATMUL_F16] = SHADER(matmul_f16, matmul),
     [PREPARE] = SHADER(prepare, prepare),
     [CONV] = SHADER(conv, conv),
@@ -266,70 +271,92 @@ static qn_vk_launch matmul_launch(enum kernel kernel, size_t n_groups, size_t n_
                                        (uint32_t)((n_tokens + tokens - 1) / tokens) } };
 }
 
-/* Squares of a workgroup of matmul_tiles, of 32 weight rows and 32 rows of activations, or of matmul_matrix, of 64 and
- * 32. Each has 32 lanes. */
+/* Squares of a workgroup of matmul_tiles or matmul_matrix, of `height` weight rows and 32 rows of activations. Each has
+ * 32 lanes for each block of columns that is computed at the same time as others. */
 struct squares {
-    size_t height;       /* rows of a square */
+    enum kernel kernel;
+    size_t height;
     size_t rows, tokens; /* squares */
+    size_t blocks;
 };
 
-/* Bytes of the shared arrays of matmul_tiles.comp and matmul_matrix.comp: weights and activations as bytes; their
- * scales; sums of squares; what results need. */
+/* Bytes of the shared arrays of matmul_tiles.comp and matmul_matrix.comp: of each block weights and activations as
+ * bytes, and their scales; sums of squares; what results need. */
 static size_t tiles_shared(const struct squares *s, size_t planes)
 {
-    enum { ROW = BLOCK + 16, PLACES = 256 * sizeof(float), OF_ROW = 4 * sizeof(float) + 12, OF_TOKEN = 9 * 4 };
-    return s->height * s->rows * (ROW + OF_ROW) +
-           QN_VK_SQUARE * s->tokens * (planes * ROW + OF_TOKEN + SQUARE_PARTS * sizeof(float)) + PLACES;
+    enum { ROW = BLOCK + 16, SCALES = 4 * sizeof(float), GROUPS = 8 * sizeof(float), OF_RESULTS = 4 };
+    const size_t rows = s->height * s->rows, tokens = QN_VK_SQUARE * s->tokens;
+    return s->blocks * (rows * (ROW + SCALES) + tokens * (planes * ROW + GROUPS)) + OF_RESULTS * (rows + tokens) +
+           tokens * SQUARE_PARTS * sizeof(float);
+}
+
+/* The most squares of a workgroup, by kernel. */
+static struct squares most_squares(enum kernel kernel)
+{
+    switch (kernel) {
+    case MATMUL_MATRIX: return (struct squares){ kernel, 2 * QN_VK_SQUARE, 2, 2, 1 };
+    case MATMUL_MATRIX_SMALL: return (struct squares){ kernel, QN_VK_SQUARE, 1, 1, 4 };
+    default: return (struct squares){ kernel, QN_VK_SQUARE, 4, 2, 1 };
+    }
 }
 
 static bool is_tiles(const qn_vk_launch *l)
 {
-    return l->shader == &shaders[MATMUL_TILES] || l->shader == &shaders[MATMUL_TILES_DOT] ||
-           l->shader == &shaders[MATMUL_MATRIX];
-}
-
-static size_t square_height(bool has_matrices)
-{
-    return has_matrices ? 2 * QN_VK_SQUARE : QN_VK_SQUARE;
+    const enum kernel kernel = (enum kernel)(l->shader - shaders);
+    return kernel == MATMUL_TILES || kernel == MATMUL_TILES_DOT || kernel == MATMUL_MATRIX ||
+           kernel == MATMUL_MATRIX_SMALL;
 }
 
 size_t qn_vk_matmul_shared(const qn_vk_launch *l)
 {
     const uint32_t *c = l->constants;
-    if (is_tiles(l))
-        return tiles_shared(&(struct squares){ square_height(l->shader == &shaders[MATMUL_MATRIX]), c[4], c[1] },
-                            c[3]);
-    return MATMUL_SHARED((size_t)c[1], c[4] * c[9], c[5] / c[4], QUANTIZE_EXTRA);
+    if (!is_tiles(l))
+        return MATMUL_SHARED((size_t)c[1], c[4] * c[9], c[5] / c[4], QUANTIZE_EXTRA);
+    struct squares s = most_squares((enum kernel)(l->shader - shaders));
+    s.rows = c[4];
+    s.tokens = c[1];
+    return tiles_shared(&s, c[3]);
+}
+
+static size_t lanes_of(const struct squares *s)
+{
+    return QN_VK_SQUARE * s->rows * s->tokens * s->blocks;
+}
+
+static bool fits(const struct squares *s, size_t planes, const qn_vk_features *features)
+{
+    return lanes_of(s) <= features->lanes && tiles_shared(s, planes) <= features->shared_bytes;
 }
 
 /* Returns the squares of a workgroup; none if the device cannot have them. Small matrices have small workgroups, so
  * that a device with many processors has work for all. */
 static struct squares squares_of(const qn_vk_matmul_args *args, size_t planes, const qn_vk_features *features)
 {
-    enum { ENOUGH = 256 /* workgroups */, ROWS = 4 * QN_VK_SQUARE };
-    const size_t height = square_height(features->matrix_depth);
-    struct squares s = { height, ROWS / height, args->n_tokens > QN_VK_SQUARE ? 2 : 1 };
-    const size_t rows = (size_t)args->n_tiles * QN_VK_TILE_ROWS,
-                 tokens = (args->n_tokens + QN_VK_SQUARE * s.tokens - 1) / (QN_VK_SQUARE * s.tokens);
-    while (s.rows > 1 &&
-           (rows / (height * s.rows) * tokens < ENOUGH || QN_VK_SQUARE * s.rows * s.tokens > features->lanes ||
-            tiles_shared(&s, planes) > features->shared_bytes))
+    enum { ENOUGH = 256 /* workgroups */, FEW = 512 /* squares */ };
+    const size_t n_rows = (size_t)args->n_tiles * QN_VK_TILE_ROWS;
+    const bool is_small = args->n_tokens <= QN_VK_SQUARE && n_rows < FEW * QN_VK_SQUARE;
+    struct squares s = most_squares(!features->matrix_depth ? (features->dot ? MATMUL_TILES_DOT : MATMUL_TILES)
+                                    : is_small              ? MATMUL_MATRIX_SMALL
+                                                            : MATMUL_MATRIX);
+    if (s.kernel == MATMUL_MATRIX_SMALL && !fits(&s, planes, features))
+        s = most_squares(MATMUL_MATRIX);
+    if (args->n_tokens <= QN_VK_SQUARE)
+        s.tokens = 1;
+    const size_t tokens = (args->n_tokens + QN_VK_SQUARE * s.tokens - 1) / (QN_VK_SQUARE * s.tokens);
+    while (s.rows > 1 && (n_rows / (s.height * s.rows) * tokens < ENOUGH || !fits(&s, planes, features)))
         s.rows /= 2;
-    return tiles_shared(&s, planes) <= features->shared_bytes ? s : (struct squares){ 0 };
+    return fits(&s, planes, features) ? s : (struct squares){ 0 };
 }
 
 static qn_vk_launch launch_tiles(const qn_vk_format *format, const qn_vk_features *features,
                                  const qn_vk_matmul_kind *kind, const qn_vk_matmul_args *args, const struct squares *s)
 {
-    const size_t rows = s->height / QN_VK_TILE_ROWS * s->rows, lanes = QN_VK_SQUARE * s->rows * s->tokens;
-    qn_vk_launch l = matmul_launch(features->matrix_depth ? MATMUL_MATRIX
-                                   : features->dot        ? MATMUL_TILES_DOT
-                                                          : MATMUL_TILES,
-                                   (args->n_tiles + rows - 1) / rows, args->n_tokens, QN_VK_SQUARE * s->tokens);
-    const uint32_t constants[] = {
-        format->bits,      (uint32_t)s->tokens, format->group_shift, kind->planes,
-        (uint32_t)s->rows, (uint32_t)lanes,     kind->is_normed,     features->matrix_depth
-    };
+    const size_t rows = s->height / QN_VK_TILE_ROWS * s->rows;
+    qn_vk_launch l =
+        matmul_launch(s->kernel, (args->n_tiles + rows - 1) / rows, args->n_tokens, QN_VK_SQUARE * s->tokens);
+    const uint32_t constants[] = { format->bits,    (uint32_t)s->tokens,    format->group_shift,
+                                   kind->planes,    (uint32_t)s->rows,      (uint32_t)lanes_of(s),
+                                   kind->is_normed, features->matrix_depth, (uint32_t)s->blocks };
     memcpy(l.constants, constants, sizeof constants);
     return l;
 }
