@@ -125,14 +125,32 @@ void store_open_rows()
 
 /* ---- The fold of a full chunk ---- */
 
-/* Writes the keys [first, first + 4 FOLD_QUADS) of all rows to `scores`, as [rows][FOLD_QUADS]. */
-void load_fold_keys(uint first)
+/* What a lane has loaded: keys of rows, and 4 values of 4 keys of both planes. */
+#define LANE_FOLD_KEYS 4 /* fours; CHUNK FOLD_QUADS are 4 for each lane */
+vec4 fold_keys[LANE_FOLD_KEYS];
+uvec2 fold_hi[4], fold_lo[4];
+
+/* The keys [first, first + 4 FOLD_QUADS) of all rows, and of the state. */
+void load_fold(uint first, Place lo_from)
 {
-    for (uint i = lane(); i < CHUNK * FOLD_QUADS; i += LANES) {
-        const uint j = i / FOLD_QUADS, at = min(first + i % FOLD_QUADS * 4, head_k - 4);
-        scores[i] = j < n_stored ? floats_of(Addresses(address_at(keys, 2 * (j * head_k + at))).at[0])
-                                 : Vec4s(advance(row_key(j, true), at, 4)).at[0];
+    const uint value = lane() / FOLD_QUADS * 4, at = first + lane() % FOLD_QUADS * 4;
+    [[unroll]] for (uint u = 0; u < LANE_FOLD_KEYS; u++) {
+        const uint i = u * LANES + lane(), j = i / FOLD_QUADS, key = min(first + i % FOLD_QUADS * 4, head_k - 4);
+        fold_keys[u] = j < n_stored ? floats_of(Addresses(address_at(keys, 2 * (j * head_k + key))).at[0])
+                                    : Vec4s(advance(row_key(j, true), key, 4)).at[0];
     }
+    if (has_state && at < head_k && value < n_values)
+        [[unroll]] for (uint v = 0; v < 4; v++) {
+            fold_hi[v] = PlaneWords(address_at(state, 2 * ((value + v) * head_k + at))).at[0];
+            fold_lo[v] = PlaneWords(address_at(lo_from, 2 * ((value + v) * head_k + at))).at[0];
+        }
+}
+
+/* As [rows][FOLD_QUADS]. */
+void store_fold_keys()
+{
+    [[unroll]] for (uint u = 0; u < LANE_FOLD_KEYS; u++)
+        scores[u * LANES + lane()] = fold_keys[u];
 }
 
 /* Splits 4 values into the two planes, as split(), without branches. */
@@ -152,25 +170,17 @@ void split_four(vec4 x, out uvec2 hi, out uvec2 lo)
     lo = uvec2(lower.x | lower.y << 16, lower.z | lower.w << 16);
 }
 
-/* Of 4 values and 4 keys. */
-void fold_square(uint value, uint at, uint fold_quad, float whole, Place hi_from, Place lo_from, Place hi_to,
-                 Place lo_to)
+/* a: 4 values of 4 keys of the state. */
+void fold_square(uint value, uint at, uint fold_quad, vec4 a[4], Place hi_to, Place lo_to)
 {
-    precise vec4 a[4];
-    [[unroll]] for (uint v = 0; v < 4; v++) {
-        a[v] = vec4(0);
-        if (has_state) {
-            const uint bytes = 2 * ((value + v) * head_k + at);
-            a[v] = floats_of(PlaneWords(address_at(hi_from, bytes)).at[0]) +
-                   floats_of(PlaneWords(address_at(lo_from, bytes)).at[0]) / LO_SCALE;
-            a[v] = whole * a[v];
+    for (uint first = 0; first < CHUNK; first += 4)
+        [[unroll]] for (uint j = first; j < first + 4; j++) {
+            const vec4 key = scores[j * FOLD_QUADS + fold_quad], gated = corrected[j * QUADS + value / 4];
+            [[unroll]] for (uint v = 0; v < 4; v++) {
+                precise const vec4 sum = fma(vec4(gated[v]), key, a[v]);
+                a[v] = sum;
+            }
         }
-    }
-    for (uint j = 0; j < CHUNK; j++) {
-        const vec4 key = scores[j * FOLD_QUADS + fold_quad], gated = corrected[j * QUADS + value / 4];
-        [[unroll]] for (uint v = 0; v < 4; v++)
-            a[v] = fma(vec4(gated[v]), key, a[v]);
-    }
     [[unroll]] for (uint v = 0; v < 4; v++) {
         const uint bytes = 2 * ((value + v) * head_k + at);
         uvec2 hi, lo;
@@ -202,15 +212,26 @@ void fold()
         precise const vec4 gated = factors[i / QUADS] * corrected[i];
         corrected[i] = gated;
     }
+    const uint value = lane() / FOLD_QUADS * 4;
+    load_fold(0, lo_from);
     for (uint first = 0; first < head_k; first += 4 * FOLD_QUADS) {
+        const uint at = first + lane() % FOLD_QUADS * 4;
+        vec4 a[4];
         barrier();
-        load_fold_keys(first);
+        store_fold_keys();
         barrier();
-        for (uint i = lane(); i < n_values / 4 * FOLD_QUADS; i += LANES) {
-            const uint at = first + i % FOLD_QUADS * 4;
-            if (at < head_k)
-                fold_square(i / FOLD_QUADS * 4, at, i % FOLD_QUADS, whole, state, lo_from, hi_to, lo_to);
+        [[unroll]] for (uint v = 0; v < 4; v++) {
+            precise vec4 old = vec4(0);
+            if (has_state) {
+                old = floats_of(fold_hi[v]) + floats_of(fold_lo[v]) / LO_SCALE;
+                old = whole * old;
+            }
+            a[v] = old;
         }
+        if (first + 4 * FOLD_QUADS < head_k)
+            load_fold(first + 4 * FOLD_QUADS, lo_from);
+        if (at < head_k && value < n_values)
+            fold_square(value, at, lane() % FOLD_QUADS, a, hi_to, lo_to);
     }
     state = hi_to;
     is_folded = true;

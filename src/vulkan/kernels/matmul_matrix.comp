@@ -40,7 +40,7 @@ layout(constant_id = 8) const uint SUB_BLOCKS = 1; /* more than one with one of 
 
 const uint ROWS = SQUARE_ROWS * SUB_ROWS;
 const uint SCALES = GROUP_SHIFT < 7 ? 4 : 1; /* of a row in a block */
-/* Loads of a block; loops over them are unrolled up to the most that a lane may have. */
+/* Loads of a lane, and the most that they may be. */
 const uint CODE_VECTORS = ROWS * BITS * SUB_BLOCKS, CODE_LOADS = (CODE_VECTORS + LANES - 1) / LANES;
 const uint ACT_VECTORS = TOKENS * VECTORS * PLANES * SUB_BLOCKS, ACT_LOADS = (ACT_VECTORS + LANES - 1) / LANES;
 const uint GROUPS = 4 * TOKENS * SUB_BLOCKS, GROUP_LOADS = (GROUPS + LANES - 1) / LANES;
@@ -95,24 +95,20 @@ uint item_block(uint u)
 void find_sources()
 {
     const uint scale_words = ((blocks * BLOCK >> GROUP_SHIFT) + 1) / 2, pieces = VECTORS * PLANES;
-    [[unroll]] for (uint u = 0; u < MOST_CODES; u++)
-        if (u < CODE_LOADS) {
-            const uint i = item(u, CODE_VECTORS);
-            codes_from[u] = advance(codes, row_at(i / BITS) * BITS + i % BITS, blocks * 16);
-        }
-    [[unroll]] for (uint u = 0; u < MOST_ACTS; u++)
-        if (u < ACT_LOADS) {
-            const uint i = item(u, ACT_VECTORS);
-            acts_from[u] = advance(acts_at(i / pieces), i % pieces, blocks * 16);
-        }
-    [[unroll]] for (uint u = 0; u < MOST_GROUPS; u++)
-        if (u < GROUP_LOADS) {
-            const uint i = item(u, GROUPS);
-            groups_from[u] = advance(acts_at(i / 4), 1, act_groups_at(blocks, PLANES) + i % 4 * blocks * 8);
-        }
-    [[unroll]] for (uint u = 0; u < MOST_SCALES; u++)
-        if (u < SCALE_LOADS)
-            scales_from[u] = advance(scales, row_at(item(u, ROW_SCALES) / SCALES), scale_words * 4);
+    [[unroll]] for (uint u = 0; u < CODE_LOADS; u++) {
+        const uint i = item(u, CODE_VECTORS);
+        codes_from[u] = advance(codes, row_at(i / BITS) * BITS + i % BITS, blocks * 16);
+    }
+    [[unroll]] for (uint u = 0; u < ACT_LOADS; u++) {
+        const uint i = item(u, ACT_VECTORS);
+        acts_from[u] = advance(acts_at(i / pieces), i % pieces, blocks * 16);
+    }
+    [[unroll]] for (uint u = 0; u < GROUP_LOADS; u++) {
+        const uint i = item(u, GROUPS);
+        groups_from[u] = advance(acts_at(i / 4), 1, act_groups_at(blocks, PLANES) + i % 4 * blocks * 8);
+    }
+    [[unroll]] for (uint u = 0; u < SCALE_LOADS; u++)
+        scales_from[u] = advance(scales, row_at(item(u, ROW_SCALES) / SCALES), scale_words * 4);
 }
 
 /* The block of a lane's item; after the last block it is the last one. */
@@ -129,18 +125,14 @@ uint scale_at(uint u, uint first)
 
 void load_blocks(uint first)
 {
-    [[unroll]] for (uint u = 0; u < MOST_CODES; u++)
-        if (u < CODE_LOADS)
-            loaded_codes[u] = UVec4s(codes_from[u]).at[block_of(u, first)];
-    [[unroll]] for (uint u = 0; u < MOST_ACTS; u++)
-        if (u < ACT_LOADS)
-            loaded_acts[u] = UVec4s(acts_from[u]).at[block_of(u, first)];
-    [[unroll]] for (uint u = 0; u < MOST_GROUPS; u++)
-        if (u < GROUP_LOADS)
-            loaded_groups[u] = Addresses(groups_from[u]).at[block_of(u, first)].x;
-    [[unroll]] for (uint u = 0; u < MOST_SCALES; u++)
-        if (u < SCALE_LOADS)
-            loaded_scales[u] = Words(scales_from[u]).at[scale_at(u, first) / 2];
+    [[unroll]] for (uint u = 0; u < CODE_LOADS; u++)
+        loaded_codes[u] = UVec4s(codes_from[u]).at[block_of(u, first)];
+    [[unroll]] for (uint u = 0; u < ACT_LOADS; u++)
+        loaded_acts[u] = UVec4s(acts_from[u]).at[block_of(u, first)];
+    [[unroll]] for (uint u = 0; u < GROUP_LOADS; u++)
+        loaded_groups[u] = Addresses(groups_from[u]).at[block_of(u, first)].x;
+    [[unroll]] for (uint u = 0; u < SCALE_LOADS; u++)
+        loaded_scales[u] = Words(scales_from[u]).at[scale_at(u, first) / 2];
 }
 
 /* Four codes less their zero point, as bytes: number i of a group whose words are `words`. */
@@ -157,9 +149,9 @@ uint weights_of(uint word, uint i)
 void store_blocks(uint first)
 {
     const uint lane = gl_LocalInvocationIndex;
-    [[unroll]] for (uint u = 0; u < MOST_CODES; u++) {
+    [[unroll]] for (uint u = 0; u < CODE_LOADS; u++) {
         const uint i = item(u, CODE_VECTORS);
-        if (u < CODE_LOADS && u * LANES + lane < CODE_VECTORS)
+        if (u * LANES + lane < CODE_VECTORS)
             [[unroll]] for (uint v = 0; v < VECTORS; v++) {
                 uvec4 bytes;
                 [[unroll]] for (uint w = 0; w < 4; w++)
@@ -168,20 +160,20 @@ void store_blocks(uint first)
                     weights[(item_block(u) * ROWS + i / BITS) * ROW + i % BITS * (VECTORS / BITS) + v] = bytes;
             }
     }
-    [[unroll]] for (uint u = 0; u < MOST_ACTS; u++) {
+    [[unroll]] for (uint u = 0; u < ACT_LOADS; u++) {
         const uint i = item(u, ACT_VECTORS), piece = i % (VECTORS * PLANES), token = i / (VECTORS * PLANES);
-        if (u < ACT_LOADS && u * LANES + lane < ACT_VECTORS)
+        if (u * LANES + lane < ACT_VECTORS)
             activations[((item_block(u) * PLANES + piece / VECTORS) * TOKENS + token) * ROW + piece % VECTORS] =
                 loaded_acts[u];
     }
-    [[unroll]] for (uint u = 0; u < MOST_GROUPS; u++) {
+    [[unroll]] for (uint u = 0; u < GROUP_LOADS; u++) {
         const uint i = item(u, GROUPS);
-        if (u < GROUP_LOADS && u * LANES + lane < GROUPS)
+        if (u * LANES + lane < GROUPS)
             act_scales[(item_block(u) * 4 + i % 4) * TOKENS + i / 4] = int(loaded_groups[u]);
     }
-    [[unroll]] for (uint u = 0; u < MOST_SCALES; u++) {
+    [[unroll]] for (uint u = 0; u < SCALE_LOADS; u++) {
         const uint i = item(u, ROW_SCALES);
-        if (u < SCALE_LOADS && u * LANES + lane < ROW_SCALES)
+        if (u * LANES + lane < ROW_SCALES)
             row_scales[(item_block(u) * SCALES + i % SCALES) * ROWS + i / SCALES] =
                 floatBitsToInt(half_to_float(loaded_scales[u] >> 16 * (scale_at(u, first) & 1) & 0xffff));
     }
@@ -189,67 +181,85 @@ void store_blocks(uint first)
 
 /* ---- Products ---- */
 
-/* Adds the products of a group of 32 columns, of the fragments of column t, to those of the block. */
-void add_group(uint group, uint t, inout float products[RESULTS])
+/* Parts of a group of 32 columns: planes, and of each of them depths of matrices. */
+const uint DEPTHS = GROUP / DEPTH, PARTS = PLANES * DEPTHS;
+#define MOST_PARTS 4
+
+/* c: integer sums of fragment r of both columns of fragments. */
+void add_part(uint p, uint group, uint r, const icoopmatNV<8, gl_ScopeSubgroup, DEPTH, FRAGMENT> b[2 * MOST_PARTS],
+              inout icoopmatNV<32, gl_ScopeSubgroup, FRAGMENT, FRAGMENT> c[2])
 {
-    icoopmatNV<32, gl_ScopeSubgroup, FRAGMENT, FRAGMENT> c[ROW_FRAGMENTS], act_scale;
-    coopMatLoadNV(act_scale, act_scales, (sub_block * 4 + group) * TOKENS + square_token + t * FRAGMENT, 0, false);
-    [[unroll]] for (uint r = 0; r < ROW_FRAGMENTS; r++)
-        c[r] = icoopmatNV<32, gl_ScopeSubgroup, FRAGMENT, FRAGMENT>(PLANES == 1 ? floatBitsToInt(OFFSET) : 0);
-    [[unroll]] for (uint plane = 0; plane < 2; plane++) {
-        if (plane >= PLANES)
-            continue;
-        [[unroll]] for (uint r = 0; r < ROW_FRAGMENTS; r++)
-            [[unroll]] for (uint i = 0; i < OF_LANE; i++)
-                if (plane > 0)
-                    c[r][i] = 256 * c[r][i];
-        [[unroll]] for (uint k = 0; k < 2; k++) {
-            if (k >= GROUP / DEPTH)
-                continue;
-            icoopmatNV<8, gl_ScopeSubgroup, DEPTH, FRAGMENT> b;
-            const uint at = (group * GROUP + k * DEPTH) / 16;
-            coopMatLoadNV(b, activations,
-                          ((sub_block * PLANES + plane) * TOKENS + square_token + t * FRAGMENT) * ROW + at, ROW, true);
-            [[unroll]] for (uint r = 0; r < ROW_FRAGMENTS; r++) {
-                icoopmatNV<8, gl_ScopeSubgroup, FRAGMENT, DEPTH> a;
-                coopMatLoadNV(a, weights, (sub_block * ROWS + square_row + r * FRAGMENT) * ROW + at, ROW, false);
-                c[r] = coopMatMulAddNV(a, b, c[r]);
-            }
-        }
-    }
-    [[unroll]] for (uint r = 0; r < ROW_FRAGMENTS; r++) {
-        icoopmatNV<32, gl_ScopeSubgroup, FRAGMENT, FRAGMENT> row_scale;
-        if (SCALES > 1)
-            coopMatLoadNV(row_scale, row_scales, (sub_block * SCALES + group) * ROWS + square_row + r * FRAGMENT, 0,
-                          true);
-        [[unroll]] for (uint i = 0; i < OF_LANE; i++) {
-            precise float scale = intBitsToFloat(act_scale[i]);
-            if (SCALES > 1)
-                scale = scale * intBitsToFloat(row_scale[i]);
-            precise const float sum = PLANES == 1 ? intBitsToFloat(c[r][i]) - OFFSET : float(c[r][i]);
-            precise const float product = fma(scale, sum, products[r * OF_LANE + i]);
-            products[r * OF_LANE + i] = product;
-        }
+    if (p >= PARTS)
+        return;
+    icoopmatNV<8, gl_ScopeSubgroup, FRAGMENT, DEPTH> a;
+    coopMatLoadNV(a, weights,
+                  (sub_block * ROWS + square_row + r * FRAGMENT) * ROW + (group * GROUP + p % DEPTHS * DEPTH) / 16, ROW,
+                  false);
+    [[unroll]] for (uint t = 0; t < 2; t++) {
+        [[unroll]] for (uint i = 0; i < OF_LANE; i++)
+            if (p > 0 && p % DEPTHS == 0)
+                c[t][i] = 256 * c[t][i];
+        c[t] = coopMatMulAddNV(a, b[2 * p + t], c[t]);
     }
 }
 
-/* The block's products of the square's fragments of column t. */
-void multiply(uint t, out float products[RESULTS])
+/* Adds the products of a group of 32 columns to those of the block, of both columns of fragments: they share the weights'
+ * fragments. */
+void add_group(uint group, inout float products[2 * RESULTS])
 {
-    [[unroll]] for (uint i = 0; i < RESULTS; i++)
+    icoopmatNV<32, gl_ScopeSubgroup, FRAGMENT, FRAGMENT> act_scale[2];
+    icoopmatNV<8, gl_ScopeSubgroup, DEPTH, FRAGMENT> b[2 * MOST_PARTS];
+    [[unroll]] for (uint t = 0; t < 2; t++) {
+        const uint token = square_token + t * FRAGMENT;
+        coopMatLoadNV(act_scale[t], act_scales, (sub_block * 4 + group) * TOKENS + token, 0, false);
+        [[unroll]] for (uint p = 0; p < MOST_PARTS; p++)
+            if (p < PARTS)
+                coopMatLoadNV(b[2 * p + t], activations,
+                              ((sub_block * PLANES + p / DEPTHS) * TOKENS + token) * ROW +
+                                  (group * GROUP + p % DEPTHS * DEPTH) / 16,
+                              ROW, true);
+    }
+    [[unroll]] for (uint r = 0; r < ROW_FRAGMENTS; r++) {
+        icoopmatNV<32, gl_ScopeSubgroup, FRAGMENT, FRAGMENT> c[2], row_scale;
+        [[unroll]] for (uint t = 0; t < 2; t++)
+            c[t] = icoopmatNV<32, gl_ScopeSubgroup, FRAGMENT, FRAGMENT>(PLANES == 1 ? floatBitsToInt(OFFSET) : 0);
+        add_part(0, group, r, b, c);
+        add_part(1, group, r, b, c);
+        add_part(2, group, r, b, c);
+        add_part(3, group, r, b, c);
+        if (SCALES > 1)
+            coopMatLoadNV(row_scale, row_scales, (sub_block * SCALES + group) * ROWS + square_row + r * FRAGMENT, 0,
+                          true);
+        [[unroll]] for (uint t = 0; t < 2; t++)
+            [[unroll]] for (uint i = 0; i < OF_LANE; i++) {
+                precise float scale = intBitsToFloat(act_scale[t][i]);
+                if (SCALES > 1)
+                    scale = scale * intBitsToFloat(row_scale[i]);
+                precise const float sum = PLANES == 1 ? intBitsToFloat(c[t][i]) - OFFSET : float(c[t][i]);
+                precise const float product = fma(scale, sum, products[t * RESULTS + r * OF_LANE + i]);
+                products[t * RESULTS + r * OF_LANE + i] = product;
+            }
+    }
+}
+
+/* The block's products of the square. */
+void multiply(out float products[2 * RESULTS])
+{
+    [[unroll]] for (uint i = 0; i < 2 * RESULTS; i++)
         products[i] = 0;
     [[unroll]] for (uint group = 0; group < 4; group++)
-        add_group(group, t, products);
+        add_group(group, products);
     [[unroll]] for (uint r = 0; r < ROW_FRAGMENTS; r++) {
         icoopmatNV<32, gl_ScopeSubgroup, FRAGMENT, FRAGMENT> row_scale;
         if (SCALES == 1)
             coopMatLoadNV(row_scale, row_scales, sub_block * ROWS + square_row + r * FRAGMENT, 0, true);
-        [[unroll]] for (uint i = 0; i < OF_LANE; i++) {
-            precise float product = products[r * OF_LANE + i];
-            if (SCALES == 1)
-                product = intBitsToFloat(row_scale[i]) * product;
-            products[r * OF_LANE + i] = product;
-        }
+        [[unroll]] for (uint t = 0; t < 2; t++)
+            [[unroll]] for (uint i = 0; i < OF_LANE; i++) {
+                precise float product = products[t * RESULTS + r * OF_LANE + i];
+                if (SCALES == 1)
+                    product = intBitsToFloat(row_scale[i]) * product;
+                products[t * RESULTS + r * OF_LANE + i] = product;
+            }
     }
 }
 
@@ -266,12 +276,12 @@ uint column_at(uint subgroup)
     return subgroup * COLUMN_VECTORS;
 }
 
-void store_column(const float values[RESULTS])
+void store_column(uint t, const float values[2 * RESULTS])
 {
     [[unroll]] for (uint r = 0; r < ROW_FRAGMENTS; r++) {
         icoopmatNV<32, gl_ScopeSubgroup, FRAGMENT, FRAGMENT> c;
         [[unroll]] for (uint i = 0; i < OF_LANE; i++)
-            c[i] = floatBitsToInt(values[r * OF_LANE + i]);
+            c[i] = floatBitsToInt(values[t * RESULTS + r * OF_LANE + i]);
         coopMatStoreNV(c, weights, column_at(gl_SubgroupID) + r * FRAGMENT / 4, TOKEN_VECTORS, true);
     }
 }
@@ -334,9 +344,9 @@ void prepare_results()
 /* ---- Totals ---- */
 
 /* Of blocks one after the other, a lane adds its own products. */
-void add_products(const float products[RESULTS], inout float totals[RESULTS])
+void add_products(const float products[2 * RESULTS], inout float totals[2 * RESULTS])
 {
-    [[unroll]] for (uint i = 0; i < RESULTS; i++) {
+    [[unroll]] for (uint i = 0; i < 2 * RESULTS; i++) {
         precise const float total = totals[i] + products[i];
         totals[i] = total;
     }
@@ -359,10 +369,10 @@ void add_columns(uint n, inout vec4 totals[MOST_VECTORS])
 }
 
 /* Moves a lane's totals to where write_column has them. */
-void exchange(const float values[RESULTS], out vec4 totals[MOST_VECTORS])
+void exchange(uint t, const float values[2 * RESULTS], out vec4 totals[MOST_VECTORS])
 {
     barrier();
-    store_column(values);
+    store_column(t, values);
     barrier();
     [[unroll]] for (uint u = 0; u < MOST_VECTORS; u++)
         totals[u] = uintBitsToFloat(weights[column_at(gl_SubgroupID) + vector_at(u)]);
@@ -379,42 +389,40 @@ void main()
     sub_block = gl_SubgroupID % SUB_BLOCKS;
     if (first_tile >= n_tiles)
         return;
-    float left[RESULTS], right[RESULTS]; /* totals of the square's two columns of fragments */
-    vec4 left_vectors[MOST_VECTORS], right_vectors[MOST_VECTORS];
-    [[unroll]] for (uint i = 0; i < RESULTS; i++)
-        left[i] = right[i] = 0;
+    float totals[2 * RESULTS]; /* of the square's two columns of fragments; or as vectors */
+    vec4 left[MOST_VECTORS], right[MOST_VECTORS];
+    [[unroll]] for (uint i = 0; i < 2 * RESULTS; i++)
+        totals[i] = 0;
     [[unroll]] for (uint u = 0; u < MOST_VECTORS; u++)
-        left_vectors[u] = right_vectors[u] = vec4(0);
+        left[u] = right[u] = vec4(0);
     find_sources();
     load_blocks(0);
     prepare_results();
     for (uint block = 0; block < blocks; block += SUB_BLOCKS) {
-        float of_left[RESULTS], of_right[RESULTS];
+        float products[2 * RESULTS];
         barrier();
         store_blocks(block);
         barrier();
         if (block + SUB_BLOCKS < blocks)
             load_blocks(block + SUB_BLOCKS);
-        multiply(0, of_left);
-        multiply(1, of_right);
+        multiply(products);
         if (SUB_BLOCKS == 1) {
-            add_products(of_left, left);
-            add_products(of_right, right);
+            add_products(products, totals);
         } else {
             barrier();
-            store_column(of_left);
+            store_column(0, products);
             barrier();
-            add_columns(blocks - block, left_vectors);
+            add_columns(blocks - block, left);
             barrier();
-            store_column(of_right);
+            store_column(1, products);
             barrier();
-            add_columns(blocks - block, right_vectors);
+            add_columns(blocks - block, right);
         }
     }
     if (SUB_BLOCKS == 1) {
-        exchange(left, left_vectors);
-        exchange(right, right_vectors);
+        exchange(0, totals, left);
+        exchange(1, totals, right);
     }
-    write_column(0, left_vectors);
-    write_column(1, right_vectors);
+    write_column(0, left);
+    write_column(1, right);
 }
