@@ -128,7 +128,7 @@ static const qn_vk_array *rows_of(const struct run *r, const float *from, size_t
 
 struct step {
     size_t n_rows; /* with the padding */
-    const qn_vk_array *sequences, *sequence_of, *qkv, *alpha, *beta, *gate, *convolved, *o, *y;
+    const qn_vk_array *sequences, *sequence_of, *qkv, *alpha, *beta, *gate, *convolved, *scores, *o, *y;
 };
 
 static struct step step_of(const struct run *r, const struct piece *pieces, size_t n, bool separate)
@@ -158,6 +158,7 @@ static struct step step_of(const struct run *r, const struct piece *pieces, size
     s.beta = rows_of(r, l->beta_in, l->v_heads, pieces, n);
     s.gate = rows_of(r, l->gate, l->values, pieces, n);
     s.convolved = qn_vk_new_array(s.n_rows * l->width * sizeof(float));
+    s.scores = qn_vk_new_array(s.n_rows * l->v_heads * QN_VK_ROW_SCORES * sizeof(float));
     s.o = qn_vk_new_array(s.n_rows * l->values * sizeof(float));
     s.y = qn_vk_new_array(s.n_rows * l->values * sizeof(float));
     return s;
@@ -191,6 +192,7 @@ static qn_vk_delta_args delta_args_of(const struct run *r, const struct step *s)
                                .decays = s->alpha->at,
                                .betas = s->beta->at,
                                .y = s->o->at,
+                               .row_scores = s->scores->at,
                                .sequences = s->sequences->at,
                                .granules = r->granules->at,
                                .shift = SHIFT,
@@ -284,6 +286,7 @@ static void launch_step(const struct run *r, const struct step *s, size_t n_sequ
         const qn_vk_delta_row_args rows = qn_vk_delta_row_args_of(NULL, &delta, NULL);
         qn_vk_launch_now(qn_vk_conv(s->n_rows, l->k_heads, l->v_heads, l->taps), &conv);
         qn_vk_launch_now(qn_vk_delta_row(n_sequences, l->v_heads, l->head_v, l->taps), &rows);
+        qn_vk_launch_now(qn_vk_delta_scores(s->n_rows, n_sequences, l->k_heads, features), &delta);
         qn_vk_launch_now(qn_vk_delta(n_sequences, l->v_heads, l->head_v, features), &delta);
     }
     qn_vk_launch_now(qn_vk_append(n_sequences, l->width, l->k_heads, l->v_heads), &append);
@@ -489,6 +492,7 @@ static void bench_shape(const struct timed *t)
                             .alpha = qn_vk_array_of(qn_floats_of(n * l->v_heads, 1)),
                             .beta = qn_vk_array_of(qn_floats_of(n * l->v_heads, 1)),
                             .convolved = qn_vk_array_of(qn_floats(n * l->width)),
+                            .scores = qn_vk_new_array(n * l->v_heads * QN_VK_ROW_SCORES * sizeof(float)),
                             .o = qn_vk_array_of(qn_floats(n * l->values)) };
     const qn_vk_conv_args conv = conv_args_of(&r, &s);
     const qn_vk_delta_args delta = delta_args_of(&r, &s);
@@ -510,6 +514,9 @@ static void bench_shape(const struct timed *t)
         qn_vk_bench_launch("conv, delta and norm", name, n, "row",
                            qn_vk_delta_row(t->sequences, l->v_heads, l->head_v, l->taps), &row);
     else
+        qn_vk_bench_launch("scores", name, n, "row",
+                           qn_vk_delta_scores(n, t->sequences, l->k_heads, &qn_vk_device_info()->features), &delta);
+    if (t->rows > 1)
         qn_vk_bench_launch("delta", name, n, "row",
                            qn_vk_delta(t->sequences, l->v_heads, l->head_v, &qn_vk_device_info()->features), &delta);
     qn_vk_bench_launch("append", name, n, "row", qn_vk_append(t->sequences, l->width, l->k_heads, l->v_heads), &append);

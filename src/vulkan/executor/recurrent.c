@@ -164,6 +164,7 @@ qn_status qn_vk_record_delta(const qn_vk_recording *r, const qn_op *op)
                                     .decays = buffers[op->delta_rule.g],
                                     .betas = buffers[op->delta_rule.beta],
                                     .y = buffers[op->delta_rule.out],
+                                    .row_scores = r->workspace->row_scores,
                                     .sequences = sequences_of(r),
                                     .granules = r->caches->memory.table.address,
                                     .shift = r->caches->memory.shift,
@@ -182,6 +183,8 @@ qn_status qn_vk_record_delta(const qn_vk_recording *r, const qn_op *op)
     if (r->n == r->n_sequences)
         return QN_OK;
     const qn_vk_features *features = &qn_vk_get_info(r->common->vk)->features;
+    QN_TRY(dispatch(r, qn_vk_delta_scores(r->n, r->n_sequences, s->n_k_heads, features), &args));
+    qn_vk_barrier(r->common->vk, r->commands);
     return dispatch(r, qn_vk_delta(r->n_sequences, s->n_v_heads, s->head_v, features), &args);
 }
 

@@ -57,6 +57,8 @@ static bool place_rows(qn_vk_workspace *w, size_t max_rows, uint64_t base, size_
         fits = fits && place(bytes, readers & CODES ? QN_VK_FEW_ROWS : 0, words, &at);
         w->next[i] = base + at;
     }
+    fits = fits && place(bytes, max_rows, plan->recurrent.n_v_heads * QN_VK_ROW_SCORES, &at);
+    w->row_scores = base + at;
     return fits;
 }
 

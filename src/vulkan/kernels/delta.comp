@@ -21,18 +21,15 @@ layout(local_size_x_id = 2) in;
 #include "recurrent.glsl"
 #include "delta.glsl"
 
-layout(constant_id = 0) const uint ROWS = 16; /* 16 or 32 */
-/* Products of the rows of a block, k or q, with 64 items: keys of the chunk, or values of the state. A lane has 4 rows,
- * of k or of q, and 4 items. */
-#define QUADS 16        /* of items */
-#define TILE_KEYS 16    /* of all items and rows that are in shared memory at a time; heads have a multiple of it */
-#define TILE_ROW 17     /* fours of items, and one, so that lanes write different banks */
-const uint ROW_QUADS = ROWS / 4, SCORE_ROW = ROW_QUADS + (ROWS > 16 ? 1 : 0);
-const uint UNITS = 64 * TILE_KEYS / 8, LANE_UNITS = UNITS / LANES + (UNITS % LANES == 0 ? 0 : 1); /* 8 keys of an item */
+#include "delta_products.glsl"
+
+#define SUB_ROWS 16 /* of a block, whose v' are computed one after the other */
+
 const uint FOLD_QUADS = ROWS / 2; /* fours of keys that are folded at a time */
 
 layout(push_constant) uniform Args {
     uvec2 qkv, decays, betas, y; /* [rows][width], [rows][v_heads], [rows][v_heads], [rows][v_heads * head_v] */
+    uvec2 row_scores;            /* [rows][v_heads][k, q][CHUNK]: of the rows of the chunk up to the row's own */
     uvec2 sequences;
     uvec2 granules;
     uint shift;
@@ -45,12 +42,9 @@ layout(push_constant) uniform Args {
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Plane { uvec4 at[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer PlaneWords { uvec2 at[]; };
 
-shared vec4 tile[TILE_KEYS * TILE_ROW];                 /* [keys][items] */
-shared vec4 row_tile[TILE_KEYS * (2 * ROW_QUADS + 1)];  /* [keys][k rows, q rows] */
 shared vec4 scores[2 * CHUNK * SCORE_ROW];              /* [k, q][CHUNK][ROWS], with their decays; in a fold, keys */
 shared vec4 corrected[CHUNK * VALUES / 4];              /* v', as multiples of scales of fp16 values */
 shared float value_scales[CHUNK];
-shared float log_decays[CHUNK];
 shared float factors[CHUNK];                            /* of rows of a block: e^gc_i; in a fold, e^(gc_63 - gc_j) */
 shared vec4 pending[2 * QUADS];                         /* v' of a row, before it is rounded; and of the row before */
 shared vec4 largest[2 * QUADS / 4];
@@ -64,13 +58,6 @@ int row_of_0;  /* the row of the step that the chunk's first row would have */
 Place state;   /* hi plane of the workgroup's values; read unless it is of zeros */
 bool has_state, is_folded; /* into s.to, in this step */
 Place keys, values, scales;
-uint part, first_row, quad; /* of the lane's products: 0: k, 1: q; its rows of a block; its items */
-vec4 sums[4];               /* [rows][items] */
-
-uint lane()
-{
-    return gl_LocalInvocationIndex;
-}
 
 /* The address of the row `j` of the chunk, which is one of the step, of its key. */
 uvec2 row_key(uint j, bool is_key)
@@ -100,18 +87,13 @@ void find_places()
         state = plane_of(s.from, 0);
 }
 
-vec4 floats_of(uvec2 halves)
-{
-    return vec4(halves_to_floats(halves.x), halves_to_floats(halves.y));
-}
-
 /* ---- Rows that the open chunk has ---- */
 
 void load_open_rows()
 {
     const uint octets = n_values / 8;
     if (lane() < n_open) {
-        log_decays[lane()] =
+        log_decays[lane() / 4][lane() % 4] =
             Floats(item_word(granules, shift, s.open, decays_at, v_head * CHUNK + lane())).at[0];
         value_scales[lane()] = Floats(address_at(scales, 4 * lane())).at[0];
     }
@@ -143,39 +125,66 @@ void store_open_rows()
 
 /* ---- The fold of a full chunk ---- */
 
-/* Writes the keys [first, first + 4 FOLD_QUADS) of all rows to `scores`, as [rows][FOLD_QUADS]. */
-void load_fold_keys(uint first)
+/* What a lane has loaded: keys of rows, and 4 values of 4 keys of both planes. */
+#define LANE_FOLD_KEYS 4 /* fours; CHUNK FOLD_QUADS are 4 for each lane */
+vec4 fold_keys[LANE_FOLD_KEYS];
+uvec2 fold_hi[4], fold_lo[4];
+
+/* The keys [first, first + 4 FOLD_QUADS) of all rows, and of the state. */
+void load_fold(uint first, Place lo_from)
 {
-    for (uint i = lane(); i < CHUNK * FOLD_QUADS; i += LANES) {
-        const uint j = i / FOLD_QUADS, at = min(first + i % FOLD_QUADS * 4, head_k - 4);
-        scores[i] = j < n_stored ? floats_of(Addresses(address_at(keys, 2 * (j * head_k + at))).at[0])
-                                 : Vec4s(advance(row_key(j, true), at, 4)).at[0];
+    const uint value = lane() / FOLD_QUADS * 4, at = first + lane() % FOLD_QUADS * 4;
+    [[unroll]] for (uint u = 0; u < LANE_FOLD_KEYS; u++) {
+        const uint i = u * LANES + lane(), j = i / FOLD_QUADS, key = min(first + i % FOLD_QUADS * 4, head_k - 4);
+        fold_keys[u] = j < n_stored ? floats_of(Addresses(address_at(keys, 2 * (j * head_k + key))).at[0])
+                                    : Vec4s(advance(row_key(j, true), key, 4)).at[0];
     }
+    if (has_state && at < head_k && value < n_values)
+        [[unroll]] for (uint v = 0; v < 4; v++) {
+            fold_hi[v] = PlaneWords(address_at(state, 2 * ((value + v) * head_k + at))).at[0];
+            fold_lo[v] = PlaneWords(address_at(lo_from, 2 * ((value + v) * head_k + at))).at[0];
+        }
 }
 
-/* Of 4 values and 4 keys. */
-void fold_square(uint value, uint at, uint fold_quad, float whole, Place hi_from, Place lo_from, Place hi_to,
-                 Place lo_to)
+/* As [rows][FOLD_QUADS]. */
+void store_fold_keys()
 {
-    precise vec4 a[4];
-    [[unroll]] for (uint v = 0; v < 4; v++) {
-        a[v] = vec4(0);
-        if (has_state) {
-            const uint bytes = 2 * ((value + v) * head_k + at);
-            a[v] = floats_of(PlaneWords(address_at(hi_from, bytes)).at[0]) +
-                   floats_of(PlaneWords(address_at(lo_from, bytes)).at[0]) / LO_SCALE;
-            a[v] = whole * a[v];
+    [[unroll]] for (uint u = 0; u < LANE_FOLD_KEYS; u++)
+        scores[u * LANES + lane()] = fold_keys[u];
+}
+
+/* Splits 4 values into the two planes, as split(), without branches. */
+void split_four(vec4 x, out uvec2 hi, out uvec2 lo)
+{
+    const uvec4 bits = floatBitsToUint(x), magnitude = bits & 0x7fffffff;
+    precise const vec4 shifted = uintBitsToFloat(magnitude) + 0.5;
+    uvec4 upper = mix(magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1) >> 13,
+                      floatBitsToUint(shifted) - 0x3f000000, lessThan(magnitude, uvec4(0x38800000)));
+    upper = bits >> 16 & 0x8000 | mix(upper, uvec4(0x7bff), greaterThanEqual(magnitude, uvec4(0x477fe000)));
+    hi = uvec2(upper.x | upper.y << 16, upper.z | upper.w << 16);
+    precise const vec4 rest = (x - floats_of(hi)) * LO_SCALE;
+    const uvec4 rest_bits = floatBitsToUint(rest), size = rest_bits & 0x7fffffff;
+    precise const vec4 denormal = uintBitsToFloat(min(size, uvec4(0x38800000))) * 16777216.0;
+    uvec4 lower = mix(size - 0x38000000 >> 13, uvec4(denormal), lessThan(size, uvec4(0x38800000)));
+    lower = rest_bits >> 16 & 0x8000 | mix(lower, uvec4(0x7bff), greaterThanEqual(size, uvec4(0x477fe000)));
+    lo = uvec2(lower.x | lower.y << 16, lower.z | lower.w << 16);
+}
+
+/* a: 4 values of 4 keys of the state. */
+void fold_square(uint value, uint at, uint fold_quad, vec4 a[4], Place hi_to, Place lo_to)
+{
+    for (uint first = 0; first < CHUNK; first += 4)
+        [[unroll]] for (uint j = first; j < first + 4; j++) {
+            const vec4 key = scores[j * FOLD_QUADS + fold_quad], gated = corrected[j * QUADS + value / 4];
+            [[unroll]] for (uint v = 0; v < 4; v++) {
+                precise const vec4 sum = fma(vec4(gated[v]), key, a[v]);
+                a[v] = sum;
+            }
         }
-    }
-    for (uint j = 0; j < CHUNK; j++) {
-        const vec4 key = scores[j * FOLD_QUADS + fold_quad], gated = corrected[j * QUADS + value / 4];
-        [[unroll]] for (uint v = 0; v < 4; v++)
-            a[v] = fma(vec4(gated[v]), key, a[v]);
-    }
     [[unroll]] for (uint v = 0; v < 4; v++) {
         const uint bytes = 2 * ((value + v) * head_k + at);
         uvec2 hi, lo;
-        split(a[v], hi, lo);
+        split_four(a[v], hi, lo);
         PlaneWords(address_at(hi_to, bytes)).at[0] = hi;
         PlaneWords(address_at(lo_to, bytes)).at[0] = lo;
     }
@@ -184,9 +193,12 @@ void fold_square(uint value, uint at, uint fold_quad, float whole, Place hi_from
 void fold()
 {
     precise float decay = 0, all = 0;
-    for (uint t = 0; t < CHUNK; t++) {
-        decay += t > lane() ? log_decays[t] : 0.0;
-        all += log_decays[t];
+    [[dont_unroll]] for (uint t = 0; t < CHUNK; t += 4) {
+        const vec4 four = log_decays[t / 4];
+        [[unroll]] for (uint c = 0; c < 4; c++) {
+            decay += t + c > lane() ? four[c] : 0.0;
+            all += four[c];
+        }
     }
     if (lane() < CHUNK)
         factors[lane()] = exp_of(decay);
@@ -200,15 +212,26 @@ void fold()
         precise const vec4 gated = factors[i / QUADS] * corrected[i];
         corrected[i] = gated;
     }
+    const uint value = lane() / FOLD_QUADS * 4;
+    load_fold(0, lo_from);
     for (uint first = 0; first < head_k; first += 4 * FOLD_QUADS) {
+        const uint at = first + lane() % FOLD_QUADS * 4;
+        vec4 a[4];
         barrier();
-        load_fold_keys(first);
+        store_fold_keys();
         barrier();
-        for (uint i = lane(); i < n_values / 4 * FOLD_QUADS; i += LANES) {
-            const uint at = first + i % FOLD_QUADS * 4;
-            if (at < head_k)
-                fold_square(i / FOLD_QUADS * 4, at, i % FOLD_QUADS, whole, state, lo_from, hi_to, lo_to);
+        [[unroll]] for (uint v = 0; v < 4; v++) {
+            precise vec4 old = vec4(0);
+            if (has_state) {
+                old = floats_of(fold_hi[v]) + floats_of(fold_lo[v]) / LO_SCALE;
+                old = whole * old;
+            }
+            a[v] = old;
         }
+        if (first + 4 * FOLD_QUADS < head_k)
+            load_fold(first + 4 * FOLD_QUADS, lo_from);
+        if (at < head_k && value < n_values)
+            fold_square(value, at, lane() % FOLD_QUADS, a, hi_to, lo_to);
     }
     state = hi_to;
     is_folded = true;
@@ -217,90 +240,24 @@ void fold()
     barrier();
 }
 
-/* ---- Products of a block's rows with items ---- */
-
-/* What a lane has loaded of the next tile, as memory has it: fp16 words, or the bits of floats; and 4 keys of a row. */
-uvec4 loaded_a[LANE_UNITS], loaded_b[LANE_UNITS];
-vec4 loaded_row;
-
-uint unit_item(uint u)
-{
-    return (u * LANES + lane()) % 64;
-}
-
-uint unit_key(uint u)
-{
-    return (u * LANES + lane()) / 64 * 8;
-}
-
-/* A lane has 4 keys of one of the 2 ROWS rows; a tile has as many fours of them as there are lanes. */
-void load_tile(bool is_state, uint n_items, uint n, uint tile_at)
-{
-    const uint r = lane() % ROWS, at = tile_at + lane() / (2 * ROWS) * 4;
-    const bool is_key = lane() % (2 * ROWS) < ROWS;
-    [[unroll]] for (uint u = 0; u < LANE_UNITS; u++) {
-        const uint item = min(unit_item(u), n_items - 1), unit_at = tile_at + unit_key(u);
-        if (unit_key(u) >= TILE_KEYS)
-            continue;
-        if (is_state) {
-            loaded_a[u] = Plane(address_at(state, 2 * (item * head_k + unit_at))).at[0];
-        } else if (item < n_stored) {
-            loaded_a[u] = UVec4s(address_at(keys, 2 * (item * head_k + unit_at))).at[0];
-        } else {
-            UVec4s from = UVec4s(advance(row_key(item, true), unit_at, 4));
-            loaded_a[u] = from.at[0];
-            loaded_b[u] = from.at[1];
-        }
-    }
-    loaded_row = Vec4s(advance(row_key(n_open + min(r, n - 1), is_key), at, 4)).at[0];
-}
-
-void store_tile(bool is_state)
-{
-    [[unroll]] for (uint u = 0; u < LANE_UNITS; u++) {
-        const uint item = unit_item(u);
-        const bool is_half = is_state || item < n_stored;
-        const vec4 a = is_half ? floats_of(loaded_a[u].xy) : uintBitsToFloat(loaded_a[u]),
-                   b = is_half ? floats_of(loaded_a[u].zw) : uintBitsToFloat(loaded_b[u]);
-        [[unroll]] for (uint w = 0; w < 4 && unit_key(u) < TILE_KEYS; w++) {
-            tile[(unit_key(u) + w) * TILE_ROW + item / 4][item % 4] = a[w];
-            tile[(unit_key(u) + 4 + w) * TILE_ROW + item / 4][item % 4] = b[w];
-        }
-    }
-    const uint row = lane() % (2 * ROWS), at = lane() / (2 * ROWS) * 4;
-    [[unroll]] for (uint w = 0; w < 4; w++)
-        row_tile[(at + w) * (2 * ROW_QUADS + 1) + row / 4][row % 4] = loaded_row[w];
-}
-
-void add_products(vec4 rows, vec4 items)
-{
-    [[unroll]] for (uint r = 0; r < 4; r++) {
-        precise const vec4 sum = fma(vec4(rows[r]), items, sums[r]);
-        sums[r] = sum;
-    }
-}
-
-/* sums = products of the lane's rows and items. The next tile is on its way while one is multiplied. */
-void multiply(bool is_state, uint n_items, uint n)
-{
-    const bool is_idle = first_row >= n || 4 * quad >= n_items;
-    [[unroll]] for (uint r = 0; r < 4; r++)
-        sums[r] = vec4(0);
-    load_tile(is_state, n_items, n, 0);
-    for (uint tile_at = 0; tile_at < head_k; tile_at += TILE_KEYS) {
-        barrier();
-        store_tile(is_state);
-        barrier();
-        if (tile_at + TILE_KEYS < head_k)
-            load_tile(is_state, n_items, n, tile_at + TILE_KEYS);
-        if (!is_idle)
-            [[unroll]] for (uint key = 0; key < TILE_KEYS; key++)
-                add_products(row_tile[key * (2 * ROW_QUADS + 1) + part * ROW_QUADS + first_row / 4],
-                             tile[key * TILE_ROW + quad]);
-    }
-}
-
 /* ---- A block of rows: rows [n_open, n_open + n) of the chunk ---- */
+
+uvec2 row_address(uint r, bool is_key)
+{
+    return row_key(n_open + r, is_key);
+}
+
+/* Items are values of the state. */
+bool is_half(uint item)
+{
+    return true;
+}
+
+void load_item(uint item, uint at, out uvec4 a, out uvec4 b)
+{
+    a = Plane(address_at(state, 2 * (item * head_k + at))).at[0];
+    b = uvec4(0);
+}
 
 /* The index of the scores of item j with the lane's rows. */
 uint score_at(uint j)
@@ -308,34 +265,37 @@ uint score_at(uint j)
     return (part * CHUNK + j) * SCORE_ROW + first_row / 4;
 }
 
-/* Scores with all rows up to each row's own; scores with later rows are not used. */
-void compute_scores(uint n)
+#define LANE_SCORES 4 /* fours of scores of a row: 2 CHUNK ROWS scores are 16 for each lane */
+vec4 loaded_scores[LANE_SCORES];
+
+void load_scores(uint n)
 {
-    const uint j = lane() % CHUNK, first = lane() / CHUNK * 8;
-    precise float decay = 0;
-    for (uint t = 1; t <= n_open; t++)
-        decay += t > j ? log_decays[t] : 0.0;
-    for (uint r = 0; r < first + 8; r++) {
-        if (r > 0 && r < n && n_open + r > j)
-            decay += log_decays[n_open + r];
-        if (r >= first) {
-            const float factor = exp_of(decay);
-            scores[j * SCORE_ROW + r / 4][r % 4] = factor;
-            scores[(CHUNK + j) * SCORE_ROW + r / 4][r % 4] = factor;
-        }
+    [[unroll]] for (uint u = 0; u < LANE_SCORES; u++) {
+        const uint i = u * LANES + lane(), row = uint(row_of_0 + int(n_open + min(i % ROWS, n - 1)));
+        loaded_scores[u] = Vec4s(advance(row_scores, row * v_heads + v_head, 8 * CHUNK)).at[i / ROWS];
     }
-    if (lane() < n) {
-        precise float since = 0;
-        for (uint t = 0; t <= n_open + lane(); t++)
-            since += log_decays[t];
+}
+
+/* Scores with later rows are not used. */
+void store_scores()
+{
+    [[unroll]] for (uint u = 0; u < LANE_SCORES; u++) {
+        const uint i = u * LANES + lane(), r = i % ROWS;
+        [[unroll]] for (uint v = 0; v < 4; v++)
+            scores[(i / ROWS * 4 + v) * SCORE_ROW + r / 4][r % 4] = loaded_scores[u][v];
+    }
+}
+
+void compute_factors(uint n)
+{
+    precise float since = 0;
+    [[dont_unroll]] for (uint t = 0; t < n_open + n; t += 4) {
+        const vec4 four = log_decays[t / 4];
+        [[unroll]] for (uint c = 0; c < 4; c++)
+            since += t + c <= n_open + lane() ? four[c] : 0.0;
+    }
+    if (lane() < n)
         factors[lane()] = exp_of(since);
-    }
-    multiply(false, n_open + n, n);
-    [[unroll]] for (uint v = 0; v < 4; v++) {
-        const uint at = score_at(4 * quad + v);
-        precise const vec4 score = scores[at] * vec4(sums[0][v], sums[1][v], sums[2][v], sums[3][v]);
-        scores[at] = score;
-    }
 }
 
 vec4 row_values[4]; /* v of the lane's rows of k; and their betas */
@@ -351,20 +311,14 @@ void load_row_values(uint n)
     }
 }
 
-/* v' of row i of the block, before it is rounded, by the lanes that have its sums. */
-void compute_pending(uint i)
+/* v' of row i of the block, before it is rounded, by the lanes that have its sums; r: i % 4. */
+void compute_pending(uint i, uint r)
 {
-    const uint half_ = i % 2;
+    const uint half_ = r % 2;
     precise vec4 x = vec4(0);
-    vec4 sum = sums[0], v = row_values[0];
-    float beta = row_betas[0], most = 0;
-    [[unroll]] for (uint r = 1; r < 4; r++) {
-        sum = i % 4 == r ? sums[r] : sum;
-        v = i % 4 == r ? row_values[r] : v;
-        beta = i % 4 == r ? row_betas[r] : beta;
-    }
+    float most = 0;
     if (4 * quad < n_values) {
-        x = beta * (v - sum);
+        x = row_betas[r] * (row_values[r] - sums[r]);
         most = max(max(abs(x.x), abs(x.y)), max(abs(x.z), abs(x.w)));
     }
     pending[half_ * QUADS + quad] = x;
@@ -381,31 +335,43 @@ vec4 rounded_to_halves(vec4 x)
                            mix(normal, floatBitsToUint(denormal), lessThan(magnitude, uvec4(0x38800000))));
 }
 
-/* Adds row i's v', rounded, to the sums of later rows. */
-void add_row(uint i)
+/* Adds row i's v', rounded, to the sums of later rows among those that are chained; r: i % 4. */
+void add_row(uint i, uint r)
 {
-    const uint half_ = i % 2, next = i + 1 - part; /* the first row that has it: of k a later one; of q row i itself */
-    const bool is_own = part == 0 && i / 4 * 4 == first_row;
-    if (first_row + 4 <= next && !is_own)
-        return;
+    const uint half_ = r % 2;
+    const bool is_own = i - r == first_row;
     vec4 most = largest[half_ * QUADS / 4];
     [[unroll]] for (uint m = 1; m < QUADS / 4; m++)
         most = max(most, largest[half_ * QUADS / 4 + m]);
-    const uint exponent = floatBitsToUint(max(max(most.x, most.y), max(most.z, most.w))) >> 23,
-               shifted = exponent < 15 ? 1 : exponent - 14;
-    const float step_ = uintBitsToFloat(shifted << 23), inverse = uintBitsToFloat(254 - shifted << 23);
+    const int exponent = floatBitsToInt(max(max(most.x, most.y), max(most.z, most.w))) & 0x7f800000,
+              shifted = max(exponent - (14 << 23), 1 << 23);
+    const float step_ = intBitsToFloat(shifted), inverse = intBitsToFloat((254 << 23) - shifted);
     precise const vec4 scaled = pending[half_ * QUADS + quad] * inverse;
     precise const vec4 rounded = rounded_to_halves(scaled) * step_;
     const vec4 score = scores[score_at(n_open + i)];
-    [[unroll]] for (uint r = 0; r < 4; r++)
-        if (first_row + r >= next) {
-            precise const vec4 sum = fma(vec4(score[r]), rounded, sums[r]);
-            sums[r] = sum;
-        }
-    if (is_own)
+    [[unroll]] for (uint q = 0; q < 4; q++) {
+        precise const vec4 sum = fma(vec4(score[q]), rounded, sums[q]);
+        sums[q] = first_row + q > i ? sum : sums[q];
+    }
+    if (is_own) {
         corrected[(n_open + i) * QUADS + quad] = rounded;
-    if (is_own && quad == 0)
-        value_scales[n_open + i] = step_;
+        if (quad == 0)
+            value_scales[n_open + i] = step_;
+    }
+}
+
+/* Adds v' of rows [begin, end) of the block to the sums of later rows, and of the rows' own queries. */
+void add_rows(uint begin, uint end)
+{
+    if (first_row + 4 <= begin + 1 - part)
+        return;
+    for (uint i = begin; i < end; i++) {
+        const vec4 score = scores[score_at(n_open + i)], value = corrected[(n_open + i) * QUADS + quad];
+        [[unroll]] for (uint r = 0; r < 4; r++) {
+            precise const vec4 sum = fma(vec4(score[r]), value, sums[r]);
+            sums[r] = first_row + r + part > i ? sum : sums[r];
+        }
+    }
 }
 
 void compute_rows(uint n)
@@ -413,19 +379,30 @@ void compute_rows(uint n)
     if (part == 0)
         load_row_values(n);
     if (has_state)
-        multiply(true, n_values, n);
+        multiply(n_values, n, head_k);
+    store_scores();
+    barrier();
     [[unroll]] for (uint r = 0; r < 4; r++) {
         precise const vec4 product = has_state ? factors[first_row + r] * sums[r] : vec4(0);
         sums[r] = product;
     }
-    barrier();
     for (uint j = 0; j < n_open && first_row < n; j++)
         add_products(scores[score_at(j)], corrected[j * QUADS + quad]);
-    for (uint i = 0; i < n; i++) {
-        if (part == 0 && i / 4 * 4 == first_row)
-            compute_pending(i);
+    for (uint first = 0; first < n; first += SUB_ROWS) {
+        const uint end = min(first + SUB_ROWS, n);
+        const bool is_chained = part == 0 && first_row / SUB_ROWS == first / SUB_ROWS;
+        [[dont_unroll]] for (uint four = first; four < end; four += 4)
+            [[unroll]] for (uint r = 0; r < 4; r++)
+                if (four + r < end) {
+                    if (part == 0 && four == first_row)
+                        compute_pending(four + r, r);
+                    barrier();
+                    if (is_chained)
+                        add_row(four + r, r);
+                }
         barrier();
-        add_row(i);
+        if (!is_chained)
+            add_rows(first, end);
     }
     [[unroll]] for (uint r = 0; r < 4; r++) {
         if (part == 0 || first_row + r >= n || 4 * quad >= n_values)
@@ -449,9 +426,7 @@ void main()
     width = 2 * k_heads * head_k + v_heads * head_v;
     n_open = n_stored = s.position - s.state_position;
     row_of_0 = int(s.begin) - int(n_open);
-    part = lane() / (4 * ROWS);
-    first_row = lane() % (4 * ROWS) / QUADS * 4;
-    quad = lane() % QUADS;
+    find_products();
     has_state = s.state_position != 0;
     is_folded = false;
     find_places();
@@ -464,10 +439,11 @@ void main()
         }
         const uint n = min(min(ROWS, CHUNK - n_open), s.end - row);
         if (lane() < n)
-            log_decays[n_open + lane()] = Floats(decays).at[(row + lane()) * v_heads + v_head];
+            log_decays[(n_open + lane()) / 4][(n_open + lane()) % 4] =
+                Floats(decays).at[(row + lane()) * v_heads + v_head];
+        load_scores(n);
         barrier();
-        compute_scores(n);
-        barrier();
+        compute_factors(n);
         compute_rows(n);
         barrier();
         row += n;

@@ -44,8 +44,11 @@ static const uint32_t matmul_tiles_code[] = {
 static const uint32_t matmul_tiles_dot_code[] = {
 #include "vulkan/kernels/spirv/matmul_tiles.dot.inc"
 };
-static const uint32_t matmul_tiles_matrix_code[] = {
-#include "vulkan/kernels/spirv/matmul_tiles.matrix.inc"
+static const uint32_t matmul_matrix_code[] = {
+#include "vulkan/kernels/spirv/matmul_matrix.inc"
+};
+static const uint32_t matmul_matrix_small_code[] = {
+#include "vulkan/kernels/spirv/matmul_matrix.small.inc"
 };
 static const uint32_t matmul_f16_code[] = {
 #include "vulkan/kernels/spirv/matmul_f16.inc"
@@ -58,6 +61,9 @@ static const uint32_t conv_code[] = {
 };
 static const uint32_t delta_code[] = {
 #include "vulkan/kernels/spirv/delta.inc"
+};
+static const uint32_t delta_scores_code[] = {
+#include "vulkan/kernels/spirv/delta_scores.inc"
 };
 static const uint32_t delta_row_code[] = {
 #include "vulkan/kernels/spirv/delta_row.inc"
@@ -78,11 +84,13 @@ enum kernel {
     MATMUL_DOT,
     MATMUL_TILES,
     MATMUL_TILES_DOT,
-    MATMUL_TILES_MATRIX,
+    MATMUL_MATRIX,
+    MATMUL_MATRIX_SMALL,
     MATMUL_F16,
     PREPARE,
     CONV,
     DELTA,
+    DELTA_SCORES,
     DELTA_ROW,
     APPEND,
     N_KERNELS
@@ -105,11 +113,13 @@ static const qn_vk_shader shaders[] = {
     [MATMUL_DOT] = SHADER(matmul_dot, matmul),
     [MATMUL_TILES] = SHADER(matmul_tiles, matmul),
     [MATMUL_TILES_DOT] = SHADER(matmul_tiles_dot, matmul),
-    [MATMUL_TILES_MATRIX] = SHADER(matmul_tiles_matrix, matmul),
+    [MATMUL_MATRIX] = SHADER(matmul_matrix, matmul),
+    [MATMUL_MATRIX_SMALL] = SHADER(matmul_matrix_small, matmul),
     [MATMUL_F16] = SHADER(matmul_f16, matmul),
     [PREPARE] = SHADER(prepare, prepare),
     [CONV] = SHADER(conv, conv),
     [DELTA] = SHADER(delta, delta),
+    [DELTA_SCORES] = SHADER(delta_scores, delta),
     [DELTA_ROW] = SHADER(delta_row, delta_row),
     [APPEND] = SHADER(append, append),
 };
@@ -273,18 +283,33 @@ static qn_vk_launch matmul_launch(enum kernel kernel, size_t n_groups, size_t n_
                                        (uint32_t)((n_tokens + tokens - 1) / tokens) } };
 }
 
-/* Squares of 32 weight rows and 32 rows of activations, of a workgroup of matmul_tiles. */
+/* Squares of a workgroup of matmul_tiles or matmul_matrix, of `height` weight rows and 32 rows of activations. Each has
+ * 32 lanes for each block of columns that is computed at the same time as others. */
 struct squares {
-    size_t rows, tokens;
+    enum kernel kernel;
+    size_t height;
+    size_t rows, tokens; /* squares */
+    size_t blocks;
 };
 
-/* Bytes of the shared arrays of matmul_tiles.comp: weights and activations as bytes; their scales; sums of squares. */
+/* Bytes of the shared arrays of matmul_tiles.comp and matmul_matrix.comp: of each block weights and activations as
+ * bytes, and their scales; sums of squares; what results need. */
 static size_t tiles_shared(const struct squares *s, size_t planes)
 {
-    enum { ROW = BLOCK + 16, PLACES = 256 * sizeof(float) };
-    return QN_VK_SQUARE * (s->rows * (ROW + 4 * sizeof(float)) +
-                           s->tokens * (planes * ROW + 4 * 2 * sizeof(float) + SQUARE_PARTS * sizeof(float))) +
-           PLACES;
+    enum { ROW = BLOCK + 16, SCALES = 4 * sizeof(float), GROUPS = 8 * sizeof(float), OF_RESULTS = 4 };
+    const size_t rows = s->height * s->rows, tokens = QN_VK_SQUARE * s->tokens;
+    return s->blocks * (rows * (ROW + SCALES) + tokens * (planes * ROW + GROUPS)) + OF_RESULTS * (rows + tokens) +
+           tokens * SQUARE_PARTS * sizeof(float);
+}
+
+/* The most squares of a workgroup, by kernel. */
+static struct squares most_squares(enum kernel kernel)
+{
+    switch (kernel) {
+    case MATMUL_MATRIX: return (struct squares){ kernel, 2 * QN_VK_SQUARE, 2, 2, 1 };
+    case MATMUL_MATRIX_SMALL: return (struct squares){ kernel, QN_VK_SQUARE, 1, 1, 4 };
+    default: return (struct squares){ kernel, QN_VK_SQUARE, 4, 2, 1 };
+    }
 }
 
 /* The results of a workgroup of gemv: four of a team, of one matrix or two. */
@@ -311,48 +336,65 @@ static bool is_gemv(const qn_vk_launch *l)
 
 static bool is_tiles(const qn_vk_launch *l)
 {
-    return l->shader == &shaders[MATMUL_TILES] || l->shader == &shaders[MATMUL_TILES_DOT] ||
-           l->shader == &shaders[MATMUL_TILES_MATRIX];
+    const enum kernel kernel = (enum kernel)(l->shader - shaders);
+    return kernel == MATMUL_TILES || kernel == MATMUL_TILES_DOT || kernel == MATMUL_MATRIX ||
+           kernel == MATMUL_MATRIX_SMALL;
 }
 
 size_t qn_vk_matmul_shared(const qn_vk_launch *l)
 {
     const uint32_t *c = l->constants;
-    if (is_tiles(l))
-        return tiles_shared(&(struct squares){ .rows = c[4], .tokens = c[1] }, c[3]);
+    if (is_tiles(l)) {
+        struct squares s = most_squares((enum kernel)(l->shader - shaders));
+        s.rows = c[4];
+        s.tokens = c[1];
+        return tiles_shared(&s, c[3]);
+    }
     const size_t teams = c[5] / c[4];
     const qn_vk_matmul_kind kind = { .epilogue = (qn_vk_epilogue)c[7], .rotated = c[1] };
     return is_gemv(l) ? gemv_shared(gemv_rows(teams, kind.epilogue), c[4] * c[9], teams, c[5], &kind)
                       : MATMUL_SHARED((size_t)c[1], c[4] * c[9], teams, QUANTIZE_EXTRA);
 }
 
+static size_t lanes_of(const struct squares *s)
+{
+    return QN_VK_SQUARE * s->rows * s->tokens * s->blocks;
+}
+
+static bool fits(const struct squares *s, size_t planes, const qn_vk_features *features)
+{
+    return lanes_of(s) <= features->lanes && tiles_shared(s, planes) <= features->shared_bytes;
+}
+
 /* Returns the squares of a workgroup; none if the device cannot have them. Small matrices have small workgroups, so
  * that a device with many processors has work for all. */
 static struct squares squares_of(const qn_vk_matmul_args *args, size_t planes, const qn_vk_features *features)
 {
-    enum { ENOUGH = 256 /* workgroups */ };
-    struct squares s = { 4, args->n_tokens > QN_VK_SQUARE ? 2 : 1 };
-    const size_t rows = (size_t)args->n_tiles * QN_VK_TILE_ROWS,
-                 tokens = (args->n_tokens + QN_VK_SQUARE * s.tokens - 1) / (QN_VK_SQUARE * s.tokens);
-    while (s.rows > 1 &&
-           (rows / (QN_VK_SQUARE * s.rows) * tokens < ENOUGH || QN_VK_SQUARE * s.rows * s.tokens > features->lanes ||
-            tiles_shared(&s, planes) > features->shared_bytes))
+    enum { ENOUGH = 256 /* workgroups */, FEW = 512 /* squares */ };
+    const size_t n_rows = (size_t)args->n_tiles * QN_VK_TILE_ROWS;
+    const bool is_small = args->n_tokens <= QN_VK_SQUARE && n_rows < FEW * QN_VK_SQUARE;
+    struct squares s = most_squares(!features->matrix_depth ? (features->dot ? MATMUL_TILES_DOT : MATMUL_TILES)
+                                    : is_small              ? MATMUL_MATRIX_SMALL
+                                                            : MATMUL_MATRIX);
+    if (s.kernel == MATMUL_MATRIX_SMALL && !fits(&s, planes, features))
+        s = most_squares(MATMUL_MATRIX);
+    if (args->n_tokens <= QN_VK_SQUARE)
+        s.tokens = 1;
+    const size_t tokens = (args->n_tokens + QN_VK_SQUARE * s.tokens - 1) / (QN_VK_SQUARE * s.tokens);
+    while (s.rows > 1 && (n_rows / (s.height * s.rows) * tokens < ENOUGH || !fits(&s, planes, features)))
         s.rows /= 2;
-    return tiles_shared(&s, planes) <= features->shared_bytes ? s : (struct squares){ 0 };
+    return fits(&s, planes, features) ? s : (struct squares){ 0 };
 }
 
 static qn_vk_launch launch_tiles(const qn_vk_format *format, const qn_vk_features *features,
                                  const qn_vk_matmul_kind *kind, const qn_vk_matmul_args *args, const struct squares *s)
 {
-    const size_t rows = QN_VK_SQUARE / QN_VK_TILE_ROWS * s->rows, lanes = QN_VK_SQUARE * s->rows * s->tokens;
-    qn_vk_launch l = matmul_launch(features->matrix_depth ? MATMUL_TILES_MATRIX
-                                   : features->dot        ? MATMUL_TILES_DOT
-                                                          : MATMUL_TILES,
-                                   (args->n_tiles + rows - 1) / rows, args->n_tokens, QN_VK_SQUARE * s->tokens);
-    const uint32_t constants[] = {
-        format->bits,      (uint32_t)s->tokens, format->group_shift, kind->planes,
-        (uint32_t)s->rows, (uint32_t)lanes,     kind->is_normed,     features->matrix_depth
-    };
+    const size_t rows = s->height / QN_VK_TILE_ROWS * s->rows;
+    qn_vk_launch l =
+        matmul_launch(s->kernel, (args->n_tiles + rows - 1) / rows, args->n_tokens, QN_VK_SQUARE * s->tokens);
+    const uint32_t constants[] = { format->bits,    (uint32_t)s->tokens,    format->group_shift,
+                                   kind->planes,    (uint32_t)s->rows,      (uint32_t)lanes_of(s),
+                                   kind->is_normed, features->matrix_depth, (uint32_t)s->blocks };
     memcpy(l.constants, constants, sizeof constants);
     return l;
 }
@@ -513,14 +555,33 @@ qn_vk_launch qn_vk_delta_row(size_t n_sequences, size_t n_v_heads, size_t head_v
     return l;
 }
 
+static qn_vk_launch delta_launch(enum kernel kernel, size_t x, size_t y, size_t rows)
+{
+    enum { LANES_OF_ROW = 8 };
+    qn_vk_launch l = launch(kernel, x, y);
+    l.constants[0] = (uint32_t)rows;
+    l.constants[2] = (uint32_t)(LANES_OF_ROW * rows);
+    return l;
+}
+
+/* Returns the rows of a block. */
+static size_t delta_rows(const qn_vk_features *features)
+{
+    enum { SMALL = 16, LARGE = 32, LARGE_LANES = 256, LARGE_SHARED = 48 << 10 };
+    return features->shared_bytes >= LARGE_SHARED && features->lanes >= LARGE_LANES ? LARGE : SMALL;
+}
+
+qn_vk_launch qn_vk_delta_scores(size_t n_rows, size_t n_sequences, size_t n_k_heads, const qn_vk_features *features)
+{
+    const size_t rows = delta_rows(features);
+    qn_vk_launch l = delta_launch(DELTA_SCORES, n_k_heads, n_rows / rows + 2, rows);
+    l.groups[2] = (uint32_t)n_sequences;
+    return l;
+}
+
 qn_vk_launch qn_vk_delta(size_t n_sequences, size_t n_v_heads, size_t head_v, const qn_vk_features *features)
 {
-    enum { SMALL_BLOCK = 16, LARGE_BLOCK = 32, LARGE_SHARED = 48 << 10, LANES_OF_ROW = 8 };
-    const bool is_large = features->shared_bytes >= LARGE_SHARED && features->lanes >= LANES_OF_ROW * LARGE_BLOCK;
-    qn_vk_launch l = launch(DELTA, n_v_heads * QN_GDN_SCALE_GROUPS(head_v), n_sequences);
-    l.constants[0] = is_large ? LARGE_BLOCK : SMALL_BLOCK;
-    l.constants[2] = LANES_OF_ROW * l.constants[0];
-    return l;
+    return delta_launch(DELTA, n_v_heads * QN_GDN_SCALE_GROUPS(head_v), n_sequences, delta_rows(features));
 }
 
 qn_vk_launch qn_vk_append(size_t n_sequences, size_t width, size_t n_k_heads, size_t n_v_heads)

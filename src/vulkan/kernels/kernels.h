@@ -9,7 +9,7 @@
 enum {
     QN_VK_TILE_ROWS = 4,   /* weight rows of a workgroup of matmul */
     QN_VK_MATMUL_OUTS = 4, /* matrices of a launch */
-    QN_VK_SQUARE = 32,     /* rows of weights and of activations of a square of matmul_tiles */
+    QN_VK_SQUARE = 32,     /* rows of weights and of activations of a square of matmul_tiles; of matmul_matrix: two */
     QN_VK_BLOCK = 128,     /* columns of a block of weights and activations */
     QN_VK_MAX_HEAD = 512,  /* values of a head */
     QN_VK_F16_BITS = 16,
@@ -18,6 +18,7 @@ enum {
     QN_VK_HEAD_UNIT = 16,           /* heads have a multiple of it: they are read as 16 bytes of fp16 */
     QN_VK_MAX_RECURRENT_HEAD = 256, /* values of a head of a recurrent layer, or keys */
     QN_VK_DELTA_SHARED = 32 << 10,  /* bytes of shared memory that a workgroup of delta may have */
+    QN_VK_ROW_SCORES = 2 * 64,      /* floats: a row's key, and query, with the rows of a chunk */
     QN_VK_MAX_PIECE = 4096          /* values of a workgroup of prepare: the largest block of a Hadamard transform */
 };
 
@@ -226,9 +227,11 @@ typedef struct qn_vk_conv_args {
     uint32_t k_heads, v_heads, head_k, head_v;
 } qn_vk_conv_args;
 
-/* The delta rule: y [rows][v_heads][head_v]; states, and values and scales of open chunks. */
+/* The delta rule: y [rows][v_heads][head_v]; states, and values and scales of open chunks. row_scores [rows][v_heads]
+ * [QN_VK_ROW_SCORES]: what qn_vk_delta_scores computes for qn_vk_delta. */
 typedef struct qn_vk_delta_args {
     uint64_t qkv, decays, betas, y; /* qkv: y of qn_vk_conv_args */
+    uint64_t row_scores;
     uint64_t sequences, granules;
     uint32_t shift;
     uint32_t state_at, keys_at, values_at, scales_at, decays_at;
@@ -329,8 +332,10 @@ size_t qn_vk_attention_shared(size_t dim);
 
 qn_vk_launch qn_vk_prepare(qn_vk_prepare_op op, bool is_rotated, size_t n_rows, size_t width, size_t piece);
 qn_vk_launch qn_vk_conv(size_t n_rows, size_t n_k_heads, size_t n_v_heads, size_t taps);
-/* The delta rule of the sequences with one row, and of those with more; neither needs the other's results. */
+/* The delta rule of the sequences with one row, and of those with more, after its scores; neither needs the other's
+ * results. n_rows: of all sequences. */
 qn_vk_launch qn_vk_delta_row(size_t n_sequences, size_t n_v_heads, size_t head_v, size_t taps);
+qn_vk_launch qn_vk_delta_scores(size_t n_rows, size_t n_sequences, size_t n_k_heads, const qn_vk_features *features);
 qn_vk_launch qn_vk_delta(size_t n_sequences, size_t n_v_heads, size_t head_v, const qn_vk_features *features);
 
 qn_vk_launch qn_vk_append(size_t n_sequences, size_t width, size_t n_k_heads, size_t n_v_heads);

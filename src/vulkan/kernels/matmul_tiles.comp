@@ -4,18 +4,10 @@
  * lanes each, block after block of 128 columns: weights as bytes and activations in shared memory, the next block on
  * its way to registers.
  *
- * A square is 2 x 2 fragments of 16 x 16 results, of which a lane has 8 of each. With MATRIX their integer sums are
- * computed by cooperative matrices: these are exact, so that which lane has which result is all that a driver decides.
- * Else a lane computes its results by dot products. All other arithmetic is the same. */
+ * A square is 2 x 2 fragments of 16 x 16 results, of which a lane has 8 of each. Devices with cooperative matrices have
+ * matmul_matrix.comp. */
 #extension GL_GOOGLE_include_directive : require
-#ifdef MATRIX
-#extension GL_NV_cooperative_matrix : require
-#extension GL_NV_integer_cooperative_matrix : require
-#extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
-#pragma use_vulkan_memory_model
-#elif defined DOT
+#ifdef DOT
 #extension GL_EXT_spirv_intrinsics : require
 #endif
 #define HAS_LAYOUT
@@ -33,7 +25,6 @@ layout(local_size_x_id = 5) in;
 #define ROW (VECTORS + 1) /* so that rows begin in different banks */
 layout(constant_id = 1) const uint SUB_TOKENS = 1;
 layout(constant_id = 4) const uint SUB_ROWS = 4;
-layout(constant_id = 7) const uint DEPTH = 32; /* columns of a matrix: 16 or 32 */
 #include "matmul.glsl"
 
 const uint ROWS = SQUARE * SUB_ROWS;
@@ -50,9 +41,6 @@ shared float row_scales[SCALES * ROWS];
  * OFFSET + sum. */
 shared uvec2 act_groups[4 * TOKENS];
 #define OFFSET 12582912.0 /* 1.5 * 2^23 */
-#ifdef MATRIX
-shared int places[FRAGMENT * FRAGMENT];
-#endif
 
 uint first_tile, first_token, blocks, square_row, square_token; /* of the lane's square, in the workgroup */
 uint row_of[OF_LANE], token_of[OF_LANE];                        /* of a lane's results, in a fragment */
@@ -136,48 +124,6 @@ void store_block()
 
 #define RESULTS (FRAGMENTS * OF_LANE)
 
-#ifdef MATRIX
-void find_places()
-{
-    icoopmatNV<32, gl_ScopeSubgroup, FRAGMENT, FRAGMENT> at;
-    for (uint i = gl_LocalInvocationIndex; i < FRAGMENT * FRAGMENT; i += LANES)
-        places[i] = int(i);
-    barrier();
-    coopMatLoadNV(at, places, 0, FRAGMENT, false);
-    [[unroll]] for (uint i = 0; i < OF_LANE; i++) {
-        row_of[i] = uint(at[i]) / FRAGMENT;
-        token_of[i] = uint(at[i]) % FRAGMENT;
-    }
-    square_row = gl_SubgroupID / SUB_TOKENS * SQUARE;
-    square_token = gl_SubgroupID % SUB_TOKENS * SQUARE;
-}
-
-/* zeros: what sums begin with. */
-void add_sums(uint group, uint t, const int zeros[OF_LANE], out int sums[RESULTS])
-{
-    icoopmatNV<32, gl_ScopeSubgroup, FRAGMENT, FRAGMENT> c[FRAGMENTS];
-    [[unroll]] for (uint plane = 0; plane < PLANES; plane++) {
-        [[unroll]] for (uint r = 0; r < FRAGMENTS; r++)
-            [[unroll]] for (uint i = 0; i < OF_LANE; i++) {
-                const int zero = plane + 1 == PLANES ? zeros[i] : 0;
-                c[r][i] = plane > 0 ? 256 * c[r][i] + zero : zero;
-            }
-        [[unroll]] for (uint k = 0; k < GROUP / DEPTH; k++) {
-            icoopmatNV<8, gl_ScopeSubgroup, DEPTH, FRAGMENT> b;
-            const uint at = (group * GROUP + k * DEPTH) / 16;
-            coopMatLoadNV(b, activations, (plane * TOKENS + square_token + t * FRAGMENT) * ROW + at, ROW, true);
-            [[unroll]] for (uint r = 0; r < FRAGMENTS; r++) {
-                icoopmatNV<8, gl_ScopeSubgroup, FRAGMENT, DEPTH> a;
-                coopMatLoadNV(a, weights, (square_row + r * FRAGMENT) * ROW + at, ROW, false);
-                c[r] = coopMatMulAddNV(a, b, c[r]);
-            }
-        }
-    }
-    [[unroll]] for (uint r = 0; r < FRAGMENTS; r++)
-        [[unroll]] for (uint i = 0; i < OF_LANE; i++)
-            sums[r * OF_LANE + i] = c[r][i];
-}
-#else
 #define LANE_ROWS 4 /* of a fragment; OF_LANE / LANE_ROWS tokens */
 
 void find_places()
@@ -212,7 +158,6 @@ void add_sums(uint group, uint t, const int zeros[OF_LANE], out int sums[RESULTS
         }
     }
 }
-#endif
 
 /* ---- Results ---- */
 
