@@ -576,7 +576,7 @@ void qn_check_cuda_matmul(bool with_bench)
             for (size_t i = 0; i < QN_LENGTH(widths); i++) {
                 qn_random_seed(1000 + 100 * i + 10 * planes + op);
                 if (qn_case_selected())
-                    check_acts(QN_ACTS_HILO, planes, op, widths[i], 1 + qn_random_below(QN_PLANES_TOKENS));
+                    check_acts(QN_ACTS_HILO, planes, op, widths[i], 1 + qn_random_below(QN_PLANES_MAX_TOKENS));
             }
     for (int op = 0; op < 3; op++)
         for (size_t i = 0; i < QN_LENGTH(widths); i++)

@@ -20,7 +20,7 @@ void qn_check_launch(const qn_matmul_launch *l)
 
 struct gpu_acts qn_check_acts_new(int layout, size_t n_cols, size_t n_tokens)
 {
-    struct gpu_acts a = { .acts = { .layout = layout, .n_cols = n_cols, .capacity = n_tokens } };
+    struct gpu_acts a = { .acts = { .layout = layout, .n_cols = n_cols, .capacity = n_tokens }, .n_tokens = n_tokens };
     size_t bytes;
     if (layout != QN_ACTS_HILO_N1)
         a.acts.capacity = qn_round_up(n_tokens, QN_GEMM_TILE_N);
@@ -42,41 +42,55 @@ uint8_t *qn_check_acts_read(const struct gpu_acts *a)
     return (uint8_t *)qn_gpu_read(a->data) + (a->acts.address - a->data);
 }
 
-/* The bit of column c of a token in operand B, of the columns' weight k, at bit `high` of its code. */
-static unsigned plane_bit(const uint8_t *block, unsigned bits, size_t token, size_t c, size_t k, unsigned high)
+static size_t block_tokens(const struct gpu_acts *a)
 {
-    const size_t group = k % (bits == 1 ? QN_TILE_COLS : QN_ACTS_HILO_COLS) / 32, half = k % 32 / 16, byte = k % 16;
-    const size_t n = 8 * (c / 2) + 2 * token + c % 2, at = n / 8 * 256 + half * 128 + n % 8 * 16 + byte;
-    return block[at] >> (group * bits + high) & 1;
-}
-
-/* An int8, of lo or hi, from its planes: the first of its columns of B. */
-static int plane_byte(const uint8_t *block, unsigned bits, size_t token, size_t first, size_t k)
-{
-    int low = 0, high = 0;
-    for (size_t p = 0; p < 8; p++) {
-        const int weight = p == 7 ? -128 : 1 << p;
-        low += weight * (int)plane_bit(block, bits, token, first + p, k, 0);
-        if (bits == 2)
-            high += weight * (int)plane_bit(block, bits, token, first + (p < 6 ? p + 1 : p + 2), k, 1);
-    }
-    qn_expect(bits == 1 || low == high, "token %zu, column %zu: low bits of codes have %d, high bits %d", token, k, low,
-              high);
-    return low;
+    return QN_PLANES_BLOCK_TOKENS(a->n_tokens);
 }
 
 static const uint8_t *plane_block(const struct gpu_acts *a, const uint8_t *bytes, size_t k)
 {
-    return bytes + k / QN_ACTS_HILO_COLS * QN_PLANES_BLOCK_BYTES(a->acts.planes);
+    return bytes + k / QN_ACTS_HILO_COLS * QN_PLANES_BLOCK_BYTES(block_tokens(a));
+}
+
+/* The bit of the columns' weight k in a column of an operand B, at bit `high` of its code. */
+static unsigned plane_bit(const uint8_t *operand, unsigned bits, size_t column, size_t k, unsigned high)
+{
+    const size_t group = k % (bits == 1 ? QN_TILE_COLS : QN_ACTS_HILO_COLS) / 32, half = k % 32 / 16, byte = k % 16;
+    return operand[column / 8 * 256 + half * 128 + column % 8 * 16 + byte] >> (group * bits + high) & 1;
+}
+
+/* The bit of plane p of a token's integer, at bit `high` of its code. */
+static unsigned integer_bit(const struct gpu_acts *a, const uint8_t *block, size_t token, size_t p, size_t k,
+                            unsigned high)
+{
+    const size_t c = p + high, tokens = block_tokens(a),
+                 column = 32 * (token / 4) + 8 * (c / 4) + 2 * (token % 4) + c / 2 % 2;
+    return plane_bit(block + (c % 2 ? QN_PLANES_UPPER(tokens) : 0), a->acts.planes, column, k, high);
+}
+
+/* The integer, from its planes at the low bits of codes; those at the high bits are the same. */
+static int integer_of_planes(const struct gpu_acts *a, const uint8_t *block, size_t token, size_t k)
+{
+    const uint8_t *negatives = block + QN_PLANES_NEGATIVE(block_tokens(a));
+    const size_t column = 2 * (token % 4) + token / 4;
+    const int negative = (int)plane_bit(negatives, a->acts.planes, column, k, 0);
+    int code = -65536 * negative;
+    for (size_t p = 0; p < 16; p++) {
+        const unsigned low = integer_bit(a, block, token, p, k, 0);
+        const unsigned high = a->acts.planes == 1 ? low
+                              : p < 15            ? integer_bit(a, block, token, p, k, 1)
+                                                  : plane_bit(negatives, a->acts.planes, column, k, 1);
+        qn_expect(low == high, "token %zu, column %zu, plane %zu: low bits of codes have %u, high bits %u", token, k, p,
+                  low, high);
+        code += (int)(low << p);
+    }
+    return code;
 }
 
 int qn_check_hilo_code(const struct gpu_acts *a, const uint8_t *bytes, size_t token, size_t k)
 {
-    if (a->acts.planes) {
-        const uint8_t *block = plane_block(a, bytes, k);
-        return plane_byte(block, a->acts.planes, token, 0, k) +
-               256 * plane_byte(block, a->acts.planes, token, QN_PLANES_SET(a->acts.planes), k);
-    }
+    if (a->acts.planes)
+        return integer_of_planes(a, plane_block(a, bytes, k), token, k);
     const uint8_t *block = bytes + (k / QN_ACTS_HILO_COLS * (a->acts.capacity / 8) + token / 8) * QN_ACTS_HILO_BYTES;
     const size_t column = k % QN_ACTS_HILO_COLS,
                  at = token % 8 * 128 + ((column / 16) ^ (token % 8)) * 16 + column % 16;
@@ -88,7 +102,7 @@ float qn_check_hilo_scale(const struct gpu_acts *a, const uint8_t *bytes, const 
     float scale;
     if (!a->acts.planes)
         return scales[k / QN_ACTS_HILO_COLS * a->acts.capacity + token];
-    memcpy(&scale, plane_block(a, bytes, k) + QN_PLANES_INFO(a->acts.planes) + 16 * token, sizeof scale);
+    memcpy(&scale, plane_block(a, bytes, k) + QN_PLANES_INFO(block_tokens(a)) + 16 * token, sizeof scale);
     return scale / 64;
 }
 
@@ -97,7 +111,7 @@ void qn_check_plane_sums(const struct gpu_acts *a, const uint8_t *bytes, size_t 
     int32_t sums[2];
     if (!a->acts.planes)
         return;
-    memcpy(sums, plane_block(a, bytes, k) + QN_PLANES_INFO(a->acts.planes) + 16 * token + 4, sizeof sums);
+    memcpy(sums, plane_block(a, bytes, k) + QN_PLANES_INFO(block_tokens(a)) + 16 * token + 4, sizeof sums);
     for (size_t i = 0; i < QN_ACTS_HILO_COLS; i++)
         sums[i / 64] -= qn_check_hilo_code(a, bytes, token, k + i);
     qn_expect(sums[0] == 0 && sums[1] == 0, "token %zu: sums of columns from %zu on differ by %d, %d", token, k,

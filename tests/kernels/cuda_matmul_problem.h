@@ -11,6 +11,7 @@ enum { QN_CHECK_MATRICES = 4 };
 struct gpu_acts {
     qn_matmul_acts acts;
     uint64_t data, scale, workspace;
+    size_t n_tokens;
 };
 
 /* Matrices of a type that share activations, as stored in files and as tiles. */

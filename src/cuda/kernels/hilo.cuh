@@ -103,53 +103,62 @@ QN_DEVICE hilo_columns quantize_hilo(float4 v, float factor)
     return { words.x, words.y, f.scale * factor };
 }
 
-// Writes the planes of hi or lo. to: the lane's word of plane lane / 8 of the token.
-QN_DEVICE void write_plane_set(uint8_t *to, uint32_t bytes, uint32_t bits, uint32_t block)
+// Words of planes for weights of two bits: planes at the low bits of codes, and at the high bits, which count double, the
+// plane below, of the lane before; that of lanes 24 to 31 is of the next four planes.
+QN_DEVICE void pair_bits(uint32_t (&planes)[4])
 {
-    enum { PAIR = 2 * 128 }; // bytes from 8 columns of B to the next: two planes of each token
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, j = lane / 8, gathered = gather_planes(bytes, lane),
-                   low = gathered & 0x0f0f0f0fu, high = gathered >> 4 & 0x0f0f0f0fu;
-    if (bits == 1) { // bit j of a byte is group j of the k-tile
-        *(uint32_t *)to = low << 4 * (block % 2);
-        *(uint32_t *)(to + 2 * PAIR) = high << 4 * (block % 2);
-        return;
-    }
-    const uint32_t own = spread_nibbles(low), next = spread_nibbles(high), before = (lane + 24) % QN_WARP_SIZE;
-    const uint32_t below_own = __shfl_sync(QN_FULL_MASK, own, before), below_next = __shfl_sync(QN_FULL_MASK, next, before);
-    const uint32_t below = (j ? below_next : below_own) << 1;
-    *(uint32_t *)to = own | (j ? below_own << 1 : 0);
-    *(uint32_t *)(to + 2 * PAIR) = j == 3 ? next : next | below;
-    if (j == 3) {
-        *(uint32_t *)(to + 3 * PAIR - 16) = below;
-        *(uint32_t *)(to + 3 * PAIR) = next << 1;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, before = (lane + 24) % QN_WARP_SIZE;
+    uint32_t last = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        planes[i] = spread_nibbles(planes[i]);
+        const uint32_t of_before = __shfl_sync(QN_FULL_MASK, planes[i], before);
+        planes[i] |= (lane < 8 ? last : of_before) << 1;
+        last = of_before;
     }
 }
 
-// By all lanes of a warp or by none.
-QN_DEVICE void write_planes(uint8_t *acts, uint32_t bits, uint32_t block, uint32_t token, const hilo_columns &x)
+// By all lanes of a warp or by none. tokens: of a block, 4 or 8.
+QN_DEVICE void write_planes(uint8_t *acts, uint32_t bits, uint32_t tokens, uint32_t block, uint32_t token,
+                            const hilo_columns &x)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, j = lane / 8, h = lane / 4 % 2, t = lane % 4;
-    uint8_t *const of_block = acts + (uint64_t)block * QN_PLANES_BLOCK_BYTES(bits),
-                   *const to = of_block + j / 2 * 256 + h * 128 + (2 * token + j % 2) * 16 + 4 * t;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, j = lane / 8, h = lane / 4 % 2, t = lane % 4,
+                   in_group = token % QN_PLANES_TOKENS, group = token / QN_PLANES_TOKENS;
+    uint8_t *const of_block = acts + (uint64_t)block * QN_PLANES_BLOCK_BYTES(tokens),
+                   *const half = of_block + 128 * h + 4 * t,
+                   *const to = half + (j % 2 ? QN_PLANES_UPPER(tokens) : 0) + 1024 * group + (2 * in_group + j / 2) * 16;
+    // hi less the sign of lo: the high bytes of the integers.
+    const uint32_t below = x.lo >> 7 & 0x01010101u, high = ((x.hi | 0x80808080u) - below) ^ (~x.hi & 0x80808080u),
+                   of_lo = gather_planes(x.lo, lane), of_high = gather_planes(high, lane);
     const int sum = 256 * __dp4a((int)x.hi, 0x01010101, 0) + __dp4a((int)x.lo, 0x01010101, 0);
     const int first = __reduce_add_sync(QN_FULL_MASK, lane < 16 ? sum : 0),
               second = __reduce_add_sync(QN_FULL_MASK, lane < 16 ? 0 : sum);
-    write_plane_set(to, x.lo, bits, block);
-    write_plane_set(to + QN_PLANES_SET(bits) / 2 * 256, x.hi, bits, block);
+    uint32_t planes[4] = { of_lo & 0x0f0f0f0fu, of_lo >> 4 & 0x0f0f0f0fu, of_high & 0x0f0f0f0fu, of_high >> 4 & 0x0f0f0f0fu };
+    uint32_t negative = planes[3] << 4 * (block % 2); // of lanes 24 to 31
+    if (bits == 2) {
+        negative = spread_nibbles(planes[3]);
+        negative |= negative << 1;
+        pair_bits(planes);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) // with one bit, bit j of a byte is group j of the k-tile
+        *(uint32_t *)(to + 256 * i) = bits == 1 ? planes[i] << 4 * (block % 2) : planes[i];
+    if (j == 3)
+        *(uint32_t *)(half + QN_PLANES_NEGATIVE(tokens) + (2 * in_group + group) * 16) = negative;
     if (lane == 0)
-        *(uint4 *)(of_block + QN_PLANES_INFO(bits) + 16 * token) =
-            make_uint4(__float_as_uint(64 * x.scale), (uint32_t)first, (uint32_t)second, 0);
+        *(uint4 *)(of_block + QN_PLANES_INFO(tokens) + 16 * token) =
+            make_uint4(__float_as_uint(64 * x.scale), (uint32_t)first, (uint32_t)second, (uint32_t)(first + second));
 }
 
 // Quantises and, if `stored`, writes codes and scale, or planes; all lanes agree on `stored`.
-QN_DEVICE void write_hilo(uint8_t *acts, float *scale, uint32_t capacity, uint32_t planes, uint32_t block, uint32_t token,
-                          float4 v, float factor, bool stored)
+QN_DEVICE void write_hilo(uint8_t *acts, float *scale, uint32_t capacity, uint32_t planes, uint32_t n_tokens, uint32_t block,
+                          uint32_t token, float4 v, float factor, bool stored)
 {
     const hilo_columns x = quantize_hilo(v, factor);
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
     if (planes) {
         if (stored)
-            write_planes(acts, planes, block, token, x);
+            write_planes(acts, planes, QN_PLANES_BLOCK_TOKENS(n_tokens), block, token, x);
         return;
     }
     uint8_t *to = hilo_at(acts, capacity, block, token, lane / 4) + 4 * (lane % 4);

@@ -19,11 +19,14 @@ typedef struct qn_hilo_hadamard {
     float scale;                   /* 1 / sqrt(block); 1 without a transform */
 } qn_hilo_hadamard;
 
-/* The same integers of up to 4 tokens as bit planes (matmul/matmul.h): columns of hi or lo of a token, for weights of
- * `bits` bits; bytes of QN_ACTS_HILO_COLS columns, and where in them begins what each token has: scale, sums. */
-enum { QN_PLANES_TOKENS = 4 };
-#define QN_PLANES_SET(bits) ((bits) == 1 ? 8 : 10)
-#define QN_PLANES_INFO(bits) (2 * QN_PLANES_SET(bits) * QN_PLANES_TOKENS * 32)
-#define QN_PLANES_BLOCK_BYTES(bits) (QN_PLANES_INFO(bits) + QN_PLANES_TOKENS * 16)
+/* The same integers of up to 8 tokens as bit planes (matmul/matmul.h), of blocks of 4 or 8 tokens by QN_ACTS_HILO_COLS
+ * columns: where in a block the upper planes begin, where the columns of negative integers, and what each token has,
+ * scale and sums; its bytes. */
+enum { QN_PLANES_TOKENS = 4, QN_PLANES_MAX_TOKENS = 8 };
+#define QN_PLANES_BLOCK_TOKENS(n) ((n) <= QN_PLANES_TOKENS ? QN_PLANES_TOKENS : QN_PLANES_MAX_TOKENS)
+#define QN_PLANES_UPPER(tokens) ((tokens)*256)
+#define QN_PLANES_NEGATIVE(tokens) ((tokens)*512)
+#define QN_PLANES_INFO(tokens) (QN_PLANES_NEGATIVE(tokens) + 256)
+#define QN_PLANES_BLOCK_BYTES(tokens) (QN_PLANES_INFO(tokens) + (tokens)*16)
 
 #endif

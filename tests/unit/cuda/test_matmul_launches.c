@@ -184,12 +184,15 @@ static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, co
                 a->first_parts + slots <= 2048 + qn_matmul_gpu_workspace_bytes(gpu));
     const size_t stage =
         (size_t)QN_FEW_TILE_M / QN_TILE_ROWS * (tiles->bits * QN_FRAGMENT_BYTES + tiles->n_scales * 32);
-    assert_in_range(a->weight_stages, 1, tile_n == QN_PLANES_TOKENS ? 16 : 8);
+    const bool planes = value_of(launch, "-DQN_PLANES=");
+    assert_true(planes || tile_n >= 8);
+    assert_in_range(a->weight_stages, 1, planes ? 16 : 8);
     /* Each stage of activations has their scales. */
     const size_t with_acts = QN_FEW_ACTS_STAGES(tile_n) * (tile_n / 8 * QN_ACTS_HILO_BYTES + 4 * tile_n + 16) +
                              a->weight_stages * (stage + 16) + QN_FEW_OUTPUT_BYTES(tile_n),
-                 with_planes = 4224 + a->weight_stages * (stage + 2 * QN_PLANES_BLOCK_BYTES(tiles->bits) + 16);
-    assert_int_equal(launch->shared_bytes, tile_n == QN_PLANES_TOKENS ? with_planes : with_acts);
+                 with_planes = (QN_FEW_OUTPUT_BYTES(tile_n) + 127) / 128 * 128 +
+                               a->weight_stages * (stage + 2 * QN_PLANES_BLOCK_BYTES(tile_n) + 16);
+    assert_int_equal(launch->shared_bytes, planes ? with_planes : with_acts);
     assert_true(launch->shared_bytes <= gpu->max_shared_bytes);
 }
 

@@ -13,10 +13,10 @@
 // block are added as if every block had two parts: first the partials of parts 2i and 2i + 1, then the sums of the
 // pairs. Sums of a unit are integers, and tiles of more tokens only have more columns.
 //
-// Up to 4 tokens: gemm_few_planes.cuh. Of more, four warpgroups of 64 rows each multiply (consumers): while one adds its
-// products or unpacks codes, others use the tensor cores. One thread of a fifth copies weights, another one activations
-// with their scales, both by bulk copies into rings; a third warp computes the factors of tokens. Architectures other than
-// sm_90a use mma.sync, with the same division and order of additions.
+// Bit planes, of up to 8 tokens: gemm_few_planes.cuh. Of int8, four warpgroups of 64 rows each multiply (consumers): while
+// one adds its products or unpacks codes, others use the tensor cores. One thread of a fifth copies weights, another one
+// activations with their scales, both by bulk copies into rings; a third warp computes the factors of tokens.
+// Architectures other than sm_90a use mma.sync, with the same division and order of additions.
 #include "cuda/kernels/hilo.cuh"
 #include "cuda/kernels/matmul/codes_s8.cuh"
 #include "cuda/kernels/matmul/tiles.cuh"
@@ -28,7 +28,7 @@ enum {
     BLOCK_TILES = QN_FEW_TILE_M / QN_TILE_ROWS,
     WEIGHT_STAGE_BYTES = QN_FEW_WEIGHT_STAGE_BYTES(QN_BITS, QN_SCALES),
     UNIT_STEPS = QN_TILE_COLS / QN_ACTS_HILO_COLS,
-    HAS_PLANES = QN_TILE_N == QN_PLANES_TOKENS, /* activations are bit planes */
+    HAS_PLANES = QN_PLANES,                     /* activations are bit planes */
     OCTETS = (QN_TILE_N + 7) / 8,
     STEP_BYTES = OCTETS * QN_ACTS_HILO_BYTES,   /* of activations */
     ACTS_SCALE_BYTES = 4 * QN_TILE_N,
@@ -410,7 +410,7 @@ QN_DEVICE void prepare_outputs(const qn_matmul_few_args &a, const block_work &w)
         qn_mbarrier_arrive(qn_shared_address(&outputs().factors_ready));
 }
 
-#if QN_TILE_N == 4
+#if QN_PLANES
 #include "cuda/kernels/matmul/gemm_few_planes.cuh"
 #else
 

@@ -73,7 +73,7 @@ QN_DEVICE void compute_factors(const qn_matmul_few_args &a)
 
 QN_DEVICE constexpr int row_half(int i)
 {
-    return HAS_PLANES ? i : i % 4 / 2;
+    return HAS_PLANES ? i % 2 : i % 4 / 2;
 }
 
 QN_DEVICE uint32_t warp_tile()
@@ -89,7 +89,7 @@ QN_DEVICE uint32_t lane_row(int h)
 // The token of sums[i], in the block's tokens.
 QN_DEVICE uint32_t lane_token(int i)
 {
-    return HAS_PLANES ? threadIdx.x % 4 : i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    return HAS_PLANES ? i / 2 * 4 + threadIdx.x % 4 : i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
 }
 
 // The result of sums[i], rounded before anything is added to it.
@@ -141,7 +141,7 @@ QN_DEVICE void transform_and_quantize(const qn_matmul_few_args &a, uint32_t bloc
     if (h.block)
         v = warp_hadamard(apply_signs(v, h.signs, column, a.outs[0].n_rows), h.block);
     const uint32_t planes = QN_TILE_N <= QN_MMA_N ? a.next.planes : 0;
-    write_hilo(a.next.acts, a.next.scale, a.next.capacity, planes, block, token, v, h.scale, stored);
+    write_hilo(a.next.acts, a.next.scale, a.next.capacity, planes, a.n_tokens, block, token, v, h.scale, stored);
 }
 
 // A lane's part of 128 columns of a token of the next activations, of a round by all warps. The residual stream is

@@ -1,24 +1,23 @@
-// The loop of gemm_few.cu, which includes this file, for up to 4 tokens on sm_90a: binary wgmma (AND, then popcount). A
+// The loop of gemm_few.cu, which includes this file, for up to 8 tokens on sm_90a: binary wgmma (AND, then popcount). A
 // fragment of codes is the A operand as it is stored: nothing is unpacked. B is the activations' bit planes (matmul.h). The
-// sum over planes of popcount times the plane's weight is the integer that int8 MMAs compute.
+// sum over planes of popcount times the plane's weight is the integer that int8 MMAs compute. Planes are multiplied in
+// pairs: the lower one once and the upper one twice, into the same accumulators, which halves the additions.
 //
 // A span, the columns of a weight scale, is multiplied at a time: half of a fragment's columns if codes have one bit, whose
 // B has zeros in the other half, or if a fragment of two bits has two scales; then the other half of the codes is masked. A
-// lane's accumulators are all planes of one token and two rows. While a span's are added, the next span is multiplied.
+// lane's accumulators are all planes of a token of each four, and two rows. While a span's are added, the next span is
+// multiplied.
 #ifndef QN_CUDA_KERNELS_MATMUL_GEMM_FEW_PLANES_CUH
 #define QN_CUDA_KERNELS_MATMUL_GEMM_FEW_PLANES_CUH
 
 enum {
-    BLOCK_BYTES = QN_PLANES_BLOCK_BYTES(QN_BITS),
-    STAGE_BYTES = QN_FEW_PLANES_STAGE_BYTES(QN_BITS, QN_SCALES), /* activations, codes, scales of weights */
+    BLOCK_BYTES = QN_PLANES_BLOCK_BYTES(QN_TILE_N),
+    STAGE_BYTES = QN_FEW_PLANES_STAGE_BYTES(QN_BITS, QN_SCALES, QN_TILE_N), /* activations, codes, scales of weights */
     STAGE_CODES = UNIT_STEPS * BLOCK_BYTES,
     STAGE_SCALES = STAGE_CODES + BLOCK_TILES * CODE_BYTES,
-    SET_PLANES = QN_PLANES_SET(QN_BITS),
-    SPAN_N = 2 * SET_PLANES * QN_TILE_N,
-    SPAN_ACC = SPAN_N / 2,
+    PAIR_ACC = 4 * QN_TILE_N,
     FRAGMENT_SPANS = QN_SCALES / QN_BITS
 };
-static_assert(QN_TILE_N == QN_PLANES_TOKENS && (SPAN_N == 64 || SPAN_N == 80), "");
 
 // ---- Producers, a thread each ----
 
@@ -85,124 +84,144 @@ QN_DEVICE void produce_acts(const qn_matmul_few_args &a, const block_work &w, ri
 #define INTS_4(i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
 #define INTS_8(i) INTS_4(i), INTS_4(i + 4)
 
-// d = popcounts of a AND b, of 64 rows, 256 bits, SPAN_N columns, asynchronous.
-QN_DEVICE void wgmma_b1(int (&d)[SPAN_ACC], const uint4 &a, uint64_t b)
+// d = popcounts of a AND b, or d += popcounts, of 64 rows, 256 bits, and 8 columns of each token, asynchronous.
+QN_DEVICE void wgmma_b1(int (&d)[PAIR_ACC], const uint4 &a, uint64_t b, int accumulate)
 {
-#if QN_BITS == 1
+#if QN_TILE_N == 4
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.b32 p, %21, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k256.s32.b1.b1.and.popc {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+                 "}, {%16, %17, %18, %19}, %20, p;\n"
+                 "}\n"
+                 : INTS_8(0), INTS_8(8)
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(accumulate));
+#else
     asm volatile("{\n"
                  ".reg .pred p;\n"
                  "setp.ne.b32 p, %37, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k256.s32.b1.b1.and.popc {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-                 "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
                  "}, {%32, %33, %34, %35}, %36, p;\n"
                  "}\n"
                  : INTS_8(0), INTS_8(8), INTS_8(16), INTS_8(24)
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(0));
-#else
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 "setp.ne.b32 p, %45, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n80k256.s32.b1.b1.and.popc {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-                 "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
-                 "}, {%40, %41, %42, %43}, %44, p;\n"
-                 "}\n"
-                 : INTS_8(0), INTS_8(8), INTS_8(16), INTS_8(24), INTS_8(32)
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(0));
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(accumulate));
 #endif
 }
 
+// The same of 8 columns.
+QN_DEVICE void wgmma_b1(int (&d)[4], const uint4 &a, uint64_t b, int accumulate)
+{
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.b32 p, %9, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n8k256.s32.b1.b1.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p;\n"
+                 "}\n"
+                 : INTS_4(0)
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(accumulate));
+}
+
 // A wgmma matrix descriptor without swizzle: 8 columns by 128 bits are 128 bytes, of which the next in K and then the next
-// 8 columns follow.
-QN_DEVICE uint64_t planes_descriptor(uint32_t address)
+// 8 columns follow. Its high word, and the low one of an address.
+static constexpr uint64_t DESCRIPTOR_HIGH = 256 / 16;
+
+QN_DEVICE uint32_t planes_descriptor(uint32_t address)
 {
-    return (uint64_t)(256 / 16) << 32 | (uint64_t)(128 / 16) << 16 | address >> 4;
+    return 128 / 16 << 16 | address >> 4;
 }
 
-// 2 a + b, by IADD3 or by IMAD: different units, of half the rate each.
-template <bool add> QN_DEVICE int twice_plus(int a, int b)
-{
-    int c;
-    if (add)
-        asm("{\n.reg .s32 t;\nadd.s32 t, %1, %1;\nadd.s32 %0, t, %2;\n}\n" : "=r"(c) : "r"(a), "r"(b));
-    else
-        asm("mad.lo.s32 %0, %1, 2, %2;" : "=r"(c) : "r"(a), "r"(b));
-    return c;
-}
+// Products of a span: of pairs of planes, the lower one once and the upper one twice; of where integers are negative.
+struct plane_products {
+    int pairs[PAIR_ACC], negative[4];
+};
 
-// `sum` and then the planes of hi or lo, from set plane `first` on, of a row: h 0 or 1.
-template <int h> QN_DEVICE int sum_of_planes(int sum, const int (&acc)[SPAN_ACC], int first)
+// The codes times the integers of a group of four tokens, of a row: h 0 or 1.
+QN_DEVICE int sum_of_planes(const plane_products &p, int group, int h)
 {
-#define PLANE(p) acc[((first + (p)) / 2) * 4 + 2 * h + (first + (p)) % 2]
-    if (QN_BITS == 1)
-        sum = twice_plus<h>(sum, -PLANE(7));
-    else
-        sum = twice_plus<h>(sum, PLANE(8) - PLANE(7) - 2 * PLANE(9));
+#define PAIR(i) p.pairs[(4 * group + (i) / 2) * 4 + 2 * h + (i) % 2]
+    int sum = PAIR(7);
 #pragma unroll
-    for (int p = 6; p >= 0; p--)
-        sum = twice_plus<h>(sum, PLANE(p));
-    return sum;
-#undef PLANE
+    for (int i = 6; i >= 0; i--)
+        sum = 4 * sum + PAIR(i);
+    return sum - 65536 * p.negative[2 * h + group];
+#undef PAIR
 }
 
-// sum: of the span's activations, which codes are multiplied by too.
-template <int h> QN_DEVICE void add_row(float &total, const int (&acc)[SPAN_ACC], int sum, float acts_scale, float scale)
+// A lane's addresses in the first stage, and the descriptor of its planes.
+struct lane_data {
+    uint32_t codes, scales, info, planes;
+};
+
+// The addresses are opaque to the compiler, which would derive them from the thread's index for each unit.
+QN_DEVICE lane_data lane_data_of(const ring &r)
 {
-    const int dot = sum_of_planes<h>(sum_of_planes<h>(0, acc, SET_PLANES), acc, 0);
-    total = fmaf(scale, (float)(QN_BITS == 1 ? twice_plus<h>(dot, -sum) : dot - sum) * acts_scale, total);
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, tile = warp_tile();
+    lane_data at = { r.shared + STAGE_CODES + tile * CODE_BYTES + 16 * lane,
+                     r.shared + STAGE_SCALES + tile * SCALE_BYTES + lane / 4 * 4,
+                     r.shared + QN_PLANES_INFO(QN_TILE_N) + lane % 4 * 16, planes_descriptor(r.shared) };
+    asm volatile("" : "+r"(at.codes), "+r"(at.scales), "+r"(at.info), "+r"(at.planes));
+    return at;
 }
 
-// A lane's weights of a unit, and its stage.
+// A lane's weights of a unit, the low word of the descriptor of its planes, and the address of what tokens have.
 struct unit_codes {
     uint4 fragments[QN_BITS];
     uint32_t scales[QN_SCALES];
-    uint32_t stage;
+    uint32_t planes, info;
 };
 
-QN_DEVICE void load_unit(unit_codes &x, const ring &r)
+QN_DEVICE void load_unit(unit_codes &x, const lane_data &at, const ring &r)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, tile = warp_tile(), stage = r.shared + r.stage * STAGE_BYTES;
-    x.stage = r.stage;
+    const uint32_t stage = r.stage * STAGE_BYTES;
     qn_mbarrier_wait(r.full + 8 * r.stage, r.phase);
+    x.planes = at.planes + stage / 16;
+    x.info = at.info + stage;
 #pragma unroll
     for (int i = 0; i < QN_BITS; i++)
-        x.fragments[i] = load_shared_16(stage + STAGE_CODES + tile * CODE_BYTES + 16 * lane + i * QN_FRAGMENT_BYTES);
+        x.fragments[i] = load_shared_16(at.codes + stage + i * QN_FRAGMENT_BYTES);
 #pragma unroll
     for (int i = 0; i < QN_SCALES; i++)
-        x.scales[i] = load_shared_4(stage + STAGE_SCALES + tile * SCALE_BYTES + lane / 4 * 4 + i * 2 * QN_TILE_ROWS);
+        x.scales[i] = load_shared_4(at.scales + stage + i * 2 * QN_TILE_ROWS);
 }
 
-QN_DEVICE void free_unit(const unit_codes &x, const ring &r)
+QN_DEVICE void issue_span(plane_products &p, const unit_codes &x, int span)
 {
-    __syncwarp();
-    if (threadIdx.x % QN_WARP_SIZE == 0)
-        qn_mbarrier_arrive(r.empty + 8 * x.stage);
-}
-
-// stages: the address of the first.
-QN_DEVICE void issue_span(int (&acc)[SPAN_ACC], const unit_codes &x, uint32_t stages, int span)
-{
+    const uint64_t planes = DESCRIPTOR_HIGH << 32 | (x.planes + span / SPANS * (BLOCK_BYTES / 16));
     uint4 codes = x.fragments[span / FRAGMENT_SPANS];
     if (QN_BITS == 2 && FRAGMENT_SPANS == 2) {
         const uint32_t mask = span % 2 ? 0xf0f0f0f0u : 0x0f0f0f0fu;
         codes = make_uint4(codes.x & mask, codes.y & mask, codes.z & mask, codes.w & mask);
     }
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    wgmma_b1(acc, codes, planes_descriptor(stages + x.stage * STAGE_BYTES + span / SPANS * BLOCK_BYTES));
+    wgmma_b1(p.pairs, codes, planes, 0);
+    wgmma_b1(p.pairs, codes, planes + QN_PLANES_UPPER(QN_TILE_N) / 16, 1);
+    wgmma_b1(p.pairs, codes, planes + QN_PLANES_UPPER(QN_TILE_N) / 16, 1);
+    wgmma_b1(p.negative, codes, planes + QN_PLANES_NEGATIVE(QN_TILE_N) / 16, 0);
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// info: of the lane's token in the first block of columns.
-QN_DEVICE void add_planes(float (&sums)[SUMS], int (&acc)[SPAN_ACC], uint32_t info, const unit_codes &x, int span)
+QN_DEVICE void add_planes(float (&sums)[SUMS], plane_products &p, const unit_codes &x, int span)
 {
-    const uint4 of_token = load_shared_16(info + x.stage * STAGE_BYTES + span / SPANS * BLOCK_BYTES);
-    const int sum = SPANS == 1 ? (int)(of_token.y + of_token.z) : (int)(span % 2 ? of_token.z : of_token.y);
 #pragma unroll
-    for (int i = 0; i < SPAN_ACC; i++)
-        asm volatile("" : "+r"(acc[i]));
-    add_row<0>(sums[0], acc, sum, __uint_as_float(of_token.x), qn_f16_low(x.scales[span]));
-    add_row<1>(sums[1], acc, sum, __uint_as_float(of_token.x), qn_f16_high(x.scales[span]));
+    for (int i = 0; i < PAIR_ACC; i++)
+        asm volatile("" : "+r"(p.pairs[i]));
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        asm volatile("" : "+r"(p.negative[i]));
+#pragma unroll
+    for (int group = 0; group < QN_TILE_N / QN_PLANES_TOKENS; group++) {
+        const uint4 of_token = load_shared_16(x.info + span / SPANS * BLOCK_BYTES + 64 * group);
+        const int sum = SPANS == 1 ? (int)of_token.w : (int)(span % 2 ? of_token.z : of_token.y);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int dot = (QN_BITS == 1 ? 2 : 1) * sum_of_planes(p, group, h) - sum; // codes begin at -1
+            const float scale = h ? qn_f16_high(x.scales[span]) : qn_f16_low(x.scales[span]);
+            float &to = sums[2 * group + h];
+            to = fmaf(scale, (float)dot * __uint_as_float(of_token.x), to);
+        }
+    }
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         asm volatile("" : "+f"(sums[i])); // before the next span is waited for
@@ -210,45 +229,45 @@ QN_DEVICE void add_planes(float (&sums)[SUMS], int (&acc)[SPAN_ACC], uint32_t in
 
 // Multiplies the next unit. A span is added while the next one is multiplied; the last one's products are complete when
 // this ends: otherwise the compiler would wait for each product.
-QN_DEVICE void consume_unit(float (&sums)[SUMS], ring &r)
+QN_DEVICE void consume_unit(float (&sums)[SUMS], const lane_data &at, ring &r)
 {
-    const uint32_t info = r.shared + QN_PLANES_INFO(QN_BITS) + threadIdx.x % 4 * 16;
-    int acc[2][SPAN_ACC];
+    plane_products products[2];
     unit_codes x;
-    load_unit(x, r);
-    issue_span(acc[0], x, r.shared, 0);
+    load_unit(x, at, r);
+    issue_span(products[0], x, 0);
 #pragma unroll
     for (int span = 1; span < QN_SCALES; span++) {
-        issue_span(acc[span % 2], x, r.shared, span);
+        issue_span(products[span % 2], x, span);
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-        add_planes(sums, acc[(span - 1) % 2], info, x, span - 1);
+        add_planes(sums, products[(span - 1) % 2], x, span - 1);
     }
-    // The assembler would move additions to after wgmma.wait_group, but not across this loop. With two bits it lacks the
-    // registers to add and multiply at the same time.
-    if (QN_BITS == 1)
-        qn_mbarrier_wait(r.full + 8 * r.stage, r.phase);
+    // The assembler would move additions to after wgmma.wait_group, but not across this loop.
+    qn_mbarrier_wait(r.full + 8 * r.stage, r.phase);
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    add_planes(sums, acc[(QN_SCALES - 1) % 2], info, x, QN_SCALES - 1);
-    free_unit(x, r);
+    add_planes(sums, products[(QN_SCALES - 1) % 2], x, QN_SCALES - 1);
+    __syncwarp();
+    if (threadIdx.x % QN_WARP_SIZE == 0)
+        qn_mbarrier_arrive(r.empty + 8 * r.stage);
     advance(r);
 }
 
 QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring r)
 {
+    const lane_data at = lane_data_of(r);
     float sums[SUMS] = {};
 #pragma unroll 1
     for (uint32_t unit = w.begin; unit < w.end;) {
         const uint32_t end = unit + segment_units(a, unit);
 #pragma unroll 1
         for (; unit < end; unit++)
-            consume_unit(sums, r);
+            consume_unit(sums, at, r);
         finish_segment(a, end, sums);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
-    const uint32_t stages = qn_shared_address(shared) + QN_FEW_PLANES_STAGES_AT;
+    const uint32_t stages = qn_shared_address(shared) + QN_FEW_PLANES_STAGES_AT(QN_TILE_N);
     const ring r = ring_at(stages, stages + a.weight_stages * STAGE_BYTES, a.weight_stages, STAGE_BYTES);
     if (threadIdx.x == 0) {
         block_work_shared() = block_work_of(a);

@@ -161,7 +161,7 @@ size_t qn_matmul_gpu_scale_bytes(int layout, size_t n_cols, size_t capacity)
 
 uint32_t qn_matmul_gpu_planes(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, size_t n_tokens)
 {
-    return gpu->wgmma && tiles->bits <= 2 && n_tokens > 1 && n_tokens <= QN_PLANES_TOKENS ? tiles->bits : 0;
+    return gpu->wgmma && tiles->bits <= 2 && n_tokens > 1 && n_tokens <= QN_PLANES_MAX_TOKENS ? tiles->bits : 0;
 }
 
 /* Returns the tokens of a block of the GEMM of few tokens. */
@@ -222,8 +222,8 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
                        n_tokens, acts->capacity);
     if (acts->layout == QN_ACTS_HILO && (!acts->workspace || acts->workspace % 256))
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations need a workspace at a multiple of 256 bytes");
-    if (acts->planes && n_tokens > QN_PLANES_TOKENS)
-        return qn_fail(QN_ERR_INVALID, "%zu tokens as bit planes: expected at most %d", n_tokens, QN_PLANES_TOKENS);
+    if (acts->planes && n_tokens > QN_PLANES_MAX_TOKENS)
+        return qn_fail(QN_ERR_INVALID, "%zu tokens as bit planes: expected at most %d", n_tokens, QN_PLANES_MAX_TOKENS);
     const size_t n_k_tiles = k_tiles_of(acts->n_cols);
     /* For low latency a warp quantises the columns of one scale of hi/lo int8. */
     const size_t threads = QN_QUANTIZE_ACTS_THREADS(acts->layout), warps = threads / 32;
@@ -527,11 +527,11 @@ static uint64_t after_slots(const qn_matmul_gpu *gpu, uint64_t workspace)
 
 /* Returns the bytes of shared memory of the GEMM of few tokens: the rings of activations and weights, each stage with
  * two mbarriers, and the outputs. */
-static size_t few_shared_bytes(const qn_tile_layout *tiles, size_t tokens, size_t weight_stages)
+static size_t few_shared_bytes(const qn_tile_layout *tiles, size_t tokens, bool planes, size_t weight_stages)
 {
-    if (tokens == QN_PLANES_TOKENS)
-        return QN_FEW_PLANES_STAGES_AT +
-               weight_stages * (QN_FEW_PLANES_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16);
+    if (planes)
+        return QN_FEW_PLANES_STAGES_AT(tokens) +
+               weight_stages * (QN_FEW_PLANES_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales, tokens) + 16);
     return QN_FEW_ACTS_STAGES(tokens) * (QN_FEW_ACTS_STAGE_BYTES(tokens) + 16) +
            weight_stages * (QN_FEW_WEIGHT_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16) +
            QN_FEW_OUTPUT_BYTES(tokens);
@@ -598,11 +598,11 @@ static uint64_t sumsq_of(const qn_matmul_acts *acts)
 }
 
 /* Stages of weights: as many as fit, if that is at least one. */
-static size_t weight_stages(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, size_t tokens)
+static size_t weight_stages(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, size_t tokens, bool planes)
 {
     enum { MAX_STAGES = 8, MAX_PLANES_STAGES = 16 };
-    size_t stages = tokens == QN_PLANES_TOKENS ? MAX_PLANES_STAGES : MAX_STAGES;
-    while (stages > 1 && few_shared_bytes(tiles, tokens, stages) > gpu->max_shared_bytes)
+    size_t stages = planes ? MAX_PLANES_STAGES : MAX_STAGES;
+    while (stages > 1 && few_shared_bytes(tiles, tokens, planes, stages) > gpu->max_shared_bytes)
         stages--;
     return stages;
 }
@@ -614,8 +614,8 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
     const size_t tokens = few_tokens(acts, n_tokens), n_k_tiles = k_tiles_of(matrix->n_cols);
     const bool swiglu = next && next->op == QN_ACTS_OP_SWIGLU;
     const struct few_division d = divide_few(gpu, matrix, (n_tokens + tokens - 1) / tokens, swiglu);
-    const size_t stages = weight_stages(gpu, &matrix->tiles, tokens);
-    const size_t shared = few_shared_bytes(&matrix->tiles, tokens, stages);
+    const size_t stages = weight_stages(gpu, &matrix->tiles, tokens, acts->planes);
+    const size_t shared = few_shared_bytes(&matrix->tiles, tokens, acts->planes, stages);
     if (matrix->tiles.bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations of %zu tokens by weights of %u bits: expected fp16",
                        n_tokens, matrix->tiles.bits);
@@ -631,7 +631,8 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
                        "a GEMM of few tokens needs %zu bytes of shared memory of %u, and %zu SMs of %u", shared,
                        gpu->max_shared_bytes, d.passes, gpu->n_sms);
     *out = (qn_matmul_launch){
-        .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)tokens),
+        .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)tokens,
+                                              acts->planes != 0),
                     .function = "qn_matmul_gemm_few",
                     .grid = { (uint32_t)d.blocks, (uint32_t)d.passes, 1 },
                     .block = { QN_FEW_THREADS, 1, 1 },

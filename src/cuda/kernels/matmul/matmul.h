@@ -50,17 +50,18 @@
  * the norm's factor instead, so that every block can be quantised by itself. For this the sums of squares of each token
  * and block, [K/128][capacity] floats, follow the scales.
  *
- * The same integers of up to QN_PLANES_TOKENS tokens as bit planes, for weights of b bits on compute capability 9.0, in
- * the same memory: [K/128][QN_PLANES_BLOCK_BYTES(b)]. First operand B of binary wgmma, [N/8][2][8][16 bytes]: 8
- * columns, of which 2 token and 2 token + 1 are a token's, by twice 128 bits of K. The position of a bit is that of the
- * weight in its fragment: byte 4t + i, bit j of half p is column 4t + i of half p of group j. A token has
- * QN_PLANES_SET(b) columns for lo, then as many for hi:
+ * The same integers of up to QN_PLANES_MAX_TOKENS tokens as bit planes, for weights of b bits on compute capability
+ * 9.0, in the same memory: [K/128][QN_PLANES_BLOCK_BYTES(T)], T QN_PLANES_BLOCK_TOKENS of the tokens. First three
+ * operands B of binary wgmma, [N/8][2][8][16 bytes]: 8 columns by twice 128 bits of K. The position of a bit is that of
+ * the weight in its fragment: byte 4t + i, bit b j of half p is column 4t + i of half p of group j; for b = 1 groups of
+ * the other 128 columns of the k-tile are zeros. The integers are taken as unsigned: column c of a token is plane c of
+ * 16, at the low bits of codes; for b = 2 it has plane c - 1 at the high bits, which count double. Columns 2i are 32
+ * (token / 4) + 8 (i / 2) + 2 (token % 4) + i % 2 of the first operand, 2i + 1 the same of the second one, at
+ * QN_PLANES_UPPER. Of the third one, at QN_PLANES_NEGATIVE, column 2 (token % 4) + token / 4 has the bits of all codes
+ * of negative integers, and counts -65536.
  *
- *   b = 1   plane c of the byte; groups of the other 128 columns of the k-tile are zeros
- *   b = 2   plane c of the byte at the low bits of codes, and plane c - 1 at their high bits, which count double. The
- *           sign counts negative: columns 7 to 9 are the low bits' plane 7, the high bits' plane 6, and their plane 7
- *
- * Then, for each token, 16 bytes: 64 scale, the sums of the integers of the first 64 columns and of the others, unused.
+ * Then, for each token, 16 bytes: 64 scale, the sums of the integers of the first 64 columns, of the others, and of
+ * all.
  *
  * A token with an infinity or NaN gets NaN in the elements that it affects; other tokens are not affected.
  *
@@ -68,7 +69,7 @@
  *
  *   b        tokens           layout            kernel
  *   1, 2     1                QN_ACTS_HILO_N1   qn_matmul_gemv
- *   1, 2     2 to 64          QN_ACTS_HILO      qn_matmul_gemm_few, of bit planes to QN_PLANES_TOKENS with wgmma
+ *   1, 2     2 to 64          QN_ACTS_HILO      qn_matmul_gemm_few, of bit planes to QN_PLANES_MAX_TOKENS with wgmma
  *   1, 2     more than 64     QN_ACTS_F16       qn_matmul_gemm
  *   4, 8     1 to 8           QN_ACTS_F16       qn_matmul_gemv
  *   16       1 to 8           QN_ACTS_F16       qn_matmul_gemv; qn_matmul_gemm if n_tiles >= 2 n_sms
@@ -147,11 +148,10 @@ enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192, QN_FEW_
 #define QN_FEW_RESULT_STRIDE (QN_FEW_TILE_M + 4)
 #define QN_FEW_OUTPUT_BYTES(tokens) ((tokens)*4 + 32 + QN_FEW_ROUND_TOKENS(tokens) * QN_FEW_RESULT_STRIDE * 4)
 
-/* Of up to QN_PLANES_TOKENS tokens: a stage has a unit's weights and bit planes; where the stages begin, after the
- * outputs. */
-#define QN_FEW_PLANES_STAGE_BYTES(bits, scales)                                                                        \
-    (QN_FEW_WEIGHT_STAGE_BYTES(bits, scales) + QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_PLANES_BLOCK_BYTES(bits))
-#define QN_FEW_PLANES_STAGES_AT ((QN_FEW_OUTPUT_BYTES(QN_PLANES_TOKENS) + 127) / 128 * 128)
+/* Of bit planes: a stage has a unit's weights and planes; where the stages begin, after the outputs. */
+#define QN_FEW_PLANES_STAGE_BYTES(bits, scales, tokens)                                                                \
+    (QN_FEW_WEIGHT_STAGE_BYTES(bits, scales) + QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_PLANES_BLOCK_BYTES(tokens))
+#define QN_FEW_PLANES_STAGES_AT(tokens) ((QN_FEW_OUTPUT_BYTES(tokens) + 127) / 128 * 128)
 
 /* Output of one matrix: n_rows rows from row first_tile*16 of the tiled matrix on. */
 typedef struct qn_matmul_out {

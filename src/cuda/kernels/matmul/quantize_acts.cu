@@ -135,7 +135,7 @@ QN_DEVICE void quantize_128(const qn_matmul_quantize_acts_args &a, uint32_t bloc
         v = cross_hadamard(warp_hadamard(v, a.hadamard.block), a.hadamard.block);
     }
 #endif
-    write_hilo(a.out, a.scale, a.capacity, a.planes, block, token, v, a.hadamard.scale, block < n_blocks);
+    write_hilo(a.out, a.scale, a.capacity, a.planes, a.n_tokens, block, token, v, a.hadamard.scale, block < n_blocks);
 #if QN_OP == QN_ACTS_OP_RMS_NORM
     const float sum = sum_of_squares_128(x);
     if (lane == 0 && block < n_blocks)
