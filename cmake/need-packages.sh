@@ -31,7 +31,7 @@ for purpose in "$@"; do
     windows) extra+=" gcc-mingw-w64-x86-64-posix wine wine64 dpkg-dev libvulkan-dev xvfb mesa-vulkan-drivers" ;;
     dist) wanted+=" git" ;;
     # zig comes from PyPI. cffi writes the declarations of the wheels. GMP's configure wants m4.
-    release) wanted+=" python3-pip python3-cffi m4 llvm dpkg-dev" extra+=" debootstrap" ;;
+    release) wanted+=" python3-pip python3-cffi m4 llvm dpkg-dev" extra+=" debootstrap ruby" ;;
     # Build-Depends of debian/control, libcurl by either of its packages, and lintian.
     deb) wanted+=" $optional debhelper dpkg-dev libcmocka-dev lintian" ;;
     *) echo "need-packages: unknown purpose '$purpose'" >&2 && exit 2 ;;
