@@ -6,7 +6,7 @@
 # Sources are those of the commit, times are its time, and paths of this machine are in no file, so that the same bytes come out with the same
 # compilers and the same Debian. JOBS is the number of compilers at a time. QN_ZIG is the compiler zig, else ziglang of PyPI is installed in
 # FOLDER. QN_RELEASE_URL is the address that the files will be published at. GPU kernels are compiled where nvcc is (QN_CUDA,
-# QN_CUDA_ARCHS=all), once for all systems. Two systems are built at a time: configure of libraries leaves a processor idle.
+# QN_CUDA_ARCHS=all), once for all systems. JOBS systems are built at a time: configure of libraries leaves processors idle.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 systems="linux-x86_64 linux-x86_64-static linux-aarch64 linux-aarch64-static macos-arm64 macos-x86_64 windows-x86_64"
@@ -80,15 +80,6 @@ unpack_source() {
     version=$(sed -n 's/^project(quern VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 }
 
-find_zig() {
-    local requirements=$source/tools/release/zig.requirements version
-    version=$(sed -n 's/^ziglang==\([^ ]*\) .*/\1/p' "$requirements")
-    zig=${QN_ZIG:-$folder/zig-$version/ziglang/zig}
-    [ -x "$zig" ] || logged zig python3 -m pip --disable-pip-version-check install --no-deps --only-binary :all: --require-hashes \
-        --target "$folder/zig-$version" --requirement "$requirements"
-    export ZIG_GLOBAL_CACHE_DIR=$folder/zig-cache ZIG_LOCAL_CACHE_DIR=$folder/zig-cache
-}
-
 # build_kernels - the GPU's kernels, which are the same for every system.
 build_kernels() {
     logged kernels-configure cmake -S "$source" -B "$source/build/kernels" -G Ninja -DQN_TESTS=OFF "${kernels[@]}"
@@ -121,7 +112,7 @@ build_system() {
     logged "$system-build" cmake --build "$build" -j "$JOBS" --target "${programs[@]}"
 }
 
-# build SYSTEM... - all of them, two at a time, with the kernels among them. Each is a process group of its own, which ends with this script.
+# build SYSTEM... - all of them, JOBS at a time, with the kernels among them. Each is a process group of its own, which ends with this script.
 building=()
 trap 'for group in "${building[@]}"; do kill -- "-$group" 2>/dev/null || true; done' EXIT
 build() {
@@ -130,7 +121,7 @@ build() {
     flock 8 # held until build_kernels ends
     set -m
     for system in kernels "$@"; do
-        [ ${#building[@]} -lt 2 ] || wait_for_one
+        [ ${#building[@]} -lt "$JOBS" ] || wait_for_one
         if [ "$system" = kernels ]; then
             build_kernels &
             exec 8>&-
@@ -185,7 +176,9 @@ for system in $wanted; do
 done
 rm -rf "$out" "$folder/logs"
 mkdir -p "$out" "$folder/logs"
-find_zig
+logged zig "$source/tools/release/get_zig.sh" "$folder"
+zig=$(tail -n 1 "$folder/logs/zig.log")
+export ZIG_GLOBAL_CACHE_DIR=$folder/zig-cache ZIG_LOCAL_CACHE_DIR=$folder/zig-cache
 kernels=(-DQN_CUDA="${QN_CUDA:-AUTO}" -DQN_CUDA_ARCHS="${QN_CUDA_ARCHS:-all}" -DQN_CUDA_COMPRESS=ON)
 # shellcheck disable=SC2086
 build $wanted
