@@ -205,11 +205,14 @@ managers() {
 status=$?
 check "SHA256SUMS" '[ $status -eq 0 ] && [ ! -s "$work/out" ]'
 shopt -s nullglob
-archives=("$release"/out/quern-*.tar.gz)
+archives=("$release"/out/quern-*.tar.gz "$release"/out/quern-*.zip)
 check "$release/out has archives" '[ ${#archives[@]} -gt 0 ]'
 for archive in "${archives[@]}"; do
-    name=$(basename "$archive" .tar.gz)
-    tar -C "$work" -xzf "$archive"
+    name=$(basename "${archive%.zip}" .tar.gz)
+    case $archive in
+    *.zip) python3 -m zipfile -e "$archive" "$work" ;;
+    *) tar -C "$work" -xzf "$archive" ;;
+    esac
     grep -laF "$release" "$work/$name"/bin/* >"$work/out" 2>"$work/err"
     status=$?
     check "$name: no path of this machine is in it" '[ $status -eq 1 ]'

@@ -4,9 +4,9 @@
 #   make_release.sh FOLDER [SYSTEM...]
 #
 # Sources are those of the commit, times are its time, and paths of this machine are in no file, so that the same bytes come out with the same
-# compilers and the same Debian. JOBS is the number of compilers at a time. QN_ZIG is the compiler zig, else ziglang of PyPI is installed in
-# FOLDER. QN_RELEASE_URL is the address that the files will be published at. GPU kernels are compiled where nvcc is (QN_CUDA,
-# QN_CUDA_ARCHS=all), once for all systems. JOBS systems are built at a time: configure of libraries leaves processors idle.
+# compilers and the same Debian. JOBS systems are built at a time, each by JOBS compilers: configure of libraries leaves processors idle. QN_ZIG
+# is the compiler zig, else ziglang of PyPI is installed in FOLDER. QN_RELEASE_URL is the address that the files will be published at. GPU
+# kernels are compiled where nvcc is (QN_CUDA, QN_CUDA_ARCHS=all), once for all systems.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 systems="linux-x86_64 linux-x86_64-static linux-aarch64 linux-aarch64-static macos-arm64 macos-x86_64 windows-x86_64"
@@ -96,7 +96,8 @@ build_system() {
         logged "$system-libraries" "$source/tools/release/libraries.sh" "$target" "$QN_ZIG_TOOLS" "$libraries"
         options+=(-DCMAKE_TOOLCHAIN_FILE="$source/cmake/zig.cmake")
     else
-        logged "$system-libraries" "$source/cmake/cross-libraries.sh" "$source/cmake/windows-x86_64.cmake" "$libraries"
+        CFLAGS=-ffile-prefix-map=$folder/cross/sources=. \
+            logged "$system-libraries" "$source/cmake/cross-libraries.sh" "$source/cmake/windows-x86_64.cmake" "$libraries"
         options+=(-DCMAKE_TOOLCHAIN_FILE="$source/cmake/windows-x86_64.cmake")
     fi
     if has_gpus "$system"; then
