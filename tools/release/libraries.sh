@@ -73,15 +73,25 @@ $(source_versions "$sources" "$2") $*"
 # A program that links static libraries needs what is private to shared ones.
 publish() { python3 "$top/tools/release/public_libraries.py" "$prefix"/lib/pkgconfig/*.pc; }
 
+# make_library PACKAGE - make and make install, without programs and examples where a makefile can leave them out.
+make_library() {
+    local make=(make -j "$jobs" MAKEINFO=true)
+    case $1 in
+    nettle) "${make[@]}" all-here && "${make[@]}" install-here ;;
+    curl) "${make[@]}" -C lib install && "${make[@]}" -C include install && "${make[@]}" install-pkgconfigDATA ;;
+    *) "${make[@]}" && "${make[@]}" install ;;
+    esac
+}
+
 # configure PACKAGE OPTIONS... - configure, make, make install, static.
 configure() {
-    local source
+    local package=$1 source
     source=$(echo "$sources/$1"-[0-9]*/)
     shift
     CC=$tools/cc AR=$tools/ar RANLIB=$tools/ranlib NM=${NM:-llvm-nm} CFLAGS=$flags CPPFLAGS=-I$prefix/include LDFLAGS=-L$prefix/lib \
         "$source/configure" --host="$host" --build="$("$source"/config.guess 2>/dev/null || echo x86_64-pc-linux-gnu)" \
         --prefix="$prefix" --libdir="$prefix/lib" --disable-shared --enable-static --disable-dependency-tracking "$@" &&
-        make -j "$jobs" MAKEINFO=true && make install MAKEINFO=true && publish
+        make_library "$package" && publish
 }
 
 build gmp configure gmp --with-pic --disable-cxx --enable-fat CC_FOR_BUILD=gcc
