@@ -60,11 +60,12 @@ wheel_library() {
     esac
 }
 
-# logged NAME COMMAND... - the command, its output in a log.
+# logged NAME COMMAND... - the command, its output and its time in a log.
 logged() {
     local log=$folder/logs/$1.log
+    local TIMEFORMAT="$1: %R s, of processors %U s and for the system %S s"
     shift
-    "$@" >"$log" 2>&1 || { tail -n 30 "$log" >&2; die "the log is $log"; }
+    { time "$@" >"$log" 2>&1; } 2>>"$folder/logs/times" || { tail -n 30 "$log" >&2; die "the log is $log"; }
 }
 
 unpack_source() {
