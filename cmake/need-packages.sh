@@ -24,9 +24,10 @@ for purpose in "$@"; do
     build) wanted+=" $build" extra+=" $optional" ;;
     # clang's own run-time libraries (sanitizers, libFuzzer) are a package that carries clang's version; it is found below.
     # Chromium is for the test of the page of quern serve, HAProxy for that of docs/haproxy.cfg; lavapipe, Chromium's SwiftShader and
-    # the validation layers are for those of Vulkan devices, glslc for that of their kernels' code. They are skipped without.
+    # the validation layers are for those of Vulkan devices, glslc for that of their kernels' code; pip installs the compiler for macOS, whose
+    # libraries apt-get source fetches with dpkg-dev. They are skipped without.
     test) wanted+=" git binutils clang curl libcmocka-dev mandoc python3-cffi python3-venv $cross"
-        extra+=" chromium chromium-driver haproxy mesa-vulkan-drivers vulkan-validationlayers glslc" ;;
+        extra+=" chromium chromium-driver haproxy mesa-vulkan-drivers vulkan-validationlayers glslc python3-pip dpkg-dev" ;;
     # Optional, too: half a gigabyte, for one build and its test.
     windows) extra+=" gcc-mingw-w64-x86-64-posix wine wine64 dpkg-dev libvulkan-dev xvfb mesa-vulkan-drivers" ;;
     dist) wanted+=" git" ;;
