@@ -50,6 +50,8 @@ prepare() {
     [ "$(cat "$sources/prepared" 2>/dev/null)" = "$(declare -f prepare)" ] || { prepare && declare -f prepare >"$sources/prepared"; }
 ) 9>"$sources/lock"
 
+# GnuTLS' configure, which cannot run programs of macOS, would take its malloc(0) for one without memory, and a replacement that is not built.
+[[ $target != *-macos* ]] || export ac_cv_func_malloc_0_nonnull=yes ac_cv_func_realloc_0_nonnull=yes
 export PKG_CONFIG_LIBDIR=$prefix/lib/pkgconfig PKG_CONFIG_PATH= LC_ALL=C SOURCE_DATE_EPOCH=0
 
 wanted=$(cat "$prefix/complete" "$sources/prepared") # what the libraries so far are built from, and how
