@@ -103,7 +103,7 @@ build gnutls configure gnutls28 --with-pic --disable-doc --disable-tests --disab
     --without-zlib --without-brotli --without-zstd --without-tpm --without-tpm2 --with-included-libtasn1 --with-included-unistring
 build libmicrohttpd configure libmicrohttpd --with-pic --enable-https --disable-doc --disable-examples --disable-curl --disable-tools
 # Its CMakeLists.txt knows no GnuTLS. Of macOS' frameworks it would call one, without using the result.
-[[ $target != *-macos* ]] || flags+=" -I$top/tools/release/darwin"
+[[ $target != *-macos* ]] || flags+=" -include $top/tools/release/no_frameworks.h"
 build curl configure curl --with-pic --with-gnutls --without-ca-bundle --without-ca-path --without-ca-fallback --without-zlib \
     --without-brotli --without-zstd --without-libpsl --without-libidn2 --without-nghttp2 --without-librtmp --without-libssh2 \
     --disable-manual --disable-ldap --disable-ntlm --disable-netrc --disable-alt-svc --enable-threaded-resolver --enable-proxy \
