@@ -118,11 +118,14 @@ build_system() {
 building=()
 trap 'for group in "${building[@]}"; do kill -- "-$group" 2>/dev/null || true; done' EXIT
 build() {
-    local system
+    local system queue=("$@")
     exec 8>"$folder/kernels.lock"
     flock 8 # held until build_kernels ends
+    for system in "$@"; do
+        ! has_gpus "$system" || { queue=(kernels "$@") && break; }
+    done
     set -m
-    for system in kernels "$@"; do
+    for system in "${queue[@]}"; do
         [ ${#building[@]} -lt "$JOBS" ] || wait_for_one
         if [ "$system" = kernels ]; then
             build_kernels &
