@@ -37,7 +37,7 @@ test:
 	@cmake/need-packages.sh build test
 	@tests/run_suite.sh test
 
-# What a change needs beyond `make test`: GPU kernels of other architectures, sanitizers, QN_FUZZ_SECONDS (3) for each fuzz target, ARM.
+# What a change needs beyond `make test`: GPU kernels of other architectures, sanitizers, QN_FUZZ_SECONDS (3) for each fuzz target, ARM, macOS.
 test-more:
 	@cmake/need-packages.sh build test
 	@tests/run_suite.sh more

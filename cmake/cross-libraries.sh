@@ -64,7 +64,7 @@ with_configure() {
     shift 2
     compiler=$(chosen CMAKE_C_COMPILER)
     cd "$build" && "$source/configure" --host="$($compiler -dumpmachine)" --prefix="$prefix" --libdir="$prefix/lib" --disable-shared --enable-static \
-        --with-pic CC="$compiler" AR="$(chosen CMAKE_AR)" RANLIB="$(chosen CMAKE_RANLIB)" CPPFLAGS="$(chosen CMAKE_C_FLAGS_INIT)" CFLAGS=-O2 "$@" &&
+        --with-pic CC="$compiler" AR="$(chosen CMAKE_AR)" RANLIB="$(chosen CMAKE_RANLIB)" CPPFLAGS="$(chosen CMAKE_C_FLAGS_INIT)" CFLAGS="-O2 ${CFLAGS:-}" "$@" &&
         make -j"$(nproc)" && make install
 }
 

@@ -8,6 +8,8 @@
 set(QN_CUDA AUTO CACHE STRING "Compile the GPU's kernels into the binary: AUTO (where nvcc is found), ON, OFF, or LATER: OFF until `make` sets AUTO")
 set(QN_CUDA_ARCHS sm_90a CACHE STRING "Architectures to compile them for, or all")
 set(QN_CUDA_VARIANTS all CACHE STRING "Of each source: all its pipelines, or the first (of each set of architectures), for compiling many architectures in a test")
+option(QN_CUDA_COMPRESS "Compress them in the binary, to a fifth; the driver, that of CUDA 12.4 or later, unpacks one when it is loaded" OFF)
+set(QN_CUBINS "" CACHE PATH "Folder with the kernels that another build's target gpu-kernels has compiled, with the same options: none is compiled here")
 set(QN_CUDA_ALL_ARCHS sm_80 sm_86 sm_89 sm_90a sm_100 sm_120)
 
 # qn_find_nvcc(nvcc archs version) - the compiler, the wanted architectures that it supports, and its version;
@@ -138,6 +140,9 @@ endfunction()
 function(qn_embed_kernels target)
     set(src ${PROJECT_SOURCE_DIR}/src)
     set(folder ${PROJECT_BINARY_DIR}/cuda)
+    if(QN_CUBINS)
+        set(folder ${QN_CUBINS})
+    endif()
     set(kernels ${src}/cuda/kernels)
     file(GLOB files CONFIGURE_DEPENDS ${kernels}/*.cuh ${kernels}/*.h ${kernels}/*/*.cu ${kernels}/*/*.cuh ${kernels}/*/*.h)
     list(REMOVE_ITEM files ${kernels}/variants.h)
@@ -168,6 +173,10 @@ function(qn_embed_kernels target)
         list(APPEND options_of_all -Werror=all-warnings)
     endif()
 
+    set(compressed "")
+    if(QN_CUDA_COMPRESS)
+        set(compressed .fatbin)
+    endif()
     set(pipeline_rows "")
     set(cubin_rows "")
     set(cubins "")
@@ -189,14 +198,23 @@ function(qn_embed_kernels target)
             endif()
             string(REPLACE "sm_" "compute_" virtual ${arch})
             set(cubin ${folder}/${name}.${arch}.cubin)
+            set(built_in ${cubin}${compressed})
+            set(generate -gencode=arch=${virtual},code=${arch})
             string(REPLACE " " "\\ " escaped "${cubin}") # nvcc escapes spaces in what a cubin depends on, not in its name
-            add_custom_command(OUTPUT ${cubin}
-                               COMMAND ${nvcc} ${options_of_all} -gencode=arch=${virtual},code=${arch} ${options} -MD -MF ${cubin}.d
-                                       -MT ${escaped} -o ${cubin} ${kernels}/${source}
-                               DEPENDS ${kernels}/${source} DEPFILE ${cubin}.d
-                               COMMENT "Compiling ${source} ${defines} for ${arch}" VERBATIM)
-            list(APPEND cubins ${cubin})
-            string(APPEND blobs "BLOB(qn_gpu_cubin_${n}, \"${cubin}\")\n")
+            if(NOT QN_CUBINS)
+                add_custom_command(OUTPUT ${cubin}
+                                   COMMAND ${nvcc} ${options_of_all} ${generate} ${options} -MD -MF ${cubin}.d -MT ${escaped} -o ${cubin}
+                                           ${kernels}/${source}
+                                   DEPENDS ${kernels}/${source} DEPFILE ${cubin}.d
+                                   COMMENT "Compiling ${source} ${defines} for ${arch}" VERBATIM)
+            endif()
+            if(compressed AND NOT QN_CUBINS)
+                add_custom_command(OUTPUT ${built_in}
+                                   COMMAND ${nvcc} -fatbin -compress-mode=size ${generate} -o ${built_in} ${cubin}
+                                   DEPENDS ${cubin} COMMENT "Compressing ${source} ${defines} for ${arch}" VERBATIM)
+            endif()
+            list(APPEND cubins ${built_in})
+            string(APPEND blobs "BLOB(qn_gpu_cubin_${n}, \"${built_in}\")\n")
             string(APPEND cubin_rows
                    "    { \"${source}\", \"${defines}\", \"${arch}\", qn_gpu_cubin_${n}, qn_gpu_cubin_${n}_end },\n")
             math(EXPR n "${n} + 1")
@@ -204,15 +222,15 @@ function(qn_embed_kernels target)
     endforeach()
 
     add_custom_target(gpu-kernels DEPENDS ${cubins})
-    file(MAKE_DIRECTORY ${folder})
+    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/cuda)
     set(QN_BLOBS "${blobs}")
     set(QN_FILE_ROWS "${file_rows}")
     set(QN_PIPELINE_ROWS "${pipeline_rows}")
     set(QN_CUBIN_ROWS "${cubin_rows}")
     set(QN_CUBIN_COMPILER "${version}")
-    configure_file(${PROJECT_SOURCE_DIR}/cmake/built_in.c.in ${folder}/built_in.c @ONLY)
-    target_sources(${target} PRIVATE ${folder}/built_in.c)
-    set_source_files_properties(${folder}/built_in.c PROPERTIES OBJECT_DEPENDS "${files};${cubins}")
+    configure_file(${PROJECT_SOURCE_DIR}/cmake/built_in.c.in ${PROJECT_BINARY_DIR}/cuda/built_in.c @ONLY)
+    target_sources(${target} PRIVATE ${PROJECT_BINARY_DIR}/cuda/built_in.c)
+    set_source_files_properties(${PROJECT_BINARY_DIR}/cuda/built_in.c PROPERTIES OBJECT_DEPENDS "${files};${cubins}")
     list(LENGTH pipelines n_pipelines)
     if(cubins)
         string(REPLACE ";" " " text "${archs}")

@@ -3,8 +3,18 @@
 
 # fetch_sources FOLDER PACKAGE... - unpacks source packages below the folder, those that are not there yet, with Debian's patches. apt checks
 # their signatures and hashes. Neither root nor a deb-src line is needed: they are where the system's own packages come from. Mirrors may
-# lack the sources of security updates: then those before them are taken, and a line says so. Ends with status 3 if there are none.
+# lack the sources of security updates: then those before them are taken, and a line says so. Status 3 if there are none. A process waits
+# for others that fetch into the same folder.
 fetch_sources() {
+    mkdir -p "$1"
+    (
+        flock 9
+        fetch_missing "$@"
+    ) 9>"$1/lock"
+}
+
+# fetch_missing FOLDER PACKAGE... - the same without the lock.
+fetch_missing() {
     local sources=$1 apt=$1/apt package missing=() archives
     shift
     for package in "$@"; do

@@ -24,14 +24,15 @@ for purpose in "$@"; do
     build) wanted+=" $build" extra+=" $optional" ;;
     # clang's own run-time libraries (sanitizers, libFuzzer) are a package that carries clang's version; it is found below.
     # Chromium is for the test of the page of quern serve, HAProxy for that of docs/haproxy.cfg; lavapipe, Chromium's SwiftShader and
-    # the validation layers are for those of Vulkan devices, glslc for that of their kernels' code. They are skipped without.
+    # the validation layers are for those of Vulkan devices, glslc for that of their kernels' code; pip installs the compiler for macOS, whose
+    # libraries apt-get source fetches with dpkg-dev. They are skipped without.
     test) wanted+=" git binutils clang curl libcmocka-dev mandoc python3-cffi python3-venv $cross"
-        extra+=" chromium chromium-driver haproxy mesa-vulkan-drivers vulkan-validationlayers glslc" ;;
+        extra+=" chromium chromium-driver haproxy mesa-vulkan-drivers vulkan-validationlayers glslc python3-pip dpkg-dev" ;;
     # Optional, too: half a gigabyte, for one build and its test.
     windows) extra+=" gcc-mingw-w64-x86-64-posix wine wine64 dpkg-dev libvulkan-dev xvfb mesa-vulkan-drivers" ;;
     dist) wanted+=" git" ;;
     # zig comes from PyPI. cffi writes the declarations of the wheels. GMP's configure wants m4.
-    release) wanted+=" python3-pip python3-cffi m4 llvm dpkg-dev" extra+=" debootstrap" ;;
+    release) wanted+=" python3-pip python3-cffi m4 llvm dpkg-dev" extra+=" debootstrap ruby" ;;
     # Build-Depends of debian/control, libcurl by either of its packages, and lintian.
     deb) wanted+=" $optional debhelper dpkg-dev libcmocka-dev lintian" ;;
     *) echo "need-packages: unknown purpose '$purpose'" >&2 && exit 2 ;;

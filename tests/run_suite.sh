@@ -3,8 +3,8 @@
 #
 #   check   the plain build and the tests of the edit cycle: unit tests and quern-check, without those that take longest
 #   test    the plain build and all of its tests (make test)
-#   more    GPU kernels, Vulkan models, drafts, ASan and UBSan with short fuzz runs, TSan, 64-bit ARM under qemu; adds to what `test`
-#           counted last
+#   more    GPU kernels, Vulkan models, drafts, ASan and UBSan with short fuzz runs, TSan, 64-bit ARM under qemu, programs for macOS; adds
+#           to what `test` counted last
 #   windows quern.exe and quern-check.exe, cross-compiled, under Wine (make test-windows)
 #   release what make release builds for Linux and macOS, started here and under qemu; SYSTEMS: some of them (make test-release)
 #
@@ -147,6 +147,33 @@ stage_more() {
     else
         line "aarch64" "skipped: no cross compiler or no qemu-aarch64"
         skipped=$((skipped + 1))
+    fi
+    macos
+}
+
+# The release's compiler: programs for macOS on ARM compile and link, and need of the system what macOS 12 has. Of the libraries those that
+# all systems need, so that it takes few minutes; make test-release builds the others.
+macos() {
+    local folder=$build/macos libraries=$build/macos/cross/macos-arm64 zig code=0
+    mkdir -p "$folder"
+    if ! zig=$(tools/release/get_zig.sh "$folder" 2>"$logs/zig.log"); then
+        line "macos" "skipped: no zig"
+        skipped=$((skipped + 1))
+        return
+    fi
+    export QN_ZIG_TOOLS=$folder/tools ZIG_GLOBAL_CACHE_DIR=$folder/zig-cache ZIG_LOCAL_CACHE_DIR=$folder/zig-cache
+    tools/release/zig_tools.sh "$zig" aarch64-macos.12.0 "$QN_ZIG_TOOLS"
+    CFLAGS="-O2 -DUTF8PROC_STATIC" cmake/cross-libraries.sh cmake/zig.cmake "$libraries" >"$logs/build-macos-libraries.log" 2>&1 || code=$?
+    if [ $code = 3 ]; then
+        line "macos" "skipped: the sources of the libraries cannot be had"
+        skipped=$((skipped + 1))
+    elif [ $code != 0 ]; then
+        line "macos" "FAILED: the libraries, end of $logs/build-macos-libraries.log:"
+        tail -n 30 "$logs/build-macos-libraries.log"
+        failed=$((failed + 1))
+    elif PKG_CONFIG_LIBDIR=$libraries/lib/pkgconfig LDFLAGS=-s build macos "$folder" "quern quern-check quern-shared" -G Ninja \
+        -DCMAKE_TOOLCHAIN_FILE=cmake/zig.cmake -DQN_TESTS=OFF -DQN_GPUS=OFF "${launcher[@]}"; then
+        one_test macos tools/release/check_binary.py macos "$folder/quern" "$folder/quern-check" "$folder/libquern.dylib"
     fi
 }
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Programs that `make release` built: started here, or under qemu, and compared with this system's build.
 #   test_release_programs.sh FOLDER_OF_MAKE_RELEASE FOLDER_OF_QUERN
-# Those of macOS and Windows are only looked at; tests/test_windows.sh starts quern.exe. QN_TWICE: all is built a second time elsewhere, and
-# must be the same bytes; QN_RELEASE_URL is then that of the first build.
+# Those of macOS and Windows are only looked at; tests/test_windows.sh starts quern.exe. Wheels are installed, files of package managers are
+# given to what plays these. QN_TWICE: all is built a second time elsewhere, without ccache, and must be the same bytes; QN_RELEASE_URL is then
+# that of the first build.
 set -u
 release=$(realpath "$1")
 native=$(realpath "$2")
@@ -63,11 +64,19 @@ here() {
     levels "" "$bin" >"$work/levels"
     "$native/quern-check" --list-levels | sed -n 's/ *present$//p' >"$work/levels-here"
     check "$system: levels of this processor" 'cmp -s "$work/levels" "$work/levels-here"'
-    # Processors without AVX2, and with it alone.
-    for level in Nehalem:ref Haswell:avx2; do
-        ! command -v qemu-x86_64 >/dev/null || timeout 60 qemu-x86_64 -cpu "${level%:*}" "$bin/quern-check" --list-levels >"$work/out" 2>"$work/err"
-        check "$system: the level of ${level%:*} is ${level#*:}" '[ "$(sed -n "s/ *present$//p" "$work/out" | tail -n 1)" = "${level#*:}" ]'
-    done
+    # Processors without AVX2, and with it alone: the level that each gets, and the bits of that level here.
+    if command -v qemu-x86_64 >/dev/null; then
+        for level in Nehalem:ref Haswell:avx2; do
+            timeout 60 qemu-x86_64 -cpu "${level%:*}" "$bin/quern-check" --list-levels >"$work/out" 2>"$work/err"
+            check "$system: the level of ${level%:*} is ${level#*:}" '[ "$(sed -n "s/ *present$//p" "$work/out" | tail -n 1)" = "${level#*:}" ]'
+            for model in tests/golden/llama.q1_0.gguf tests/golden/llama.ptq1_0.gguf; do
+                QN_CPU=${level#*:} "$native/quern" logits -t 1 "$model" --ids 1,2,3 -o "$work/level.f32" >"$work/out" 2>"$work/err"
+                timeout 300 qemu-x86_64 -cpu "${level%:*}" "$bin/quern" logits -t 1 "$model" --ids 1,2,3 -o "$work/own.f32" >"$work/out" 2>"$work/err"
+                status=$?
+                check "$system: $model on ${level%:*} without QN_CPU" '[ $status -eq 0 ] && cmp -s "$work/level.f32" "$work/own.f32"'
+            done
+        done
+    fi
     emulated "" "$bin/quern-check" --every 40
     check "$system: quern-check" '[ $status -eq 0 ]'
     tail -n 1 "$work/out"
@@ -111,15 +120,99 @@ arm() {
     same_logits "$bin" tests/golden/llama.ptq1_0.gguf ref max,pauth-impdef=on ref
 }
 
+# ---- Wheels: the demo's story from Python ----
+
+story='import sys, pyquern; print(pyquern.Model(sys.argv[1]).generate("Once upon a time", max_tokens=24, temperature=0).text)'
+told() {
+    "$native/quern" run models/quern-demo.gguf "Once upon a time" -n 24 --temp 0 >"$work/native" 2>/dev/null
+    diff <(cat "$work/native" && echo) "$work/out" >"$work/err"
+}
+
+wheel_here() {
+    /usr/bin/python3 -m venv --system-site-packages "$work/venv" >"$work/out" 2>"$work/err" &&
+        "$work/venv/bin/python" -m pip --disable-pip-version-check install --no-index --no-deps "$1" >>"$work/out" 2>&1
+    status=$?
+    check "$(basename "$1"): pip installs it" '[ $status -eq 0 ]'
+    (cd "$work" && venv/bin/python -c "$story" "$source/models/quern-demo.gguf") >"$work/out" 2>"$work/err"
+    check "$(basename "$1"): tells the same" told
+}
+
+# Python for ARM is unpacked from Debian's packages, and emulated.
+wheel_for_arm() {
+    local mirror python=$work/arm package
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' 2>/dev/null | head -n 1)
+    if [ "$(id -u)" != 0 ] || [ -z "$mirror" ] || ! command -v qemu-aarch64 debootstrap >/dev/null ||
+        ! debootstrap --arch=arm64 --foreign --variant=minbase --include=python3,python3-cffi bookworm "$python" "$mirror" >"$work/out" 2>&1; then
+        echo "$(basename "$1"): not tried, no Python for ARM"
+        return
+    fi
+    for package in "$python"/var/cache/apt/archives/*.deb; do dpkg -x "$package" "$python"; done
+    python3 -m zipfile -e "$1" "$python/packages"
+    PYTHONPATH=$python/packages timeout 300 qemu-aarch64 -L "$python" "$python/usr/bin/python3.11" -c "$story" \
+        models/quern-demo.gguf >"$work/out" 2>"$work/err"
+    check "$(basename "$1"): tells the same, on ARM" told
+}
+
+# ---- Files of package managers, by what plays the managers ----
+
+arch_package() (
+    set -e
+    pkgdir=$work/arch CARCH=x86_64
+    # shellcheck source=/dev/null
+    . "$release/out/aur/PKGBUILD"
+    echo "${sha256sums_x86_64[0]}  $release/out/${source_x86_64[0]##*/}" | sha256sum -c --quiet
+    cd "$work"
+    package
+    "$pkgdir/usr/bin/quern" version
+    cmp "$pkgdir/usr/share/licenses/quern/LICENSE" "$source/LICENSE"
+)
+
+# Addresses of a formula with their hashes, one a line.
+formula() {
+    ruby - "$1" <<'RUBY'
+class Formula
+  def self.url(url) = print(url, " ")
+  def self.sha256(hash) = puts(hash)
+  def self.test = nil
+  def self.method_missing(*) = (yield if block_given?)
+end
+load ARGV[0]
+RUBY
+}
+
+formula_hashes() {
+    local url hash n=0
+    while read -r url hash; do
+        echo "$hash  $release/out/${url##*/}" | sha256sum -c --quiet || return
+        n=$((n + 1))
+    done <"$work/out"
+    [ $n = 4 ]
+}
+
+managers() {
+    if [ -f "$release/out/aur/PKGBUILD" ]; then
+        arch_package >"$work/out" 2>"$work/err"
+        status=$?
+        check "PKGBUILD: its package() gives a program that starts" '[ $status -eq 0 ]'
+    fi
+    if [ -f "$release/out/homebrew/quern.rb" ] && command -v ruby >/dev/null; then
+        formula "$release/out/homebrew/quern.rb" >"$work/out" 2>"$work/err"
+        check "quern.rb: the hashes of four archives" formula_hashes
+    fi
+}
+
 (cd "$release/out" && sha256sum --quiet -c SHA256SUMS) >"$work/out" 2>"$work/err"
 status=$?
 check "SHA256SUMS" '[ $status -eq 0 ] && [ ! -s "$work/out" ]'
 shopt -s nullglob
-archives=("$release"/out/quern-*.tar.gz)
+archives=("$release"/out/quern-*.tar.gz "$release"/out/quern-*.zip)
 check "$release/out has archives" '[ ${#archives[@]} -gt 0 ]'
 for archive in "${archives[@]}"; do
-    name=$(basename "$archive" .tar.gz)
-    tar -C "$work" -xzf "$archive"
+    name=$(basename "${archive%.zip}" .tar.gz)
+    case $archive in
+    *.zip) python3 -m zipfile -e "$archive" "$work" ;;
+    *) tar -C "$work" -xzf "$archive" ;;
+    esac
     grep -laF "$release" "$work/$name"/bin/* >"$work/out" 2>"$work/err"
     status=$?
     check "$name: no path of this machine is in it" '[ $status -eq 1 ]'
@@ -128,9 +221,12 @@ for archive in "${archives[@]}"; do
     *-linux-aarch64*) ! command -v qemu-aarch64 >/dev/null || arm "$work/$name/bin" "$name" ;;
     esac
 done
+for wheel in "$release"/out/*-manylinux_2_28_x86_64.whl; do wheel_here "$wheel"; done
+for wheel in "$release"/out/*-manylinux_2_28_aarch64.whl; do wheel_for_arm "$wheel"; done
+managers
 if [ -n "${QN_TWICE:-}" ]; then
     # shellcheck disable=SC2046
-    tools/release/make_release.sh "$work/again" $(sed -n 's/.*quern-[0-9.]*-\(.*\)\.\(tar\.gz\|zip\)$/\1/p' "$release/out/SHA256SUMS") >"$work/out" 2>"$work/err"
+    CCACHE_DISABLE=1 tools/release/make_release.sh "$work/again" $(sed -n 's/.*quern-[0-9.]*-\(.*\)\.\(tar\.gz\|zip\)$/\1/p' "$release/out/SHA256SUMS") >"$work/out" 2>"$work/err"
     check "a second build" 'cmp -s "$release/out/SHA256SUMS" "$work/again/out/SHA256SUMS"'
 fi
 echo "$checks checks, $failures failed"

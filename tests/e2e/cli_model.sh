@@ -41,9 +41,9 @@ done
 # The context fills: that is success, and said.
 quern run -m "$parrot" -p 'x' -c 8 --ignore-eos
 { [ $status -eq 0 ] && grep -q 'context full' "$work/err"; } || fail "run: a full context"
-# A reader that goes away is no error.
-"$QN_BIN/quern" run -m "$parrot" -p x --ignore-eos -n 100000 2>"$work/err" | head -c 3 >/dev/null
-[ "${PIPESTATUS[0]}" -eq 0 ] && [ ! -s "$work/err" ] || fail "run: a closed pipe"
+# A reader that goes away is no error. The text is longer than what a pipe holds: a slow reader does not find it complete.
+"$QN_BIN/quern" run -m "$parrot" -p x --ignore-eos -c 200000 -n 100000 2>"$work/err" | head -c 3 >/dev/null
+[ "${PIPESTATUS[0]}" -eq 0 ] && ! grep -v 'more than the 1024' "$work/err" || fail "run: a closed pipe"
 # A signal stops it; the program ends by the signal, and what was printed is whole. (In the background timeout would signal its
 # whole group, and so the program twice.)
 timeout --foreground --preserve-status -s INT 2 "$QN_BIN/quern" run -m "$parrot" -p x --ignore-eos -c 10000000 >"$work/out" 2>"$work/err"

@@ -471,11 +471,12 @@ static qn_cu_result fake_graph_launch(qn_cu_graph_exec exec, qn_cu_stream stream
     return 0;
 }
 
-/* The tests' cubins are a 64-byte header that starts like an ELF file, followed by a zero-terminated text. */
+/* The tests' images are a 64-byte header that starts like an ELF file or a fatbin, followed by a zero-terminated text.
+ */
 static qn_cu_result fake_module_load(qn_cu_module *module, const void *image)
 {
     FAKE_TRY("cuModuleLoadData");
-    assert_memory_equal(image, "\177ELF", 4);
+    assert_true(!memcmp(image, "\177ELF", 4) || !memcmp(image, "\x50\xed\x55\xba", 4));
     const char *text = (const char *)image + 64;
     if (fake.refuses && strstr(text, fake.refuses))
         return FAKE_ERROR;

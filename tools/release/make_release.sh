@@ -4,9 +4,9 @@
 #   make_release.sh FOLDER [SYSTEM...]
 #
 # Sources are those of the commit, times are its time, and paths of this machine are in no file, so that the same bytes come out with the same
-# compilers and the same Debian. JOBS is the number of compilers at a time. QN_ZIG is the compiler zig, else ziglang of PyPI is installed in
-# FOLDER. QN_RELEASE_URL is the address that the files will be published at. GPU kernels are compiled where nvcc is (QN_CUDA,
-# QN_CUDA_ARCHS=all).
+# compilers and the same Debian. JOBS systems are built at a time, each by JOBS compilers: configure of libraries leaves processors idle. QN_ZIG
+# is the compiler zig, else ziglang of PyPI is installed in FOLDER. QN_RELEASE_URL is the address that the files will be published at. GPU
+# kernels are compiled where nvcc is (QN_CUDA, QN_CUDA_ARCHS=all), once for all systems.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 systems="linux-x86_64 linux-x86_64-static linux-aarch64 linux-aarch64-static macos-arm64 macos-x86_64 windows-x86_64"
@@ -47,6 +47,9 @@ policy() {
     esac
 }
 
+# Whether programs of a system use GPUs: a static program loads no drivers, macOS has none.
+has_gpus() { [[ $1 != *-static && $1 != macos-* ]]; }
+
 # The shared library that the wheel of a system has, as CMake names it; nothing where there is no wheel: static programs have no shared
 # libraries, and Python on Windows was never tried.
 wheel_library() {
@@ -57,11 +60,12 @@ wheel_library() {
     esac
 }
 
-# logged NAME COMMAND... - the command, its output in a log.
+# logged NAME COMMAND... - the command, its output and its time in a log.
 logged() {
     local log=$folder/logs/$1.log
+    local TIMEFORMAT="$1: %R s, of processors %U s and for the system %S s"
     shift
-    "$@" >"$log" 2>&1 || { tail -n 30 "$log" >&2; die "the log is $log"; }
+    { time "$@" >"$log" 2>&1; } 2>>"$folder/logs/times" || { tail -n 30 "$log" >&2; die "the log is $log"; }
 }
 
 unpack_source() {
@@ -77,17 +81,14 @@ unpack_source() {
     version=$(sed -n 's/^project(quern VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 }
 
-find_zig() {
-    local requirements=$source/tools/release/zig.requirements version
-    version=$(sed -n 's/^ziglang==\([^ ]*\) .*/\1/p' "$requirements")
-    zig=${QN_ZIG:-$folder/zig-$version/ziglang/zig}
-    [ -x "$zig" ] || logged zig python3 -m pip --disable-pip-version-check install --no-deps --only-binary :all: --require-hashes \
-        --target "$folder/zig-$version" --requirement "$requirements"
-    export ZIG_GLOBAL_CACHE_DIR=$folder/zig-cache ZIG_LOCAL_CACHE_DIR=$folder/zig-cache
+# build_kernels - the GPU's kernels, which are the same for every system.
+build_kernels() {
+    logged kernels-configure cmake -S "$source" -B "$source/build/kernels" -G Ninja -DQN_TESTS=OFF "${kernels[@]}"
+    logged kernels-build cmake --build "$source/build/kernels" -j "$JOBS" --target gpu-kernels
 }
 
-# build SYSTEM - libraries, then quern, quern-check and the shared library of the wheel.
-build() {
+# build_system SYSTEM - libraries, then quern, quern-check and the shared library of the wheel.
+build_system() {
     local system=$1 target libraries=$folder/cross/$1 build=$source/build/$1 options=() programs=(quern quern-check)
     target=$(zig_target "$system")
     if [ -n "$target" ]; then
@@ -96,16 +97,56 @@ build() {
         logged "$system-libraries" "$source/tools/release/libraries.sh" "$target" "$QN_ZIG_TOOLS" "$libraries"
         options+=(-DCMAKE_TOOLCHAIN_FILE="$source/cmake/zig.cmake")
     else
-        logged "$system-libraries" "$source/cmake/cross-libraries.sh" "$source/cmake/windows-x86_64.cmake" "$libraries"
+        CFLAGS=-ffile-prefix-map=$folder/cross/sources=. \
+            logged "$system-libraries" "$source/cmake/cross-libraries.sh" "$source/cmake/windows-x86_64.cmake" "$libraries"
         options+=(-DCMAKE_TOOLCHAIN_FILE="$source/cmake/windows-x86_64.cmake")
     fi
-    [[ $system != *-static ]] || options+=(-DQN_GPUS=OFF) # a static program loads no drivers
+    if has_gpus "$system"; then
+        options+=("${kernels[@]}" -DQN_CUBINS="$source/build/kernels/cuda")
+    else
+        options+=(-DQN_GPUS=OFF)
+    fi
     ! command -v ccache >/dev/null || options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
     PKG_CONFIG_LIBDIR=$libraries/lib/pkgconfig LDFLAGS=-s \
-        logged "$system-configure" cmake -S "$source" -B "$build" -G Ninja -DQN_TESTS=OFF -DQN_CUDA="${QN_CUDA:-AUTO}" \
-        -DQN_CUDA_ARCHS="${QN_CUDA_ARCHS:-all}" "${options[@]}"
+        logged "$system-configure" cmake -S "$source" -B "$build" -G Ninja -DQN_TESTS=OFF "${options[@]}"
     [ -z "$(wheel_library "$system")" ] || programs+=(quern-shared)
+    ! has_gpus "$system" || flock -s "$folder/kernels.lock" true # waits for them
     logged "$system-build" cmake --build "$build" -j "$JOBS" --target "${programs[@]}"
+}
+
+# build SYSTEM... - all of them, JOBS at a time, with the kernels among them. Each is a process group of its own, which ends with this script.
+building=()
+trap 'for group in "${building[@]}"; do kill -- "-$group" 2>/dev/null || true; done' EXIT
+build() {
+    local system queue=("$@")
+    exec 8>"$folder/kernels.lock"
+    flock 8 # held until build_kernels ends
+    for system in "$@"; do
+        ! has_gpus "$system" || { queue=(kernels "$@") && break; }
+    done
+    set -m
+    for system in "${queue[@]}"; do
+        [ ${#building[@]} -lt "$JOBS" ] || wait_for_one
+        if [ "$system" = kernels ]; then
+            build_kernels &
+            exec 8>&-
+        else
+            build_system "$system" &
+        fi
+        building+=($!)
+    done
+    set +m
+    while [ ${#building[@]} -gt 0 ]; do wait_for_one; done
+}
+
+wait_for_one() {
+    local ended left=() group status=0
+    wait -n -p ended "${building[@]}" || status=$?
+    for group in "${building[@]}"; do
+        [ "$group" = "$ended" ] || left+=("$group")
+    done
+    building=("${left[@]}")
+    [ $status -eq 0 ] || exit $status # its log was shown
 }
 
 # pack SYSTEM - checks what was built, and packs it.
@@ -140,9 +181,13 @@ for system in $wanted; do
 done
 rm -rf "$out" "$folder/logs"
 mkdir -p "$out" "$folder/logs"
-find_zig
+logged zig "$source/tools/release/get_zig.sh" "$folder"
+zig=$(tail -n 1 "$folder/logs/zig.log")
+export ZIG_GLOBAL_CACHE_DIR=$folder/zig-cache ZIG_LOCAL_CACHE_DIR=$folder/zig-cache
+kernels=(-DQN_CUDA="${QN_CUDA:-AUTO}" -DQN_CUDA_ARCHS="${QN_CUDA_ARCHS:-all}" -DQN_CUDA_COMPRESS=ON)
+# shellcheck disable=SC2086
+build $wanted
 for system in $wanted; do
-    build "$system"
     pack "$system"
     echo "$system: $(cd "$out" && ls -s --block-size=K | awk -v s="$version-$system\\\\." '$2 ~ s { print $1, $2 }')"
 done

@@ -10,8 +10,9 @@ write() {
     chmod +x "$folder/$1.new"
     cmp -s "$folder/$1.new" "$folder/$1" && rm "$folder/$1.new" || mv "$folder/$1.new" "$folder/$1"
 }
-# Undefined behaviour would be a trap in builds without optimisation.
-write cc "cc -target $target -fno-sanitize=undefined"
+# Undefined behaviour would be a trap in builds without optimisation. What zig compiles has data for debuggers, with paths of this machine,
+# unless it is told not to.
+write cc "cc -target $target -fno-sanitize=undefined -g0"
 write ar ar
 write ranlib ranlib
 "$zig" version >"$folder/version"

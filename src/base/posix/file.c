@@ -1,6 +1,8 @@
 /* Files by POSIX; Linux and macOS differ only in hints to their caches. */
 #include "base/file.h"
 
+#include "base/posix/stat_times.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,12 +14,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#ifdef __APPLE__
-#define MODIFIED(st) (st)->st_mtimespec
-#else
-#define MODIFIED(st) (st)->st_mtim
-#endif
-
 static void describe(const struct stat *st, qn_file_info *info)
 {
     *info = (qn_file_info){
@@ -27,8 +23,8 @@ static void describe(const struct stat *st, qn_file_info *info)
         .size = (uint64_t)st->st_size,
         .identity = { .id = { (uint64_t)st->st_dev, (uint64_t)st->st_ino },
                       .size = (uint64_t)st->st_size,
-                      .modified_seconds = (int64_t)MODIFIED(st).tv_sec,
-                      .modified_nanoseconds = (uint32_t)MODIFIED(st).tv_nsec },
+                      .modified_seconds = (int64_t)QN_MODIFIED(st).tv_sec,
+                      .modified_nanoseconds = (uint32_t)QN_MODIFIED(st).tv_nsec },
         .mode = st->st_mode & 0777,
     };
 }

@@ -25,7 +25,7 @@ typedef struct qn_gpu_pipeline {
 
 typedef struct qn_gpu_cubin {
     const char *source, *defines, *arch;
-    const uint8_t *data, *end;
+    const uint8_t *data, *end; /* a cubin, or a fatbin with it compressed */
 } qn_gpu_cubin;
 
 typedef struct qn_gpu_code {

@@ -61,14 +61,19 @@ static void add_reason(struct search *s, const char *where)
     qn_append(&reasons, "%s%s%.200s", reasons.length ? "; " : "", where, qn_error_text());
 }
 
+/* Whether the data is a cubin, by its ELF header, or a fatbin with a compressed one (QN_CUDA_COMPRESS). */
+static bool is_image(const void *data, size_t bytes)
+{
+    return bytes >= 64 && (!memcmp(data, "\177ELF", 4) || !memcmp(data, "\x50\xed\x55\xba", 4));
+}
+
 /* Loads a cubin as the pipeline's module; false, with the error text, if the driver rejects it. cuModuleLoadData gets
- * no size, so only data with an ELF header is passed to it. */
+ * no size, so only data with the header of an image is passed to it. */
 static bool load_image(struct search *s, const void *data, size_t bytes, qn_origin origin, const char *compiler)
 {
     qn_pipeline *p = s->pipeline;
-    const qn_status status = bytes >= 64 && !memcmp(data, "\177ELF", 4)
-                                 ? QN_CU(s->device->driver, cuModuleLoadData, &p->module, data)
-                                 : qn_fail(QN_ERR_FORMAT, "not a cubin (%zu bytes)", bytes);
+    const qn_status status = is_image(data, bytes) ? QN_CU(s->device->driver, cuModuleLoadData, &p->module, data)
+                                                   : qn_fail(QN_ERR_FORMAT, "not a cubin (%zu bytes)", bytes);
     if (status)
         return false;
     p->origin = origin;

@@ -1,6 +1,8 @@
 /* Opens the cache's folders as descriptors, and accesses the names in them. */
 #include "hub/folder.h"
 
+#include "base/posix/stat_times.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#ifndef O_PATH
+#define O_PATH O_RDONLY /* on macOS folders have to be readable */
+#endif
 enum { FOLDER = O_PATH | O_DIRECTORY | O_CLOEXEC };
 
 /* ---- The cache ---- */
@@ -149,8 +154,8 @@ static qn_hub_status status_of(const struct stat *st)
                             .size = (uint64_t)st->st_size,
                             .id = { (uint64_t)st->st_dev, (uint64_t)st->st_ino },
                             .used = st->st_atime,
-                            .modified = st->st_mtim.tv_sec,
-                            .modified_nanoseconds = (uint32_t)st->st_mtim.tv_nsec };
+                            .modified = QN_MODIFIED(st).tv_sec,
+                            .modified_nanoseconds = (uint32_t)QN_MODIFIED(st).tv_nsec };
 }
 
 bool qn_hub_stat(const qn_hub_cache *cache, const char *path, bool content, qn_hub_status *status)
@@ -275,7 +280,7 @@ bool qn_hub_file_role(const char *path, qn_file_role *role)
     if (stat(path, &st))
         return false;
     const bool known = qn_file_role_read(path, role);
-    const struct timespec before[2] = { st.st_atim, { .tv_nsec = UTIME_OMIT } };
+    const struct timespec before[2] = { QN_ACCESSED(&st), { .tv_nsec = UTIME_OMIT } };
     (void)utimensat(AT_FDCWD, path, before, 0);
     return known;
 }

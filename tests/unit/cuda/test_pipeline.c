@@ -118,11 +118,12 @@ static const qn_gpu_pipeline pipelines[] = {
 static const struct {
     unsigned char header[64];
     char text[16];
-} image = { "\177ELF", "built in" };
+} image = { "\177ELF", "built in" }, compressed = { "\x50\xed\x55\xba", "compressed" };
 
 static const qn_gpu_cubin cubins[] = {
     { "module/a.cu", "", "sm_80", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
     { "module/a.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    { "module/b.cu", "", "sm_90a", (const uint8_t *)&compressed, (const uint8_t *)(&compressed + 1) },
 };
 
 static const qn_gpu_code sources = {
@@ -133,11 +134,13 @@ static const qn_gpu_code with_cubins = { .files = files,
                                          .pipelines = pipelines,
                                          .n_pipelines = 3,
                                          .cubins = cubins,
-                                         .n_cubins = 2,
+                                         .n_cubins = 3,
                                          .compiler = "nvcc of the build" };
 
-static const qn_gpu_source plain = { "module/a.cu", "" }, with_parameters = { "module/a.cu", "n, m" };
+static const qn_gpu_source plain = { "module/a.cu", "" }, with_parameters = { "module/a.cu", "n, m" },
+                           plain_b = { "module/b.cu", "" };
 static const qn_launch launch_a = { .variant.source = &plain, .function = "f", .args_bytes = FAKE_ARGS_BYTES };
+static const qn_launch launch_b = { .variant.source = &plain_b, .function = "f", .args_bytes = FAKE_ARGS_BYTES };
 static const qn_launch launch_defines = { .variant = { &with_parameters, { 1, 2 } },
                                           .function = "f",
                                           .args_bytes = FAKE_ARGS_BYTES };
@@ -223,6 +226,9 @@ TEST(test_built_in)
     const struct lookup l = lookup_from(&t, NULL, &launch_a, QN_ORIGIN_BUILT_IN, "nvcc of the build");
     assert_string_equal(l.image, "built in");
     assert_string_equal(l.log, "");
+    const struct lookup packed = lookup_from(&t, NULL, &launch_b, QN_ORIGIN_BUILT_IN, "nvcc of the build");
+    assert_string_equal(packed.image, "compressed");
+    assert_string_equal(packed.log, "");
     assert_int_equal(n_runs(), 0);
     assert_int_equal(n_entries(cache), 0);
 }
