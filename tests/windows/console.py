@@ -1,6 +1,6 @@
-"""quern chat on a console of Windows, which is Wine's: a pseudo-terminal on which this script types, and console.exe for what it cannot.
+"""quern chat on a console of Windows, which is Wine's: a pseudo-terminal on which this script types, and helper.exe for what it cannot.
 
-    console.py QUERN_EXE CONSOLE_EXE PARROT DEMO_MODEL WORK_FOLDER
+    console.py QUERN_EXE HELPER_EXE PARROT DEMO_MODEL WORK_FOLDER
 
 Wine's console knows no sequences: it puts their bytes into its cells, and what is drawn over them cuts them. So the screen is not looked at
 (tests/e2e/chat_terminal.py does, and the drawing is the same code), but texts that are drawn, and messages as they are saved.
@@ -18,7 +18,7 @@ import sys
 import termios
 import time
 
-QUERN, CONSOLE, PARROT, DEMO, WORK = sys.argv[1:6]
+QUERN, HELPER, PARROT, DEMO, WORK = sys.argv[1:6]
 SECONDS = float(os.environ.get("QN_TERMINAL_SECONDS", 60))
 ANSWER = "Hé 世"
 LEFT_ALT, CONTROL = 2, 8  # bits of wincon.h
@@ -45,7 +45,7 @@ class Console:
             modes[3] = modes[3] & ~(termios.ICANON | termios.ECHO | termios.IEXTEN) | termios.NOFLSH
             modes[6][termios.VSUSP] = b"\0"
             termios.tcsetattr(0, termios.TCSANOW, modes)
-            program = [CONSOLE, "run", QUERN] if run else [QUERN]
+            program = [HELPER, "run", QUERN] if run else [QUERN]
             os.environ.update(QN_DEVICE="cpu", LC_ALL="C.UTF-8")
             os.execvp("wine", ["wine", *program, "chat", "-m", model, "-t", "1", *arguments])
         self.prompt()
@@ -79,8 +79,8 @@ class Console:
         os.write(self.fd, keys.encode())
 
     def send(self, *commands):
-        sent = subprocess.run(["wine", CONSOLE, "send", "quern.exe", *commands], stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS)
-        check(sent.returncode == 0, f"console.exe send {commands}: {sent.stdout}")
+        sent = subprocess.run(["wine", HELPER, "send", "quern.exe", *commands], stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS)
+        check(sent.returncode == 0, f"helper.exe send {commands}: {sent.stdout}")
 
     def message(self, text):
         """Sends what was typed; it is this."""

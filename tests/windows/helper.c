@@ -1,17 +1,18 @@
-/* For tests of a console of Windows: starts a program and tells whether it leaves the console's modes as they were, or
- * sends what no terminal of another system can send.
- *   console.exe run PROGRAM ARGUMENT...    ends with the program's status; the last line tells of the modes
- *   console.exe send PROGRAM COMMAND...    to the console of the running program of that name:
+/* What tests of Windows programs under Wine cannot do from outside.
+ *   helper.exe run PROGRAM ARGUMENT...     ends with the program's status; the last line tells of the console's modes
+ *   helper.exe send PROGRAM COMMAND...     to the console of the running program of that name:
  *       units HEX,HEX...      characters of UTF-16, as a console sends them which translates keys itself
  *       key CODE,STATE,N      a key by its number in winuser.h, held with others (wincon.h), N times
  *       number HEX            a character by its number: it comes when Alt is let go
- *       size COLUMNS,ROWS */
+ *       size COLUMNS,ROWS
+ *   helper.exe hold FILE                   has the file open until standard input ends; prints "open" */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <wchar.h>
 #include <windows.h>
-/* after windows.h, whose types it needs */
+/* after windows.h, whose types they need */
+#include <shellapi.h>
 #include <tlhelp32.h>
 
 static HANDLE open_console(const wchar_t *name)
@@ -22,7 +23,7 @@ static HANDLE open_console(const wchar_t *name)
 
 static int fail(const char *what)
 {
-    printf("console: %s: error %lu\n", what, (unsigned long)GetLastError());
+    printf("helper: %s: error %lu\n", what, (unsigned long)GetLastError());
     return 1;
 }
 
@@ -115,8 +116,26 @@ static BOOL send(HANDLE input, HANDLE output, const char *command, const char *v
     return TRUE;
 }
 
+/* ---- hold ---- */
+
+static int hold(void)
+{
+    int n;
+    wchar_t **words = CommandLineToArgvW(GetCommandLineW(), &n);
+    const DWORD shared = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
+    if (!words || CreateFileW(words[2], GENERIC_READ, shared, NULL, OPEN_EXISTING, 0, NULL) == INVALID_HANDLE_VALUE)
+        return fail("the file");
+    puts("open");
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 2 && strcmp(argv[1], "hold") == 0)
+        return hold();
     if (argc > 2 && strcmp(argv[1], "run") == 0)
         return run();
     if (argc < 5 || strcmp(argv[1], "send") != 0 || !attach(argv[2]))
