@@ -21,12 +21,15 @@ function(qn_append_system list folder)
 endfunction()
 
 # qn_adapt_to_system() - definitions for the targets that follow, the system's libraries, and how the assembler begins and ends
-# bytes of a file (QN_BLOB_BEGIN, _END) and hides a symbol from other modules (QN_BLOB_HIDE).
+# bytes of a file (QN_BLOB_BEGIN, _END) and hides a symbol from other modules (QN_BLOB_HIDE). base/address.c gets
+# QN_SOCKETS_HEADER.
 macro(qn_adapt_to_system)
     set(QN_BLOB_BEGIN ".pushsection .rodata")
     set(QN_BLOB_HIDE ".hidden")
     set(QN_BLOB_END ".popsection")
+    set(QN_SYSTEM posix)
     if(WIN32)
+        set(QN_SYSTEM win32)
         set(QN_BLOB_BEGIN ".section .rdata,\\\"dr\\\"")
         set(QN_BLOB_HIDE "#") # a comment: symbols are hidden unless they are exported
         set(QN_BLOB_END ".text")
@@ -38,4 +41,6 @@ macro(qn_adapt_to_system)
         # At the end of each link: other static libraries need them, too.
         string(APPEND CMAKE_C_STANDARD_LIBRARIES " -lws2_32 -lcrypt32 -lsynchronization -lbcrypt -lntdll -lpsapi -lshell32 -lssp")
     endif()
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/address.c PROPERTIES
+                                COMPILE_DEFINITIONS "QN_SOCKETS_HEADER=\"base/${QN_SYSTEM}/sockets.h\"")
 endmacro()
