@@ -162,7 +162,7 @@ stage_windows() {
             line "windows" "FAILED: the libraries, end of $logs/build-cross-libraries.log:"
             tail -n 30 "$logs/build-cross-libraries.log"
             failed=$((failed + 1))
-        elif PKG_CONFIG_LIBDIR=$libraries/lib/pkgconfig build windows "$build/windows" "quern quern-check helper" --preset windows \
+        elif PKG_CONFIG_LIBDIR=$libraries/lib/pkgconfig build windows "$build/windows" "quern quern-check quern-shared helper python" --preset windows \
             -DQN_NATIVE_BUILD="$build" "${launcher[@]}"; then
             run windows "$build/windows"
         fi
