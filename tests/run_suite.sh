@@ -5,7 +5,7 @@
 #   test    the plain build and all of its tests (make test)
 #   more    GPU kernels, Vulkan models, drafts, ASan and UBSan with short fuzz runs, TSan, 64-bit ARM under qemu, programs for macOS; adds
 #           to what `test` counted last
-#   windows quern.exe and quern-check.exe, cross-compiled, under Wine (make test-windows)
+#   windows quern.exe, quern-check.exe and pyquern, cross-compiled, under Wine; Windows on ARM compiles (make test-windows)
 #   release what make release builds for Linux and macOS, started here and under qemu; SYSTEMS: some of them (make test-release)
 #
 # Logs lie in BUILD/test-logs. The last line counts the tests of all builds.
@@ -189,9 +189,13 @@ stage_windows() {
             line "windows" "FAILED: the libraries, end of $logs/build-cross-libraries.log:"
             tail -n 30 "$logs/build-cross-libraries.log"
             failed=$((failed + 1))
-        elif PKG_CONFIG_LIBDIR=$libraries/lib/pkgconfig build windows "$build/windows" "quern quern-check" --preset windows \
+        elif PKG_CONFIG_LIBDIR=$libraries/lib/pkgconfig build windows "$build/windows" "quern quern-check quern-shared helper python" --preset windows \
             -DQN_NATIVE_BUILD="$build" "${launcher[@]}"; then
             run windows "$build/windows"
+            # Of Windows on ARM that everything compiles.
+            PKG_CONFIG_LIBDIR=$libraries/lib/pkgconfig build windows-aarch64 "$build/windows-aarch64" \
+                "quern-static quern-hub quern-cli quern-serve" -G Ninja -DCMAKE_TOOLCHAIN_FILE=cmake/windows-aarch64.cmake \
+                -DCMAKE_BUILD_TYPE=None -DQN_WERROR=ON "${launcher[@]}"
         fi
     else
         line "windows" "skipped: no mingw-w64 or no Wine"

@@ -8,7 +8,7 @@ exe=$(realpath "$1")
 native=$(realpath "$2")
 every=${3:+--every 40}
 cd "$(dirname "$0")/.." || exit 1
-command -v wine >/dev/null && [ -x "$exe/quern.exe" ] && [ -x "$native/quern" ] || { echo "skipped: no Wine, or not built"; exit 77; }
+command -v wine >/dev/null && [ -x "$exe/quern.exe" ] && [ -x "$exe/helper.exe" ] && [ -x "$native/quern" ] || { echo "skipped: no Wine, or not built"; exit 77; }
 work=$(mktemp -d)
 export WINEPREFIX=${WINEPREFIX:-$work/wine} WINEDEBUG=-all WINEARCH=win64 TMPDIR=$work
 trap 'wineserver -k 2>/dev/null; [ -z "${display:-}" ] || kill "$display" 2>/dev/null; rm -rf "$work"' EXIT
@@ -94,9 +94,22 @@ check "run: a path of 300 characters" '[ $status -eq 0 ] && cmp -s "$work/native
 windows run "$work/missing.gguf" hi
 check "run: a missing file" '[ $status -eq 1 ] && grep -q "No such file" "$work/err"'
 
-# Sessions: written, and read again, also where the file is open elsewhere.
+# Sessions: written, and read again. A file that is open elsewhere is replaced, or, as under Wine 8, stays, and nothing is lost.
 windows run "$demo" "Once upon a time" -n 8 --seed 1 --save "$unicode/s.session"
 check "run --save" '[ $status -eq 0 ] && [ -s "$unicode/s.session" ]'
+cp "$unicode/s.session" "$unicode/open.session"
+coproc holder { timeout 60 wine "$exe/helper.exe" hold "$unicode/open.session" 2>/dev/null; }
+read -r opened <&"${holder[0]}"
+windows run "$demo" "Once upon a time" -n 5 --seed 1 --save "$unicode/open.session"
+check "the file is open" '[ "${opened%?}" = open ]'
+if [ $status -eq 0 ]; then
+    check "run --save: a file that is open elsewhere" '! cmp -s "$unicode/s.session" "$unicode/open.session"'
+else
+    check "run --save: a file that is open elsewhere stays" 'cmp -s "$unicode/s.session" "$unicode/open.session" && [ $status -eq 1 ]'
+    other=$(sed -n 's/.*the conversation is in \(.*\) instead.*/\1/p' "$work/err")
+    check "run --save: the conversation is in another file" '[ -s "$other" ] && grep -q "open.session: cannot rename" "$work/err"'
+fi
+[ -z "${holder[1]:-}" ] || eval "exec ${holder[1]}>&-"
 windows run "$demo" -n 8 --seed 1 --load "$unicode/s.session" --save "$unicode/s.session"
 check "run --load and --save of one file" '[ $status -eq 0 ]'
 check "no temporary files are left" '! compgen -G "$unicode/.*.part" >/dev/null'
@@ -126,11 +139,32 @@ windows bench "$demo" -n 8 -p 16 -r 1
 check "bench" '[ $status -eq 0 ]'
 windows info "$demo"
 check "info" '[ $status -eq 0 ]'
+
+# Requests whose lines have both ends.
+{
+    printf '{"custom_id":"%s","method":"POST","url":"/v1/completions","body":{"prompt":"Once upon a time","max_tokens":%s,"temperature":0}}\r\n' a 4 b 9
+    printf '{"custom_id":"größe","method":"POST","url":"/v1/chat/completions","body":{"messages":[{"role":"user","content":"🙂"}],"max_tokens":9,"temperature":0}}\n'
+} >"$work/batch.jsonl"
+# answers FILE - without times and names.
+answers() { sed 's/"created":[0-9]*//; s/"id":"[^"]*"//g; s/"request_id":"[^"]*"//g' "$1"; }
+"$native/quern" batch -m "$demo" "$work/batch.jsonl" "$work/native.jsonl" --ordered --device cpu >/dev/null 2>&1
+windows batch -m "$demo" "$work/batch.jsonl" "$unicode/windows.jsonl" --ordered --device cpu
+check "batch" '[ $status -eq 0 ] && [ "$(grep -c "\"status_code\":200" "$unicode/windows.jsonl")" = 3 ]'
+check "batch: the answers of Linux" '[ "$(answers "$work/native.jsonl")" = "$(answers "$unicode/windows.jsonl")" ]'
+
 printf 'Hello\n' | timeout 60 wine "$exe/quern.exe" chat "$demo" -n 8 --seed 1 >"$work/out" 2>"$work/err"
 status=$?
 check "chat: a message from a pipe" '[ $status -eq 0 ] && [ -s "$work/out" ]'
 windows convert tests/golden/checkpoints/none "$work/x.gguf" f16
 check "convert: a missing folder" '[ $status -ne 0 ] && [ -s "$work/err" ]'
+
+# ---- Chat on a console ----
+
+if command -v python3 >/dev/null; then
+    timeout 300 python3 tests/windows/console.py "$exe/quern.exe" "$exe/helper.exe" tests/golden/parrot.gguf "$demo" "$work" >"$work/out" 2>"$work/err"
+    status=$?
+    check "chat on a console: status $status" '[ $status -eq 0 ]'
+fi
 
 # ---- GPUs: without a driver each says what is missing; Vulkan by a driver that computes on the processor ----
 

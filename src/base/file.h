@@ -121,6 +121,9 @@ const char *qn_file_home(const char *user);
 /* qn_file_is_separator - whether a character separates the folders of a path. */
 bool qn_file_is_separator(char c);
 
+/* qn_file_is_absolute - whether a path means the same file in every folder. */
+bool qn_file_is_absolute(const char *path);
+
 /* qn_file_name - returns the part of a path after its last separator. */
 const char *qn_file_name(const char *path);
 

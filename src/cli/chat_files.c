@@ -3,7 +3,6 @@
  * time to evaluate the messages. Session files of --save have no messages: their tokens begin the conversation. */
 #include "cli/chat.h"
 
-#include "base/environment.h"
 #include "base/file.h"
 #include "cli/cli.h"
 #include "cli/terminal.h"
@@ -118,8 +117,8 @@ void qn_chat_show_last(const qn_chat *chat)
 
 bool qn_chat_path(const char *name, char path[PATH_MAX])
 {
-    const char *home = qn_environment("HOME");
-    if (strncmp(name, "~/", 2) == 0 && home)
+    const char *home = qn_file_home(NULL);
+    if (name[0] == '~' && qn_file_is_separator(name[1]) && home)
         return qn_print(path, PATH_MAX, "%s/%s", home, name + 2);
     return qn_print(path, PATH_MAX, "%s", name);
 }

@@ -17,11 +17,6 @@
 
 enum { MAX_ENTRY = 64 << 10 };
 
-static bool is_absolute(const char *path)
-{
-    return path && *path == '/';
-}
-
 /* Creates the missing folders of a path. */
 static void create_folders(char *path)
 {
@@ -37,10 +32,10 @@ static void create_folders(char *path)
 /* Finds the path of the file. False: there is no home directory. */
 static bool find_path(char path[PATH_MAX])
 {
-    const char *state = qn_environment("XDG_STATE_HOME"), *home = qn_environment("HOME");
-    if (is_absolute(state))
+    const char *state = qn_environment("XDG_STATE_HOME"), *home = qn_file_home(NULL);
+    if (state && qn_file_is_absolute(state))
         return qn_print(path, PATH_MAX, "%s/quern/chat_history", state);
-    return is_absolute(home) && qn_print(path, PATH_MAX, "%s/.local/state/quern/chat_history", home);
+    return home && qn_file_is_absolute(home) && qn_print(path, PATH_MAX, "%s/.local/state/quern/chat_history", home);
 }
 
 /* Unescapes in place. */

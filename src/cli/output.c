@@ -66,13 +66,16 @@ const char *qn_print_size(char *buffer, uint64_t bytes)
 
 void qn_cli_error(const char *format, ...)
 {
-    char text[1024];
+    char text[1024], line[1100];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     qn_mask(text);
-    fprintf(stderr, "quern: %s\n", text);
+    qn_text_buffer to = QN_APPEND_TO(line);
+    qn_append(&to, "quern: %s\n", text);
+    fflush(stdout); /* what was printed before is shown before */
+    fwrite(line, 1, to.length, stderr);
 }
 
 void qn_cli_note(const char *format, ...)

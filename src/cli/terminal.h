@@ -16,8 +16,8 @@ typedef enum qn_terminal_mode {
 /* qn_terminal_set - sets the mode of standard input, if that is a terminal. Keys that were typed before are kept. */
 void qn_terminal_set(qn_terminal_mode mode);
 
-/* qn_terminal_read - reads what was typed, at most `size` bytes, which is at least 4, of UTF-8. Returns their number, 0
- * at the end of the input, -1 with errno. */
+/* qn_terminal_read - reads what was typed, at most `size` bytes of UTF-8, when there is input
+ * (qn_signals_wait_for_input). Returns their number, 0 at the end of the input, -1 with errno. */
 ptrdiff_t qn_terminal_read(char *bytes, size_t size);
 
 /* qn_terminal_paste - turns bracketed paste on or off on standard output, which is a terminal. */

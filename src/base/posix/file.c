@@ -171,6 +171,11 @@ bool qn_file_is_separator(char c)
     return c == '/';
 }
 
+bool qn_file_is_absolute(const char *path)
+{
+    return *path == '/';
+}
+
 const char *qn_file_name(const char *path)
 {
     const char *slash = strrchr(path, '/');

@@ -1,20 +1,16 @@
 /* Sockets of POSIX, and the datagrams that systemd waits for. */
 #include "base/socket.h"
 
-#include "base/append.h"
+#include "base/posix/sockets.h"
 #include "base/status.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <net/if.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -26,40 +22,6 @@
 #endif
 
 enum { BACKLOG = 1024 };
-
-/* ---- Addresses ---- */
-
-bool qn_address_read(const char *text, bool is_ipv6, qn_address *out)
-{
-    *out = (qn_address){ .is_ipv6 = is_ipv6 };
-    return inet_pton(is_ipv6 ? AF_INET6 : AF_INET, text, out->bytes) == 1;
-}
-
-bool qn_address_from(const struct sockaddr *system, qn_address *out)
-{
-    struct sockaddr_in ipv4;
-    struct sockaddr_in6 ipv6;
-    *out = (qn_address){ .is_ipv6 = system->sa_family == AF_INET6 };
-    if (system->sa_family == AF_INET) {
-        memcpy(&ipv4, system, sizeof ipv4);
-        memcpy(out->bytes, &ipv4.sin_addr, sizeof ipv4.sin_addr);
-    } else if (system->sa_family == AF_INET6) {
-        memcpy(&ipv6, system, sizeof ipv6);
-        memcpy(out->bytes, &ipv6.sin6_addr, sizeof ipv6.sin6_addr);
-    } else {
-        return false;
-    }
-    return true;
-}
-
-void qn_address_print(const qn_address *address, char text[QN_ADDRESS_TEXT_BYTES])
-{
-    char interface[IF_NAMESIZE];
-    inet_ntop(address->is_ipv6 ? AF_INET6 : AF_INET, address->bytes, text, QN_ADDRESS_TEXT_BYTES);
-    qn_text_buffer after = qn_append_after(text, QN_ADDRESS_TEXT_BYTES);
-    if (address->scope && if_indextoname(address->scope, interface))
-        qn_append(&after, "%%%s", interface);
-}
 
 /* ---- Sockets ---- */
 

@@ -284,6 +284,12 @@ bool qn_file_is_separator(char c)
     return c == '/' || c == '\\';
 }
 
+bool qn_file_is_absolute(const char *path)
+{
+    const bool has_drive = *path && path[1] == ':';
+    return qn_file_is_separator(path[has_drive ? 2 : 0]);
+}
+
 const char *qn_file_name(const char *path)
 {
     const char *name = path;

@@ -7,11 +7,14 @@
 #include <fcntl.h>
 #include <io.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <windows.h>
 /* after windows.h, whose types they need */
 #include <psapi.h>
 #include <shellapi.h>
+
+enum { OUTPUT_BYTES = 1 << 16 };
 
 static UINT found_output, found_input;
 
@@ -32,11 +35,20 @@ static void use_utf8(void)
     atexit(restore_code_pages);
 }
 
+/* Windows' C library writes to a console without a buffer, and formatted text a byte at a time: characters would be
+ * cut, and every one is a call. */
+static void buffer_output(void)
+{
+    if (qn_is_terminal(1))
+        (void)setvbuf(stdout, NULL, _IOFBF, OUTPUT_BYTES);
+}
+
 char **qn_program_begin(int *argc, char **argv)
 {
     for (int fd = 0; fd <= 2; fd++)
         (void)_setmode(fd, _O_BINARY);
     use_utf8();
+    buffer_output();
     int n = 0;
     wchar_t **wide = CommandLineToArgvW(GetCommandLineW(), &n);
     char **narrow = wide ? calloc((size_t)n + 1, sizeof *narrow) : NULL;

@@ -3,6 +3,7 @@
 #include "cli/signals.h"
 
 #include "cli/terminal.h"
+#include "cli/win32/console.h"
 
 #include "base/program.h"
 
@@ -121,39 +122,25 @@ void qn_signals_clear(void)
     ReleaseSRWLockExclusive(&lock);
 }
 
-/* Whether the console has something to read: its queue also has changes of the size and releases of keys, at which a
- * read would wait. Drops those; sets *is_resized. */
-static bool has_keys(HANDLE console, bool *is_resized)
-{
-    INPUT_RECORD record;
-    DWORD n;
-    while (PeekConsoleInputW(console, &record, 1, &n) && n) {
-        if (record.EventType == KEY_EVENT && record.Event.KeyEvent.bKeyDown)
-            return true;
-        *is_resized = *is_resized || record.EventType == WINDOW_BUFFER_SIZE_EVENT;
-        ReadConsoleInputW(console, &record, 1, &n);
-    }
-    return false;
-}
-
 qn_signals_wake qn_signals_wait_for_input(int fd)
 {
-    const HANDLE input = (HANDLE)_get_osfhandle(fd), both[] = { wake, input };
+    const HANDLE both[] = { wake, (HANDLE)_get_osfhandle(fd) };
     if (!qn_is_terminal(fd))
         return qn_signals_stop_requested() ? QN_WAKE_STOP : QN_WAKE_INPUT;
     for (;;) {
-        bool is_resized = false;
-        if (WaitForMultipleObjects(2, both, FALSE, INFINITE) != WAIT_OBJECT_0 + 1 || qn_signals_stop_requested())
+        if (qn_signals_stop_requested())
             return QN_WAKE_STOP;
-        if (has_keys(input, &is_resized))
+        if (qn_console_has_input())
             return QN_WAKE_INPUT;
-        if (is_resized)
+        if (qn_console_was_resized())
             return QN_WAKE_RESIZE;
+        WaitForMultipleObjects(2, both, FALSE, INFINITE);
     }
 }
 
 bool qn_signals_drop_redraw(void)
 {
+    (void)qn_console_was_resized();
     return false;
 }
 

@@ -3,6 +3,7 @@
 #ifndef QN_KERNELS_MATMUL_MATMUL_SIMD_H
 #define QN_KERNELS_MATMUL_MATMUL_SIMD_H
 
+#include "base/cpu.h"
 #include "base/fmaf.h"
 #include "kernels/matmul/blocks.h"
 #include "kernels/matmul/packed.h"
@@ -304,7 +305,7 @@ static void unpack_any(const qn_type_info *type, const uint8_t *blocks, size_t n
     for (size_t group = n_groups; group < QN_SUPER_GROUPS; group++)
         out->scale[group] = out->offset[group] = 0;
     memset(codes + n_groups * QN_QUANT_GROUP, 0, QN_SUPER - n_groups * QN_QUANT_GROUP);
-#if defined(__aarch64__) /* gemm_neon.h takes codes of more than 7 bits as signed, as it reads Q8_0 */
+#if QN_ARM64 /* gemm_neon.h takes codes of more than 7 bits as signed, as it reads Q8_0 */
     for (size_t i = 0; i < QN_SUPER && type->max_code > 127; i++)
         codes[i] ^= 0x80;
 #endif

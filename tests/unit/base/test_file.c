@@ -100,6 +100,9 @@ TEST(names)
     assert_string_equal(qn_file_name(file), "größe 模型.txt");
     assert_string_equal(qn_file_name("plain"), "plain");
     assert_string_equal(qn_file_name("folder/"), "");
+    assert_true(qn_file_is_absolute(file));
+    assert_false(qn_file_is_absolute("folder/file"));
+    assert_false(qn_file_is_absolute(""));
     char *real = qn_file_real_path(file);
     assert_non_null(real);
     assert_string_equal(qn_file_name(real), "größe 模型.txt");
