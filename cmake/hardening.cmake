@@ -15,7 +15,9 @@ include(CheckPIESupported)
 function(qn_read_macros text)
     string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
     separate_arguments(flags UNIX_COMMAND "${CMAKE_C_FLAGS} ${CMAKE_C_FLAGS_${type}}")
-    execute_process(COMMAND ${CMAKE_C_COMPILER} ${flags} -dM -E -x c /dev/null OUTPUT_VARIABLE macros ERROR_QUIET)
+    # zig leaves a null.o where it runs.
+    execute_process(COMMAND ${CMAKE_C_COMPILER} ${flags} -dM -E -x c /dev/null OUTPUT_VARIABLE macros ERROR_QUIET
+                    WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
     set(${text} "${macros}" PARENT_SCOPE)
 endfunction()
 
