@@ -120,12 +120,42 @@ static void quantize_all(const qn_problem *p, const qn_matmul_kernels *kernels, 
     qn_quantize_rows(kernels, acts, x, p->n_tokens);
 }
 
-/* The matmul in ranges of panels, or of halves of them on matrix units. Returns the activations that the kernels
- * quantised. */
+/* Multiplies in ranges of panels, or of halves of them on matrix units. */
+static void multiply(const qn_problem *p, const qn_matmul_kernels *kernels, const qn_packed_matrix *weights,
+                     const qn_acts *acts, bool accumulate, float *out)
+{
+    const size_t n_rows = p->weights.n_rows;
+    const size_t step = qn_matmul_uses_tiles(kernels, weights, acts, p->n_tokens) ? QN_PANEL_ROWS / 2 : QN_PANEL_ROWS;
+    void *scratch = qn_guarded(qn_matmul_scratch(kernels, p->weights.n_cols), 0);
+    for (size_t i = 0; accumulate && i < p->n_tokens * n_rows; i++)
+        out[i] = (float)i;
+    for (size_t begin = 0, end; begin < n_rows; begin = end) {
+        end = begin + (1 + qn_random_below(3)) * step;
+        end = end < n_rows ? end : n_rows;
+        qn_matmul_rows(kernels, weights, acts, p->n_tokens, begin, end, accumulate, out, n_rows, scratch);
+    }
+}
+
+/* The same from activations of which only tiles are filled: sums of groups and blocks are not read. */
+static void multiply_only_tiles(const qn_problem *p, const qn_matmul_kernels *kernels, const qn_packed_matrix *weights,
+                                qn_acts *acts, bool accumulate, float *out)
+{
+    const size_t groups = acts->max_rows * acts->n_super * QN_SUPER_GROUPS;
+    acts->only_tiles = true;
+    qn_acts_select(acts, kernels, p->n_tokens);
+    qn_expect(acts->skip_codes && !acts->skip_tiles, "tiles are not filled alone");
+    memset(acts->sum, 0x55, groups * sizeof *acts->sum);
+    memset(acts->block_sum, 0x55, groups / QN_BLOCK_GROUPS * sizeof *acts->block_sum);
+    for (size_t i = 0; i < qn_act_blocks(acts) * qn_act_token_tiles(acts); i++)
+        memset(acts->block_tiles[i].codes, 0x55, sizeof acts->block_tiles[i].codes);
+    qn_quantize_rows(kernels, acts, p->x, p->n_tokens);
+    multiply(p, kernels, weights, acts, accumulate, out);
+}
+
+/* The matmul. Returns the activations that the kernels quantised. */
 static qn_acts run(const qn_problem *p, const qn_matmul_kernels *kernels, bool packed, bool accumulate, float *out)
 {
     const qn_packed_matrix weights = pack(p, packed ? qn_matmul_packed(kernels, p->type) : NULL);
-    const size_t n_rows = p->weights.n_rows;
     qn_acts acts;
     qn_acts_keep(&acts, p->n_tokens, p->weights.n_cols, qn_matmul_act_layouts(kernels, &weights, true), p->acts.hilo);
     if (acts.block_tiles) { /* what was there before, which has lo digits, must not matter */
@@ -137,15 +167,15 @@ static qn_acts run(const qn_problem *p, const qn_matmul_kernels *kernels, bool p
     }
     quantize_all(p, kernels, &acts, p->x);
     qn_expect(qn_matmul_panels_together(kernels, &weights, &acts, p->n_tokens) == 2, "a batch kernel would be used");
-    const size_t step = qn_matmul_uses_tiles(kernels, &weights, &acts, p->n_tokens) ? QN_PANEL_ROWS / 2 : QN_PANEL_ROWS;
-    void *scratch = qn_guarded(qn_matmul_scratch(kernels, p->weights.n_cols), 0);
-    for (size_t i = 0; accumulate && i < p->n_tokens * n_rows; i++)
-        out[i] = (float)i;
-    for (size_t begin = 0, end; begin < n_rows; begin = end) {
-        end = begin + (1 + qn_random_below(3)) * step;
-        end = end < n_rows ? end : n_rows;
-        qn_matmul_rows(kernels, &weights, &acts, p->n_tokens, begin, end, accumulate, out, n_rows, scratch);
+    float *only_tiles = NULL;
+    if (qn_matmul_uses_tiles(kernels, &weights, &acts, p->n_tokens)) {
+        only_tiles = qn_guarded_floats(p->n_tokens * p->weights.n_rows);
+        multiply_only_tiles(p, kernels, &weights, &acts, accumulate, only_tiles);
+        quantize_all(p, kernels, &acts, p->x);
     }
+    multiply(p, kernels, &weights, &acts, accumulate, out);
+    if (only_tiles)
+        qn_expect_same(only_tiles, out, p->n_tokens * p->weights.n_rows, "element of tiles alone");
     return acts;
 }
 
@@ -254,6 +284,91 @@ static void check_factors(void)
         }
 }
 
+/* A step of few tokens after one of many whose blocks have factors: hi digits of the tokens that are not there any more
+ * are not multiplied. Those of the tokens that are there are set to what would show. */
+static void check_flags_of_steps_before(void)
+{
+    static const size_t tokens[] = { 1, 4, 10, 16, 17, 31, 33, 40 };
+    enum { MANY = 64, ROWS = 130, COLS = 4 * QN_BLOCK };
+    struct variant variants[MAX_VARIANTS];
+    const size_t n = find_variants(variants);
+    for (size_t v = 0; v < n; v++)
+        for (size_t i = 0; variants[v].kernels.gemm_blocks && i < QN_LENGTH(tokens); i++) {
+            qn_problem p;
+            const qn_matmul_kernels *kernels = &variants[v].kernels;
+            qn_random_seed(5);
+            qn_problem_new(&p, qn_type_find(QN_TYPE_Q1_0), ROWS, COLS, MANY, false);
+            const qn_packed_matrix weights = { .stored = p.weights };
+            float *expected = qn_guarded_floats(MANY * ROWS), *out = qn_guarded_floats(MANY * ROWS),
+                  *before = qn_floats_of(MANY * COLS, 1);
+            qn_acts acts;
+            qn_acts_keep(&acts, MANY, COLS, qn_matmul_act_layouts(kernels, &weights, true), false);
+            qn_case_begin("matmul", variants[v].name, "blocks of %zu tokens after %d with factors", tokens[i], MANY);
+            p.n_tokens = tokens[i];
+            quantize_all(&p, kernels, &acts, p.x);
+            multiply(&p, kernels, &weights, &acts, false, expected);
+            for (size_t k = 0; k < MANY * COLS; k++)
+                before[k] *= k / QN_QUANT_GROUP % QN_BLOCK_GROUPS ? 1e-2f : 1;
+            p.n_tokens = MANY;
+            quantize_all(&p, kernels, &acts, before);
+            p.n_tokens = tokens[i];
+            quantize_all(&p, kernels, &acts, p.x);
+            for (size_t tile = 0; tile < qn_act_blocks(&acts) * qn_act_token_tiles(&acts); tile++)
+                memset(acts.block_tiles_hi[tile].codes, 1, sizeof acts.block_tiles_hi[tile].codes);
+            multiply(&p, kernels, &weights, &acts, false, out);
+            qn_expect_same(out, expected, p.n_tokens * ROWS, "element");
+            qn_release();
+        }
+}
+
+/* Returns the sum of squared errors of the elements, as float64 computes them from the values. */
+static double squared_error(const qn_problem *p, const float *out)
+{
+    const size_t n_cols = p->weights.n_cols;
+    float *weights = qn_floats(n_cols);
+    double error = 0;
+    for (size_t r = 0; r < p->weights.n_rows; r++) {
+        p->type->to_float(p->weights.data + r * p->weights.row_bytes, n_cols / QN_BLOCK, weights);
+        for (size_t t = 0; t < p->n_tokens; t++) {
+            double sum = 0;
+            for (size_t k = 0; k < n_cols; k++)
+                sum += (double)weights[k] * (double)p->x[t * n_cols + k];
+            const double difference = sum - (double)out[t * p->weights.n_rows + r];
+            error += difference * difference;
+        }
+    }
+    return error;
+}
+
+/* Values with outliers: one group of each block is 20 times as large as the others. Factors keep the error near that of
+ * a scale for each group; one scale for the block has four times its square. */
+static void check_outliers(void)
+{
+    enum { ROWS = 128, COLS = 8 * QN_BLOCK, TOKENS = 8 };
+    qn_matmul_kernels blocks, groups;
+    qn_problem p;
+    qn_matmul_kernels_init(&groups, 0);
+    blocks = groups;
+    blocks.block_scales = true;
+    qn_random_seed(8);
+    qn_case_begin("matmul", "ref", "blocks with outliers");
+    qn_problem_new(&p, qn_type_find(QN_TYPE_Q1_0), ROWS, COLS, TOKENS, false);
+    for (size_t i = 0; i < TOKENS * COLS; i++)
+        p.x[i] *= i / QN_QUANT_GROUP % QN_BLOCK_GROUPS == i / QN_BLOCK % QN_BLOCK_GROUPS ? 20 : 1;
+    float *out = qn_guarded_floats(TOKENS * ROWS);
+    run(&p, &blocks, false, false, out);
+    const double with_factors = squared_error(&p, out);
+    const qn_packed_matrix weights = { .stored = p.weights };
+    qn_acts acts;
+    qn_acts_keep(&acts, TOKENS, COLS, qn_matmul_act_layouts(&groups, &weights, false), false);
+    qn_quantize_rows(&groups, &acts, p.x, TOKENS);
+    multiply(&p, &groups, &weights, &acts, false, out);
+    const double by_group = squared_error(&p, out);
+    qn_expect(with_factors < 1.2 * by_group, "the squared error is %g, with a scale for each group %g", with_factors,
+              by_group);
+    qn_release();
+}
+
 /* From how many tokens on matrix units are used depends on who reads the activations. */
 static void check_min_tokens(void)
 {
@@ -289,7 +404,7 @@ static void check_min_tokens(void)
 void qn_check_blocks(void)
 {
     static const size_t rows[] = { 1, 16, 17, 64, 65, 128, 130 },
-                        tokens[] = { 1, 2, 3, 4, 5, 15, 16, 17, 28, 31, 33, 64, 96 };
+                        tokens[] = { 1, 2, 3, 4, 5, 8, 10, 15, 16, 17, 28, 31, 32, 33, 48, 64, 96 };
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
     for (size_t t = 0; t < n_types; t++) {
@@ -312,6 +427,8 @@ void qn_check_blocks(void)
         check_not_finite(&types[t]);
     }
     check_factors();
+    check_flags_of_steps_before();
+    check_outliers();
     check_min_tokens();
     qn_problem many; /* more tokens than a call of the GEMM takes, several panels, more blocks than fit a part */
     qn_problem_new(&many, qn_type_find(QN_TYPE_PTQ1_0), 130, 20 * QN_BLOCK, QN_TILE_MAX_TOKENS + 20, false);

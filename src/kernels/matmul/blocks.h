@@ -6,7 +6,8 @@
  * groups of a block of 128 activations are integer multiples of one, so that the sum over a block is an integer:
  *
  *     block_scale = amax / 127                 amax: the largest magnitude of the block, amax_g: of group g
- *     factor_g    = 1                          if amax^2 is at most QN_BLOCK_RATIO times the mean of amax_g^2; else
+ *     factor_g    = 1                          if amax^2 is at most QN_BLOCK_RATIO times the mean of amax_g^2 over
+ *                                            groups that are not all zeros; else
  *     block_scale = amax / (127 * 63)
  *     factor_g    = ceil(63 * amax_g / amax)   at least 1
  *     code        = rint(x / (factor_g * block_scale))
@@ -51,7 +52,7 @@ enum {
     QN_BLOCK_K = 64                  /* values of a product */
 };
 
-/* Of squared magnitudes: the block's largest by the mean of its groups' largest. */
+/* Of squared magnitudes: the block's largest by the mean of its groups' largest, of those that are not 0. */
 #define QN_BLOCK_RATIO 3.6f
 
 /* Activations of 16 tokens in a block. Lo digits of values 0 to 63, then of 64 to 127; with the hi/lo split the codes.

@@ -60,12 +60,28 @@ struct block_chunk {
     size_t row_tiles, first, n; /* row_tiles: an even number */
 };
 
-/* Returns whether a token of the tile has hi digits. */
-QN_INLINE bool has_hi_digits(const qn_act_block_tile *tile)
+/* Returns whether has_hi of any of 16 tokens is set, which may be one of a step before, with more tokens. */
+QN_INLINE bool has_flags(const qn_act_block_tile *tile)
 {
     uint64_t flags[2];
     memcpy(flags, tile->has_hi, sizeof flags);
     return (flags[0] | flags[1]) != 0;
+}
+
+/* Returns whether one of the tile's first n_tokens tokens has hi digits. */
+QN_INLINE bool has_hi_digits(const qn_act_block_tile *tile, size_t n_tokens)
+{
+    static const uint8_t ones[2 * QN_TILE] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    uint64_t flags[2], mask[2];
+    memcpy(flags, tile->has_hi, sizeof flags);
+    memcpy(mask, ones + QN_TILE - (n_tokens < QN_TILE ? n_tokens : QN_TILE), sizeof mask);
+    return ((flags[0] & mask[0]) | (flags[1] & mask[1])) != 0;
+}
+
+/* The same of two tiles. */
+QN_INLINE bool pair_has_hi_digits(const qn_act_block_tile *tiles, size_t n_tokens)
+{
+    return has_hi_digits(tiles, n_tokens) || (n_tokens > QN_TILE && has_hi_digits(tiles + 1, n_tokens - QN_TILE));
 }
 
 /* Unpacks 16 rows of a block as tile `at % 2` of pair `at / 2`. */
@@ -202,14 +218,16 @@ QN_INLINE void add_hi_digits(const struct block_gemm *g, tile_state *state, stru
  * the sums of the step before: vector instructions execute next to products, but few of them fit between two of these
  * in the processor's queues. All pointers are in registers: with those of tiles in memory one thread took twice as
  * long, probably because loads whose last 12 address bits are those of a row of sums wait until that is stored. Hi
- * digits are rare: what is needed for them is computed there. Returns which sums are to be scaled in the next step. */
-QN_INLINE struct block_scaling multiply_step(const struct block_gemm *g, tile_state *state, int32_t *sums,
+ * digits are rare: what is needed for them is computed there, also whether they are of a token that is there.
+ * token: the first of the step, of n_tokens. Returns which sums are to be scaled in the next step. */
+QN_INLINE struct block_scaling multiply_step(const struct block_gemm *g, tile_state *state, int32_t *sums, size_t token,
                                              struct block_scaling step, struct block_scaling before)
 {
     (void)state;
     MULTIPLY_HALF(state, step.acts, step.rows, 0, STORE_AND_ZERO, SCALE_FIRST);
     MULTIPLY_HALF(state, step.acts, step.rows, 1, NOTHING, SCALE_REST);
-    if (__builtin_expect(has_hi_digits(step.acts) || has_hi_digits(step.acts + 1), false)) {
+    if (__builtin_expect(has_flags(step.acts) || has_flags(step.acts + 1), false) &&
+        pair_has_hi_digits(step.acts, g->n_tokens - token)) {
         add_hi_digits(g, state, step);
         step.elements = g->memory.no_element;
     }
@@ -232,7 +250,7 @@ QN_INLINE void add_chunk(const struct block_gemm *g, const struct block_chunk *c
         float *end = step.elements + chunk->row_tiles * TILE_FLOATS;
         for (; step.elements < end; step.elements += AT_ONCE * TILE_FLOATS, step.acts = first)
             for (const struct block_codes *last = step.rows + n; step.rows < last; step.rows++, step.acts += act_tiles)
-                before = multiply_step(g, state, sums, step, before);
+                before = multiply_step(g, state, sums, token * QN_TILE, step, before);
     }
     STORE_ALL();
     scale_step(before, sums, NULL, 0);
@@ -280,7 +298,7 @@ QN_INLINE void add_blocks_of_two(const struct block_gemm *g, qn_type type, size_
         if (step) {
             const struct block_scaling now = { g->acts->block_tiles + first + block * act_tiles,
                                                g->memory.rows + (step - 1) % 2, elements + tile * TILE_FLOATS };
-            before = multiply_step(g, state, sums, now, before);
+            before = multiply_step(g, state, sums, 0, now, before);
             tile = tile + AT_ONCE < row_tiles ? tile + AT_ONCE : 0;
             block += !tile;
         }
@@ -371,7 +389,7 @@ QN_INLINE void add_blocks_of_one(const struct block_gemm *g, qn_type type, size_
             FEW_STEP(3);
         }
         before = (struct few_scaling){ acts->scale, rows, elements };
-        if (!has_hi_digits(acts))
+        if (!has_hi_digits(acts, g->n_tokens))
             continue;
         BLOCK_LOAD(state, 4, hi, 0);
         BLOCK_LOAD(state, 5, hi, HALF);
