@@ -50,6 +50,9 @@ void qn_random_signs(float *x, size_t n);
 /* qn_relative_error - Returns |found - expected| / |expected| of vectors (l2 norms); NaN if any element is NaN. */
 double qn_relative_error(const float *found, const float *expected, size_t n);
 
+/* qn_expect_close - Asserts that the relative error of n values is at most `bar`. */
+void qn_expect_close(const char *what, const float *found, const float *expected, size_t n, double bar);
+
 /* ---- Memory of a case (memory.c): all of it is freed by qn_release ---- */
 
 /* qn_new - Allocates `count` zeroed objects of `size` bytes, aligned as by qn_alloc. */

@@ -3,7 +3,6 @@
  * poison; sequences share pages. The same bits are expected: of attention of all sequences in one launch and of each
  * alone, of prefill in pieces, of stored rows, of quantised pages. */
 #include "cuda_pages.h"
-#include "delta_layer.h"
 
 #include "base/f16.h"
 #include "gpu/format.h"
@@ -99,6 +98,7 @@ struct problem {
     bool codes;
     qn_pages_layout layout;
     qn_aura_codec *codecs[2];
+    qn_aura_gpu_rotation rotations[2]; /* none if not codes */
     struct array arrays[ARRAYS];
     struct pool pages, f16_pages;
     uint32_t *positions, *sessions, *cu_seqlens, *firsts; /* positions, sessions: [n_rows] */
@@ -315,8 +315,10 @@ static void problem_new(struct problem *p, const qn_pages_shape *s, const struct
     }
     p->n_pages = (longest + QN_PAGE - 1) / QN_PAGE;
     const size_t rows = p->n_pages * QN_PAGE, f16 = p->codes ? (1 + p->n_open) * QN_PAGE : 0;
-    for (unsigned i = 0; p->codes && i < 2; i++)
+    for (unsigned i = 0; p->codes && i < 2; i++) {
         p->codecs[i] = qn_codec(s->dim, i ? s->value_bits : s->key_bits, 1 + i);
+        p->rotations[i] = qn_gpu_rotation(p->codecs[i]);
+    }
     array_new(p, KEYS, rows, p->layout.key_row);
     array_new(p, VALUES, rows, p->layout.value_row);
     for (size_t i = 0; i < 2; i++)
@@ -392,11 +394,6 @@ static qn_attention_gpu_codec gpu_codec(const struct problem *p, size_t i)
     return p->codes ? qn_gpu_codec(p->codecs[i], 0) : (qn_attention_gpu_codec){ .gain = 1 };
 }
 
-static qn_aura_gpu_rotation rotation_of(struct problem *p, size_t i)
-{
-    return p->codes ? qn_gpu_rotation(p->codecs[i]) : (qn_aura_gpu_rotation){ 0 };
-}
-
 static void begin_case(const qn_pages_shape *s, const char *variant, const struct piece *pieces, size_t n_pieces)
 {
     qn_random_seed(s->dim * 100 + s->key_bits + n_pieces + pieces[0].length);
@@ -405,13 +402,38 @@ static void begin_case(const qn_pages_shape *s, const char *variant, const struc
                   pieces[0].length);
 }
 
+/* Stores rows [first, first + n) of the step in a layer. rows: keys and values of all layers, of all rows. */
+static void store_rows(struct problem *p, bool paged, size_t layer, size_t first, size_t n, uint64_t sessions,
+                       uint64_t rows)
+{
+    const qn_pages_shape *s = p->s;
+    const size_t row = s->n_kv_heads * s->dim, at = first * row;
+    const qn_rope_qk_norm_store_args args = {
+        .keys = rows + (2 * layer * p->n_rows * row + at) * sizeof(float),
+        .values = rows + ((2 * layer + 1) * p->n_rows * row + at) * sizeof(float),
+        .positions = p->gpu_positions + first * sizeof(uint32_t),
+        .sessions = sessions + first * sizeof(uint32_t),
+        .cache = cache_of(p, paged, layer),
+        .pages = f16_of(p, paged, layer),
+        .key_rotation = p->rotations[0],
+        .value_rotation = p->rotations[1],
+        .n_rows = (uint32_t)n,
+        .n_kv_heads = (uint32_t)s->n_kv_heads,
+        .key_row_stride = (uint32_t)row,
+        .value_row_stride = (uint32_t)row,
+        .capacity = (uint32_t)(p->n_pages * QN_PAGE),
+    };
+    qn_launch launch;
+    qn_assert_ok(qn_rope_gpu_qk_norm_store(s->dim, p->codes, n, 0, s->n_kv_heads, &launch));
+    qn_gpu_launch(&launch, &args);
+}
+
 /* ---- Decode ---- */
 
 struct decode {
     struct problem p;
     qn_attention_gpu gpu;
     qn_attention_decode_args decode;
-    bool of_page; /* qn_attention_gpu_decode_page */
 };
 
 static void decode_new(struct decode *d, const qn_pages_shape *s, const struct piece *pieces, size_t n_pieces)
@@ -423,28 +445,34 @@ static void decode_new(struct decode *d, const qn_pages_shape *s, const struct p
     d->decode.queries = qn_gpu_floats_of(d->p.n_rows * s->n_heads * s->dim, 1);
     d->decode.key_codec = gpu_codec(&d->p, 0);
     d->decode.value_codec = gpu_codec(&d->p, 1);
-    d->decode.rotation = rotation_of(&d->p, 1);
+    d->decode.rotation = d->p.rotations[1];
 }
 
-/* Attention of rows [row, row + n), their sessions from `sessions` on. */
-static void run_rows(struct decode *d, bool paged, size_t row, size_t n, uint64_t sessions)
+/* Arguments for rows [row, row + n), their sessions from `sessions` on. */
+static qn_attention_decode_args args_of_rows(const struct decode *d, bool paged, size_t row, size_t n,
+                                             uint64_t sessions)
 {
     const size_t row_bytes = d->decode.query_stride * sizeof(float);
-    qn_attention_decode_args decode = d->decode;
+    qn_attention_decode_args args = d->decode;
+    args.queries += row * row_bytes;
+    args.mask = (qn_attention_mask){ .positions = d->p.gpu_positions + row * sizeof(uint32_t),
+                                     .sessions = sessions,
+                                     .n_keys = (uint32_t)(d->p.n_pages * QN_PAGE),
+                                     .causal = 1 };
+    args.cache = cache_of(&d->p, paged, 0);
+    args.pages = f16_of(&d->p, paged, 0);
+    args.n_rows = (uint32_t)n;
+    args.out += row * row_bytes;
+    return args;
+}
+
+static void run_rows(const struct decode *d, bool paged, size_t row, size_t n, uint64_t sessions)
+{
+    const qn_attention_decode_args args = args_of_rows(d, paged, row, n, sessions);
     qn_launch launch;
-    qn_gpu_poison(decode.partials, decode.maxima);
-    decode.queries += row * row_bytes;
-    decode.mask = (qn_attention_mask){ .positions = d->p.gpu_positions + row * sizeof(uint32_t),
-                                       .sessions = sessions,
-                                       .n_keys = (uint32_t)(d->p.n_pages * QN_PAGE),
-                                       .causal = 1 };
-    decode.cache = cache_of(&d->p, paged, 0);
-    decode.pages = f16_of(&d->p, paged, 0);
-    decode.n_rows = (uint32_t)n;
-    decode.out += row * row_bytes;
-    qn_assert_ok(d->of_page ? qn_attention_gpu_decode_page(&d->gpu, n, &decode.splits, &launch)
-                            : qn_attention_gpu_decode(&d->gpu, n, &decode.splits, &launch));
-    qn_gpu_launch(&launch, &decode);
+    qn_gpu_poison(args.partials, args.maxima);
+    qn_assert_ok(qn_attention_gpu_decode(&d->gpu, n, &args.splits, &launch));
+    qn_gpu_launch(&launch, &args);
 }
 
 static float *run_decode(struct decode *d, bool paged, uint64_t sessions)
@@ -454,26 +482,60 @@ static float *run_decode(struct decode *d, bool paged, uint64_t sessions)
     return qn_gpu_read(d->decode.out);
 }
 
-/* Rows of a sequence and a page together, up to eight: scores are added up in another order, and else the same. */
-static void check_page_rows(struct decode *d, size_t n_pieces, const float *expected, size_t row)
+/* Launches of a draft, in the order of a step: rows [row, row + n) are stored, then attend together, and what the store
+ * does not write is loaded before it has ended. rows: as of store_rows. */
+static void run_page_rows(struct decode *d, size_t row, size_t n, uint64_t rows)
 {
-    enum { MOST = 8 };
+    qn_attention_decode_args args = args_of_rows(d, true, row, n, d->p.gpu_sessions + row * sizeof(uint32_t));
+    qn_launch launch;
+    args.pdl_prefetch = 1;
+    qn_gpu_poison(args.partials, args.maxima);
+    qn_assert_ok(qn_attention_gpu_decode_page(&d->gpu, n, &args.splits, &launch));
+    launch.pdl = true;
+    store_rows(&d->p, true, 0, row, n, d->p.gpu_sessions, rows);
+    qn_gpu_launch(&launch, &args);
+}
+
+/* expected: of all rows. Scores are added up in another order than for single rows. */
+static void compare_page_rows(struct decode *d, size_t row, size_t n, uint64_t rows, const float *expected)
+{
     static const double bar = 1e-3;
-    const qn_attention_gpu gpu = d->gpu;
+    const size_t width = d->p.s->n_heads * d->p.s->dim;
     qn_gpu_poison(d->decode.out);
-    for (size_t i = 0; i < n_pieces; i++)
+    run_page_rows(d, row, n, rows);
+    const float *found = qn_gpu_read(d->decode.out);
+    for (size_t i = row; i < row + n; i++)
+        qn_expect_close(qn_text("%zu rows of a page, that at position %u", n, d->p.positions[i]), found + i * width,
+                        expected + i * width, width, bar);
+}
+
+/* Whether the device and the cache are those of qn_attention_gpu_decode_page. */
+static bool expects_page_rows(const qn_attention_gpu *gpu)
+{
+    return gpu->max_shared_bytes >= 227 << 10 && (gpu->head_dim == 128 || gpu->head_dim == 256) &&
+           gpu->key_bits == gpu->value_bits && (gpu->key_bits == 4 || gpu->key_bits == 8);
+}
+
+/* Rows of a sequence and a page together, three to as many as a draft has, against single rows over contiguous caches.
+ * All rows of the step get other keys and values. */
+static void check_page_rows(struct decode *d)
+{
+    enum { MOST = 16 };
+    const bool has_page_rows = qn_attention_gpu_has_page_rows(&d->gpu, MOST);
+    qn_expect(has_page_rows == expects_page_rows(&d->gpu), "rows of a page together: %d", has_page_rows);
+    if (!has_page_rows)
+        return;
+    const uint64_t rows = qn_gpu_floats_of(2 * d->p.n_rows * d->p.s->n_kv_heads * d->p.s->dim, 1);
+    store_rows(&d->p, false, 0, 0, d->p.n_rows, d->p.gpu_sessions, rows);
+    const float *expected = run_decode(d, false, d->p.gpu_sessions);
+    for (size_t i = 0; i < d->p.n_pieces; i++)
         for (size_t at = d->p.cu_seqlens[i], n; at < d->p.cu_seqlens[i + 1]; at += n) {
             const size_t left = d->p.cu_seqlens[i + 1] - at, of_page = QN_PAGE - d->p.positions[at] % QN_PAGE;
             n = left < of_page ? left : of_page;
             n = n < MOST ? n : MOST;
-            d->of_page = qn_attention_gpu_has_page_rows(&gpu, n);
-            run_rows(d, true, at, n, d->p.gpu_sessions + at * sizeof(uint32_t));
+            if (qn_attention_gpu_has_page_rows(&d->gpu, n))
+                compare_page_rows(d, at, n, rows, expected);
         }
-    d->of_page = false;
-    const float *found = qn_gpu_read(d->decode.out);
-    for (size_t i = 0; i < d->p.n_rows; i++)
-        qn_expect_close(qn_text("rows of a page, row %zu at position %u", i, d->p.positions[i]), found + i * row,
-                        expected + i * row, row, bar);
 }
 
 /* All rows over contiguous caches, over pages, and with rows that have no session. Each sequence alone has the bits of
@@ -489,7 +551,6 @@ static void check_decode(const qn_pages_shape *s, const struct piece *pieces, si
     float *expected = run_decode(&d, false, d.p.gpu_sessions);
     qn_expect_finite(expected, n, "attention over contiguous caches");
     qn_expect_same(run_decode(&d, true, d.p.gpu_sessions), expected, n, "element over pages");
-    check_page_rows(&d, n_pieces, expected, row);
     for (size_t i = 0; i < d.p.n_rows; i += 3) {
         d.p.sessions[i] = QN_ATTENTION_NO_SESSION;
         memset(expected + i * row, 0, row * sizeof *expected);
@@ -504,6 +565,8 @@ static void check_decode(const qn_pages_shape *s, const struct piece *pieces, si
         run_rows(&d, true, first, d.p.cu_seqlens[i + 1] - first, d.p.gpu_sessions + first * sizeof(uint32_t));
     }
     qn_expect_same(qn_gpu_read(d.decode.out), expected, n, "element of a sequence alone");
+    d.gpu.deterministic = false;
+    check_page_rows(&d);
     qn_release();
 }
 
@@ -524,7 +587,7 @@ static void check_prefill(const qn_pages_shape *s, const struct piece *pieces, s
                                        .out = out,
                                        .key_codec = gpu_codec(&p, 0),
                                        .value_codec = gpu_codec(&p, 1),
-                                       .rotation = rotation_of(&p, 1),
+                                       .rotation = p.rotations[1],
                                        .cache = cache_of(&p, false, 0),
                                        .pages = f16_of(&p, false, 0),
                                        .n_pieces = 1,
@@ -564,30 +627,6 @@ static void check_prefill(const qn_pages_shape *s, const struct piece *pieces, s
 }
 
 /* ---- Storing and quantising ---- */
-
-/* rows: keys and values of all layers. */
-static void store_rows(struct problem *p, bool paged, size_t layer, uint64_t sessions,
-                       const qn_aura_gpu_rotation rotations[2], uint64_t rows)
-{
-    const qn_pages_shape *s = p->s;
-    const size_t row = s->n_kv_heads * s->dim;
-    const qn_rope_qk_norm_store_args args = { .keys = rows + 2 * layer * p->n_rows * row * sizeof(float),
-                                              .values = rows + (2 * layer + 1) * p->n_rows * row * sizeof(float),
-                                              .positions = p->gpu_positions,
-                                              .sessions = sessions,
-                                              .cache = cache_of(p, paged, layer),
-                                              .pages = f16_of(p, paged, layer),
-                                              .key_rotation = rotations[0],
-                                              .value_rotation = rotations[1],
-                                              .n_rows = (uint32_t)p->n_rows,
-                                              .n_kv_heads = (uint32_t)s->n_kv_heads,
-                                              .key_row_stride = (uint32_t)row,
-                                              .value_row_stride = (uint32_t)row,
-                                              .capacity = (uint32_t)(p->n_pages * QN_PAGE) };
-    qn_launch launch;
-    qn_assert_ok(qn_rope_gpu_qk_norm_store(s->dim, p->codes, p->n_rows, 0, s->n_kv_heads, &launch));
-    qn_gpu_launch(&launch, &args);
-}
 
 /* The pages that the pieces complete: of contiguous caches layer by layer, of pages in one launch. */
 static void quantize_pages(struct problem *p, bool paged, const qn_aura_gpu_levels levels[2])
@@ -652,19 +691,15 @@ static void check_store(const qn_pages_shape *s, const struct piece *pieces, siz
     problem_new(&p, s, pieces, n_pieces, LAYERS, false);
     const size_t n = 2 * LAYERS * p.n_rows * s->n_kv_heads * s->dim;
     const uint64_t rows = qn_gpu_floats_of(n, 1);
-    qn_aura_gpu_rotation rotations[2];
     qn_aura_gpu_levels levels[2] = { { 0 }, { 0 } };
-    for (size_t i = 0; i < 2; i++) {
-        rotations[i] = rotation_of(&p, i);
-        if (p.codes)
-            levels[i] = qn_gpu_levels(p.codecs[i]);
-    }
+    for (size_t i = 0; p.codes && i < 2; i++)
+        levels[i] = qn_gpu_levels(p.codecs[i]);
     const uint64_t none = qn_gpu_new(p.n_rows * sizeof(uint32_t)); /* QN_ATTENTION_NO_SESSION: nothing is stored */
-    store_rows(&p, true, 0, none, rotations, rows);
+    store_rows(&p, true, 0, 0, p.n_rows, none, rows);
     expect_pool(p.codes ? &p.f16_pages : &p.pages, "pages after rows without a session");
     for (int paged = 0; paged < 2; paged++) {
         for (size_t layer = 0; layer < LAYERS; layer++)
-            store_rows(&p, paged, layer, p.gpu_sessions, rotations, rows);
+            store_rows(&p, paged, layer, 0, p.n_rows, p.gpu_sessions, rows);
         if (p.codes)
             quantize_pages(&p, paged, levels);
     }
@@ -681,14 +716,14 @@ static void check_store(const qn_pages_shape *s, const struct piece *pieces, siz
 
 void qn_check_cuda_pages(bool bench)
 {
-    static const qn_pages_shape shapes[] = { { 256, 24, 4, 4, 4 }, { 128, 32, 8, 16, 16 }, { 64, 6, 2, 8, 8 },
-                                             { 80, 3, 3, 3, 6 },   { 256, 12, 2, 16, 16 }, { 128, 20, 1, 4, 2 },
-                                             { 64, 14, 2, 16, 16 } };
+    static const qn_pages_shape shapes[] = { { 256, 24, 4, 4, 4 },  { 128, 32, 8, 16, 16 }, { 64, 6, 2, 8, 8 },
+                                             { 80, 3, 3, 3, 6 },    { 256, 12, 2, 16, 16 }, { 128, 20, 1, 4, 2 },
+                                             { 64, 14, 2, 16, 16 }, { 128, 20, 1, 4, 4 },   { 256, 12, 2, 8, 8 } };
     /* Lengths at the edges of pages and tiles; one is long, two share pages of it. */
     static const struct piece rows[] = { { 4096, 4097, 0 }, { 0, 1, 0 },        { 62, 63, 0 },   { 63, 64, 0 },
                                          { 64, 65, 0 },     { 126, 127, 0 },    { 127, 128, 0 }, { 128, 129, 0 },
                                          { 700, 707, 10 },  { 2111, 2112, 32 }, { 191, 193, 1 }, { 300, 301, 0 },
-                                         { 4008, 4016, 0 } };
+                                         { 4008, 4016, 0 }, { 4000, 4016, 0 } };
     static const struct piece steps[] = { { 500, 900, 0 }, { 0, 1, 0 },     { 0, 63, 0 },    { 0, 64, 0 },
                                           { 0, 65, 0 },    { 63, 130, 0 },  { 320, 321, 5 }, { 100, 300, 1 },
                                           { 64, 128, 1 },  { 130, 130, 2 }, { 191, 193, 0 } };

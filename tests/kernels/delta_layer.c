@@ -3,12 +3,6 @@
 
 #include "kernels/deltanet/deltanet.h"
 
-void qn_expect_close(const char *what, const float *found, const float *expected, size_t n, double bar)
-{
-    const double d = qn_relative_error(found, expected, n);
-    qn_expect(d <= bar, "%s: relative error %.2e, more than %.0e", what, d, bar);
-}
-
 float *qn_decay_factors(size_t n)
 {
     float *factor = qn_floats_of(n, 0.3f);

@@ -11,9 +11,6 @@ static inline qn_view view(const float *x, size_t n)
     return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
 }
 
-/* qn_expect_close - Asserts that the relative error of n values is at most `bar`. */
-void qn_expect_close(const char *what, const float *found, const float *expected, size_t n, double bar);
-
 /* A layer from its projections to the gated norm, and the result of the CPU's kernels. Rows of arrays are in the order
  * of sessions, then tokens. */
 struct delta_layer {

@@ -127,6 +127,12 @@ double qn_relative_error(const float *found, const float *expected, size_t n)
     return sqrt(error / norm);
 }
 
+void qn_expect_close(const char *what, const float *found, const float *expected, size_t n, double bar)
+{
+    const double d = qn_relative_error(found, expected, n);
+    qn_expect(d <= bar, "%s: relative error %.2e, more than %.0e", what, d, bar);
+}
+
 /* ---- Results ---- */
 
 bool qn_case_selected(void)

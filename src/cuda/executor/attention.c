@@ -316,18 +316,15 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
         .query_stride = row_of(&op->attention.shape),
         .out_stride = row_of(&op->attention.shape),
         .scale = op->attention.shape.scale,
-        .pdl_prefetch = s->is_decode && !s->in_turn, /* else a row attends to rows that the previous launch writes */
+        /* Other rows of a step attend to rows that the previous launch writes. */
+        .pdl_prefetch = (s->is_decode && !s->in_turn) || s->attends_together,
     };
     qn_launch config;
     if (op[-1].kind == QN_OP_QK_NORM_ROPE_STORE && is_prepared_by_attention(s, &op[-1]))
         add_new_rows(s, &op[-1], &args);
     cache_of(s, op->layer, &args.cache, &args.pages);
-    if (s->attends_together) {
-        args.pdl_prefetch = 1;
-        QN_TRY(qn_attention_gpu_decode_page(attention, s->n_few, &args.splits, &config));
-    } else {
-        QN_TRY(qn_attention_gpu_decode(attention, s->n_few, &args.splits, &config));
-    }
+    QN_TRY(s->attends_together ? qn_attention_gpu_decode_page(attention, s->n_few, &args.splits, &config)
+                               : qn_attention_gpu_decode(attention, s->n_few, &args.splits, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 

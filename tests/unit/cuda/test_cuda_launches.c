@@ -12,7 +12,7 @@
 
 #include "cuda/kernels/aura/aura.h"
 #include "base/append.h"
-#include "cuda/kernels/attention/attention.h"
+#include "cuda/kernels/attention/page_rows.h"
 #include "cuda/kernels/deltanet/deltanet.h"
 #include "cuda/kernels/elementwise/elementwise.h"
 #include "cuda/kernels/hadamard/hadamard.h"
@@ -49,7 +49,9 @@ static struct {
     size_t n_regions;
     uint64_t next; /* address of the arena */
     int n_used, n_events;
-    bool on; /* a step is recorded */
+    bool on;                       /* a step is recorded */
+    size_t n_attention;            /* launches of decode attention that a test counts */
+    qn_cu_launch_config attention; /* the last of them */
     XXH3_state_t *hash;
     FILE *log, *lines; /* log: may be NULL */
 } trace;
@@ -224,6 +226,10 @@ static qn_cu_result param_info(qn_cu_function function, size_t index, size_t *of
 static qn_cu_result launch(const qn_cu_launch_config *config, qn_cu_function function, void **parameters, void **extra)
 {
     const char *name = (const char *)(const void *)function;
+    if (!strcmp(name, "qn_attention_decode")) {
+        trace.n_attention++;
+        trace.attention = *config;
+    }
     if (trace.on) {
         trace.n_events++;
         put("%s %u %u %u, %u %u %u, %u", name, config->grid[0], config->grid[1], config->grid[2], config->block[0],
@@ -412,7 +418,8 @@ struct fixture {
 
 static struct fixture fixture; /* of the current model and way */
 
-static void set_up(const struct model *model, const struct way *way)
+/* context: of each sequence. */
+static void set_up(const struct model *model, const struct way *way, size_t context)
 {
     fixture = (struct fixture){ .model = model->name, .way = way };
     if (model->shape) {
@@ -445,10 +452,10 @@ static void set_up(const struct model *model, const struct way *way)
                                              .driver = tracing_driver(way->major),
                                              .tools = &tools };
     assert_ok(qn_cuda_executor_create(&params, &fixture.cuda.device));
-    const qn_memory_params memory = memory_params(&fixture.cuda, CONTEXT, MAX_ROWS);
+    const qn_memory_params memory = memory_params(&fixture.cuda, context, MAX_ROWS);
     for (size_t i = 0; i < N_SEQUENCES; i++)
         assert_ok(fixture.cuda.device->vtable->memory_new(fixture.cuda.device, &memory, &fixture.memories[i]));
-    assert_ok(fixture.cuda.device->vtable->reserve(fixture.cuda.device, MAX_ROWS, CONTEXT));
+    assert_ok(fixture.cuda.device->vtable->reserve(fixture.cuda.device, MAX_ROWS, context));
     fixture.logits = calloc(MAX_ROWS * fixture.cuda.plan.n_vocab, sizeof *fixture.logits);
     fixture.allowed = calloc(qn_sample_mask_words(fixture.cuda.plan.n_vocab), sizeof *fixture.allowed);
     assert_true(fixture.logits && fixture.allowed);
@@ -741,7 +748,7 @@ static void run_single(void)
 
 static void run_model(const struct model *model, const struct way *way)
 {
-    set_up(model, way);
+    set_up(model, way, CONTEXT);
     run_decode();
     run_prefill();
     run_full();
@@ -856,6 +863,74 @@ TEST(steps_launch_what_they_did)
     expect_lines(lines, golden);
     free(golden);
     free(lines);
+}
+
+/* ---- Attention of drafts at late positions ---- */
+
+static void run_rows(size_t n, size_t logits)
+{
+    struct rows r = { .n = 0 };
+    add_piece(&r, 0, n, logits);
+    const qn_step step = step_of(&r, true, NONE);
+    assert_ok(fixture.cuda.device->vtable->run(fixture.cuda.device, &step));
+    append(&r);
+}
+
+/* Tiles of query heads of the attention of a draft of `n` rows, which begins at `position`: by the threads and the
+ * shared memory of its launches, of which there are none if an earlier draft's graph is taken (0). */
+static int tiles_of_draft(uint32_t position, size_t n)
+{
+    const qn_attention_gpu gpu = { .head_dim = 128,
+                                   .n_heads = 8,
+                                   .n_kv_heads = 2,
+                                   .key_bits = 4,
+                                   .value_bits = 4,
+                                   .pages = true,
+                                   .n_sms = 132,
+                                   .max_shared_bytes = 227 << 10 };
+    const qn_attention_splits splits = qn_attention_gpu_splits(&gpu, 4096);
+    const qn_cu_launch_config *found = &trace.attention;
+    qn_launch rows, together;
+    assert_ok(qn_attention_gpu_decode(&gpu, 4, &splits, &rows));
+    assert_ok(qn_attention_gpu_decode_page(&gpu, 4, &splits, &together));
+    assert_int_not_equal(rows.block[0], together.block[0]);
+    for (size_t left; (left = position - fixture.memories[0]->sequence->length) > 0;)
+        run_rows(left < MAX_ROWS ? left : MAX_ROWS, 0);
+    trace.n_attention = 0;
+    run_rows(n, n);
+    if (trace.n_attention == 0)
+        return 0;
+    assert_int_equal(trace.n_attention, fixture.cuda.hparams.n_layers);
+    if (found->block[0] == together.block[0] && found->shared_bytes == together.shared_bytes)
+        return 2;
+    assert_int_equal(found->block[0], rows.block[0]);
+    assert_int_equal(found->shared_bytes, rows.shared_bytes);
+    return 1;
+}
+
+/* Three rows of a draft or more attend to codes together where that is faster, from position 3072 on with heads of 128:
+ * by another graph than before. */
+TEST(late_drafts_attend_together)
+{
+    enum { LONG = 4096 };
+    static const struct model long_dense = { "dense", &dense, false };
+    static const struct way aura4 = { "aura4", "", 9, false, 4 }, deterministic = { "", "", 9, true, 4 },
+                            aura3 = { "aura3", "", 9, false, 3 };
+    set_up(&long_dense, &aura4, LONG);
+    assert_int_equal(tiles_of_draft(3068, 4), 1);
+    assert_int_equal(tiles_of_draft(3072, 4), 2);
+    assert_int_equal(tiles_of_draft(3076, 4), 0);
+    assert_int_equal(tiles_of_draft(3080, 2), 1);
+    assert_int_equal(tiles_of_draft(3082, 3), 2);
+    tear_down();
+    set_up(&long_dense, &deterministic, LONG);
+    assert_int_equal(tiles_of_draft(3072, 4), 1);
+    tear_down();
+    set_up(&long_dense, &aura3, LONG); /* without a built-in variant */
+    (void)tiles_of_draft(3072, 4);
+    assert_int_not_equal(trace.attention.block[0], 8 * 32);
+    tear_down();
+    unsetenv("QN_CUDA");
 }
 
 int main(void)

@@ -185,6 +185,9 @@ static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, co
     const size_t stage =
         (size_t)QN_FEW_TILE_M / QN_TILE_ROWS * (tiles->bits * QN_FRAGMENT_BYTES + tiles->n_scales * 32);
     const bool planes = value_of(launch, "-DQN_PLANES=");
+    assert_int_equal(planes, gpu->wgmma && n_tokens <= QN_PLANES_MAX_TOKENS);
+    if (planes)
+        assert_int_equal(tile_n, QN_PLANES_BLOCK_TOKENS(n_tokens));
     assert_true(planes || tile_n >= 8);
     assert_in_range(a->weight_stages, 1, planes ? 16 : 8);
     /* Each stage of activations has their scales. */

@@ -427,22 +427,18 @@ TEST(acceptance_is_simulated)
     check_simulated_acceptance("ngram");
 }
 
-static size_t n_lines;
-
-static void count_line(void *user, const char *line)
-{
-    n_lines += user == &n_lines && strstr(line, "drafted tokens were accepted");
-}
+static const char low_acceptance[] = "drafted tokens were accepted";
 
 TEST(low_acceptance_is_told_once)
 {
     static struct answer a;
+    struct warning warning = { .text = low_acceptance };
     qn_model *other = model;
     force("ngram");
     load_model("tests/golden/scheduler.gguf", 0, 1, &model);
     for (int low = 0; low < 2; low++) {
         qn_scheduler *s = create_scheduler(
-            model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true, .on_log = count_line, .user = &n_lines));
+            model, &SCHEDULER_PARAMS(.n_ctx = N_CTX, .no_thread = true, .on_log = count_warning, .user = &warning));
         for (unsigned i = 0; i < 4; i++) {
             qn_request_params params = request_of(1, &a);
             params.max_tokens = MAX_ANSWER;
@@ -451,7 +447,7 @@ TEST(low_acceptance_is_told_once)
             submit_and_wait(s, &params);
         }
         qn_scheduler_free(s);
-        assert_int_equal(n_lines, low);
+        assert_int_equal(warning.n, low);
     }
     qn_model_free(model);
     model = other;
@@ -461,13 +457,13 @@ TEST(low_acceptance_is_told_once)
 TEST(sessions_tell_low_acceptance)
 {
     static struct answer a;
+    struct warning warning = { .text = low_acceptance };
     qn_model *other = model;
-    n_lines = 0;
     force("ngram");
     load_model("tests/golden/scheduler.gguf", 0, 1, &model);
     for (unsigned i = 0; i < 8; i++) {
         qn_session *session =
-            create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX, .on_log = count_line, .user = &n_lines));
+            create_session(model, &SESSION_PARAMS(.n_ctx = N_CTX, .on_log = count_warning, .user = &warning));
         qn_request_params params = request_of(1, &a);
         memset(&a, 0, sizeof a);
         params.on_end = NULL;
@@ -476,7 +472,7 @@ TEST(sessions_tell_low_acceptance)
         assert_ok(qn_generate(session, &params, NULL));
         qn_session_free(session);
     }
-    assert_int_equal(n_lines, 1);
+    assert_int_equal(warning.n, 1);
     qn_model_free(model);
     model = other;
 }

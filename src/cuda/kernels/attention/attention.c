@@ -8,15 +8,22 @@ enum { F16_WARPS = 4 };
 #define FEWEST_F16_WARPS(head_dim) ((head_dim) == 64 || (head_dim) == 128 ? 1 : (head_dim) == 256 ? 2 : F16_WARPS)
 #define MOST_F16_WARPS(head_dim) ((head_dim) == 64 || (head_dim) == 128 || (head_dim) == 256 ? 8 : F16_WARPS)
 #define CODE_WARPS(head_dim) ((head_dim) == 192 ? 12 : 8)
-#define PAGE_TILES(head_dim) ((head_dim) == 256 ? 3 : 2) /* of query heads, of rows together (page_rows.h) */
+
+/* Rows together (page_rows.h): caches with built-in variants, since a draft that first gets to such a position must not
+ * wait for a compiler; tiles of query heads. */
+#define HAS_PAGE_ROWS(head_dim, key_bits, value_bits)                                                                  \
+    (((head_dim) == 128 || (head_dim) == 256) && (key_bits) == (value_bits) && ((key_bits) == 4 || (key_bits) == 8))
+#define PAGE_TILES(head_dim) ((head_dim) == 256 ? 3 : 2)
 
 #define QN_VARIANT(name, ...) CHECK_##name(__VA_ARGS__)
 #define CHECK_decode(head_dim, warps)                                                                                  \
     _Static_assert((warps) >= FEWEST_F16_WARPS(head_dim) && (warps) <= MOST_F16_WARPS(head_dim),                       \
                    "no launch selects a built-in variant");
 #define CHECK_decode_codes(head_dim, key_bits, value_bits, pages, warps, tiles)                                        \
-    _Static_assert((warps) == CODE_WARPS(head_dim) && ((tiles) == 1 || (tiles) == PAGE_TILES(head_dim)),               \
-                   "a launch selects another number of warps or tiles than a built-in variant");
+    _Static_assert(                                                                                                    \
+        (warps) == CODE_WARPS(head_dim) &&                                                                             \
+            ((tiles) == 1 || (HAS_PAGE_ROWS(head_dim, key_bits, value_bits) && (tiles) == PAGE_TILES(head_dim))),      \
+        "a launch selects another number of warps or tiles than a built-in variant");
 #define CHECK_prefill(head_dim, key_bits, value_bits, pages)
 #include "cuda/kernels/variants.h"
 #include "cuda/kernels/attention/variants.def"
@@ -152,13 +159,14 @@ qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, co
 
 bool qn_attention_gpu_has_page_rows(const qn_attention_gpu *gpu, size_t n_rows)
 {
-    return gpu->pages && !gpu->deterministic && n_rows > 2 && (gpu->head_dim == 128 || gpu->head_dim == 256) &&
-           gpu->max_shared_bytes >= 227 << 10;
+    return gpu->pages && !gpu->deterministic && n_rows > 2 &&
+           HAS_PAGE_ROWS(gpu->head_dim, gpu->key_bits, gpu->value_bits) && gpu->max_shared_bytes >= 227 << 10;
 }
 
 size_t qn_attention_gpu_page_rows_from(const qn_attention_gpu *gpu)
 {
-    return gpu->head_dim == 256 ? 12288 : 3072; /* measured on an H200 with four rows */
+    /* Between measured positions, with four rows on an H200: docs/lab/2026-11-gpu.md, Drafts over codes. */
+    return gpu->head_dim == 256 ? 12288 : 3072;
 }
 
 qn_status qn_attention_gpu_decode_page(const qn_attention_gpu *gpu, size_t n_rows, const qn_attention_splits *splits,
@@ -167,6 +175,11 @@ qn_status qn_attention_gpu_decode_page(const qn_attention_gpu *gpu, size_t n_row
     const size_t warps = warps_of(gpu, n_rows), columns = n_rows * (gpu->n_heads / gpu->n_kv_heads),
                  together = PAGE_TILES(gpu->head_dim) * QN_ATTENTION_TILE_Q,
                  pieces = (columns + together - 1) / together * gpu->n_kv_heads * splits->n;
+    if (!qn_attention_gpu_has_page_rows(gpu, n_rows))
+        return qn_fail(QN_ERR_INVALID,
+                       "attention on the GPU: %zu rows of a page together, heads of %zu, keys of %u bits and values of "
+                       "%u: expected qn_attention_gpu_has_page_rows",
+                       n_rows, gpu->head_dim, gpu->key_bits, gpu->value_bits);
     QN_TRY(qn_attention_gpu_decode(gpu, n_rows, splits, out));
     out->variant = QN_GPU_VARIANT(decode_codes, gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->pages, warps,
                                   PAGE_TILES(gpu->head_dim));

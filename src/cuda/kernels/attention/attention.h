@@ -65,7 +65,9 @@ enum { QN_ATTENTION_NEW_ROWS_DIM = 128 }; /* the largest head_dim: larger heads 
  * (work.cuh), so that rows of very different lengths share the device evenly. A query tile is QN_ATTENTION_TILE_Q query
  * heads of a key-value head. A block has QN_WARPS warps over fp16 (decode.cu), and qn_attention_gpu_teams times
  * QN_WARPS over codes (decode_codes.cu). Defines: QN_HEAD_DIM, QN_WARPS (over codes at least 8); over codes also
- * QN_KEY_BITS, QN_VALUE_BITS, QN_PAGES, and QN_WARPS is a multiple of the head's slices of 64 dimensions. */
+ * QN_KEY_BITS, QN_VALUE_BITS, QN_PAGES, QN_TILES, and QN_WARPS is a multiple of the head's slices of 64 dimensions.
+ * With QN_TILES > 1 (page_rows.h) a block has one team, and a piece of work has that many query tiles, of the query
+ * heads of all rows after each other. */
 typedef struct qn_attention_decode_args {
     QN_GPU_PTR(const uint8_t)
     queries;                       /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */

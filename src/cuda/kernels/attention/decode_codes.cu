@@ -33,6 +33,7 @@ struct team_buffers : slice_buffers {
     float4 sums[QN_WARPS][QN_WARP_SIZE]; // accumulators of 16 dimensions
 };
 
+static_assert(QN_TILES == 1 || (QN_PAGES && QN_WARPS >= TILE_Q), "a warp stores the end of a column");
 static_assert(sizeof(team_buffers) == QN_WARPS * QN_ATTENTION_WARP_BYTES, "launches reserve as much");
 
 // Shared memory of a tile of columns after the first.

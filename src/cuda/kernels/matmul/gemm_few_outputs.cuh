@@ -68,8 +68,8 @@ QN_DEVICE void compute_factors(const qn_matmul_few_args &a)
         outputs().factors[token] = a.sumsq ? 1.0f / sqrtf(sum / (float)a.n_cols + a.eps) : 1.0f;
 }
 
-// ---- A lane's sums: element 4 i + 2 h + e is of row g + 8 h of its warp's tile, and of token 8 i + 2 t + e; of 4 tokens
-// element h is of row g + 8 h and token t ----
+// ---- A lane's sums: element 4 i + 2 h + e is of row g + 8 h of its warp's tile, and of token 8 i + 2 t + e; of bit planes
+// element 2 i + h is of row g + 8 h and token 4 i + t ----
 
 QN_DEVICE constexpr int row_half(int i)
 {

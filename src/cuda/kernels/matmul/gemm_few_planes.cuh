@@ -19,6 +19,8 @@ enum {
     FRAGMENT_SPANS = QN_SCALES / QN_BITS
 };
 
+static_assert(QN_TILE_N == 4 || QN_TILE_N == 8, "a lane's accumulators are of one or two tokens");
+
 // ---- Producers, a thread each ----
 
 struct unit_place {

@@ -210,15 +210,16 @@ typedef struct qn_matmul_few_next {
     uint32_t op;     /* QN_ACTS_OP_*; QN_ACTS_OP_NONE: the epilogue writes no activations */
 } qn_matmul_few_next;
 
-/* qn_matmul_gemm_few - Few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the int8 tensor cores.
+/* qn_matmul_gemm_few - Few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the tensor cores, int8 or, of bit
+ * planes, binary ones.
  *
  * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. A unit is QN_FEW_TILE_M rows by one k-tile. The
  * U = n_row_blocks * n_k_tiles units are numbered along the columns of one row block after another. Part p has the
  * units [U * p / n_parts, U * (p+1) / n_parts), at least one; block x has part x, or with block_parts 2 the parts 2x
  * and 2x + 1, if that exists. If several blocks share a row block, the first of them waits for the sums of the others
  * and adds them, in an order that depends on U and n_parts only: results of a token do not depend on block_parts,
- * QN_TILE_N or other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS, QN_SCALES, QN_TILE_N (tokens
- * of a block: 4, 8, 16 or QN_FEW_TILE_N).
+ * QN_TILE_N or other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS, QN_SCALES, QN_PLANES (1:
+ * activations are bit planes), QN_TILE_N (tokens of a block: 4 or 8 of bit planes, else 8, 16 or QN_FEW_TILE_N).
  *
  * Outputs by next.op:
  *

@@ -131,8 +131,8 @@ QN_DEVICE attention_range block_range(const qn_persistent_attention &s, uint32_t
     return attention_range_of(s, position, blockIdx.x >> log_splits, blockIdx.x & (s.n_splits - 1), true);
 }
 
-// Prefetches the inputs of phase i + 1 if it is a delta rule or attention, in the time of the grid barrier before it: by
-// many threads, whose MMA loops would begin later.
+// Prefetches the inputs of phase i + 1 if it is a delta rule or attention, in the time of the grid barrier before it, by
+// many threads: in the phase before, their MMA loops would begin later.
 QN_DEVICE void prefetch_while_waiting(const qn_persistent_args &a, persistent_control &control, uint32_t i)
 {
     const qn_persistent_phase &next = phase_at(control, i + 1);
