@@ -181,7 +181,10 @@ static void matmuls(void)
 {
     static const size_t tokens[] = { 1, 2, 4, 8, 16, 17, 32, 33, 65, 96, 128, 130, 512, 4096 },
                         n_tiles[] = { 256, 512, 1024, 1536 };
-    const qn_matmul_gpu gpu = { .n_sms = N_SMS, .max_shared_bytes = MAX_SHARED, .clusters = true, .wgmma = true };
+    static const qn_matmul_gpu gpus[] = {
+        { .n_sms = N_SMS, .max_shared_bytes = MAX_SHARED, .clusters = true, .wgmma = true },
+        { .n_sms = 108, .max_shared_bytes = 163 << 10 }
+    };
     static const qn_persistent_gpu persistent[] = { { N_SMS, MAX_SHARED, 9, true },
                                                     { 108, 163 << 10, 8, true },
                                                     { 128, 99 << 10, 8, true },
@@ -195,14 +198,15 @@ static void matmuls(void)
         qn_tiled_matrix matrix = {
             .tiles = qn_matmul_gpu_tile_layout(&types[type]), .address = 128, .n_cols = 4096, .n_outs = 1
         };
-        for (size_t i = 0; i < COUNT(n_tiles); i++)
+        for (size_t i = 0; i < COUNT(gpus) * COUNT(n_tiles); i++)
             for (size_t t = 0; t < COUNT(tokens); t++) {
-                matrix.n_tiles = n_tiles[i];
+                const qn_matmul_gpu *gpu = &gpus[i / COUNT(n_tiles)];
+                matrix.n_tiles = n_tiles[i % COUNT(n_tiles)];
                 qn_matmul_acts acts = { .address = 1024, .workspace = 1024, .n_cols = 4096 };
                 acts.layout = qn_matmul_gpu_acts_layout(&matrix.tiles, tokens[t]);
-                acts.planes = acts.layout == QN_ACTS_HILO ? qn_matmul_gpu_planes(&gpu, &matrix.tiles, tokens[t]) : 0;
+                acts.planes = acts.layout == QN_ACTS_HILO ? qn_matmul_gpu_planes(gpu, &matrix.tiles, tokens[t]) : 0;
                 acts.capacity = acts.layout == QN_ACTS_HILO_N1 ? 1 : 4096;
-                selects(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, tokens[t], &matmul), &matmul.launch);
+                selects(qn_matmul_gpu_matmul(gpu, &matrix, &acts, tokens[t], &matmul), &matmul.launch);
                 for (int op = QN_ACTS_OP_NONE; op <= QN_ACTS_OP_SWIGLU; op++) {
                     selects(qn_matmul_gpu_quantize(&acts, op, 0, 0, 0, 0, 4096, tokens[t], &matmul), &matmul.launch);
                     qn_matmul_gpu_quantize_16bit(&matmul, true);
