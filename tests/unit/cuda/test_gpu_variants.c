@@ -232,9 +232,10 @@ static void matmuls(void)
         qn_matmul_embed_args args;
         selects(qn_matmul_gpu_embed(&matrix, 0, 0, 0, 0, 1, 0, &launch, &args), &launch);
         matrix.n_tiles = 6;
-        if (qn_matmul_gpu_has_gemv_norm(&gpu, &matrix))
-            selects(qn_matmul_gpu_gemv_norm(&gpu, &matrix, &(qn_matmul_norm_rows){ .stride = 4096 }, 256, 8, &matmul),
-                    &matmul.launch);
+        if (qn_matmul_gpu_has_gemv_norm(&gpus[0], &matrix))
+            selects(
+                qn_matmul_gpu_gemv_norm(&gpus[0], &matrix, &(qn_matmul_norm_rows){ .stride = 4096 }, 256, 8, &matmul),
+                &matmul.launch);
     }
 }
 
