@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Predicts decode speeds of Vulkan devices that were not measured: what is left if nothing but memory and launches took time.
+"""Predicts decode speeds of Vulkan devices that were not measured: what is left if nothing but memory and launches took
+time.
 
 usage: predict_vulkan.py [--launch-us US] [--share F] [MODEL=MB,BARRIERS ...]
 
     token = bytes / (share * nominal bandwidth) + barriers * cost of a launch with its barrier
 
-US is what a launch and its barrier cost where it was measured, MB of a model the column MB/token of `quern bench`, BARRIERS
-those of a token: 5 a layer (tests/unit/vulkan/test_vulkan_barriers counts them), and 3 outside of layers; another 3 are
-those of sampling. No term is for arithmetic: the numbers are limits, not measurements. The last line is of a device that
-was measured, to show how far a prediction is from the truth."""
+US is what a launch and its barrier cost where it was measured, MB of a model the column MB/token of `quern bench`,
+BARRIERS those of a token: 5 a layer (tests/unit/vulkan/test_vulkan_barriers counts them), and 3 outside of layers;
+another 3 are those of sampling. No term is for arithmetic: the numbers are limits, not measurements. The last line is
+of a device that was measured, to show how far a prediction is from the truth."""
 import argparse
 
 # Nominal GB/s, by the vendors' specifications.

@@ -240,6 +240,7 @@ static void launch_rows(const struct run *r, const struct step *s, size_t n_sequ
     const size_t row_bytes = qn_vk_act_row_bytes(l->values, 1), bytes = s->n_rows * row_bytes;
     const bool has_norm = l->head_v % 32 == 0, is_rotated = l->head_v % 128 == 0;
     const qn_vk_array *codes[2] = { qn_vk_array_of(qn_new(bytes, 1)), qn_vk_array_of(qn_new(bytes, 1)) };
+    const qn_vk_array *arrived = qn_vk_array_of(qn_new(s->n_rows * l->v_heads, sizeof(uint32_t)));
     qn_vk_prepare_args integers = *norm;
     integers.y = 0;
     integers.planes = 1;
@@ -251,10 +252,13 @@ static void launch_rows(const struct run *r, const struct step *s, size_t n_sequ
     const qn_vk_delta_args delta = delta_args_of(r, s);
     qn_vk_delta_layer *layer = qn_new(1, sizeof *layer);
     *layer = qn_vk_delta_layer_of(&conv, has_norm ? &integers : NULL, is_rotated);
-    layer->arrived = qn_vk_array_of(qn_new(s->n_rows * l->v_heads, sizeof(uint32_t)))->at;
+    layer->arrived = arrived->at;
     qn_vk_delta_row_args args = qn_vk_delta_row_args_of(&conv, &delta, has_norm ? &integers : NULL);
     args.layer = qn_vk_array_of(layer)->at;
     qn_vk_launch_now(qn_vk_delta_row(n_sequences, l->v_heads, l->head_v, l->taps), &args);
+    const uint32_t *counters = qn_vk_contents(arrived);
+    for (size_t i = 0; i < s->n_rows * l->v_heads; i++)
+        qn_expect(!counters[i], "counter %zu is %u", i, counters[i]);
     if (!has_norm)
         return;
     integers.codes = codes[1]->at;
@@ -526,7 +530,8 @@ static void bench_shape(const struct timed *t)
 void qn_check_vulkan_deltanet(bool bench)
 {
     static const size_t sizes[][5] = { { 1, 1, 128, 128, 4 }, { 2, 6, 32, 48, 4 }, { 2, 2, 16, 16, 2 },
-                                       { 1, 1, 208, 80, 8 },  { 1, 3, 48, 80, 3 }, { 2, 4, 32, 96, 4 } };
+                                       { 1, 1, 208, 80, 8 },  { 1, 3, 48, 80, 3 }, { 2, 4, 32, 96, 4 },
+                                       { 2, 4, 32, 128, 4 } };
     static const struct timed timed[] = { { 1, 1, 32 }, { 1, 5, 32 }, { 32, 1, 32 }, { 1, 256, 0 }, { 1, 4096, 0 } };
     for (size_t i = 0; i < QN_LENGTH(sizes); i++) {
         struct run r = { .l = { .sessions = SEQUENCES,

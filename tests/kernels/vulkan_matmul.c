@@ -12,6 +12,7 @@ struct matrices {
     size_t n, n_rows[MAX_MATRICES], n_cols, n_tokens;
     bool accumulates;
     size_t planes; /* of the activations' integers */
+    bool wraps;    /* more groups than a dimension of the grid has */
 };
 
 /* The device's copy: words of codes, then of scales, of tiles. */
@@ -152,7 +153,9 @@ static void run(const struct matrices *m, const struct packed *p, const qn_vk_fo
         args.n_rows[i] = args.strides[i] = (uint32_t)m->n_rows[i];
     }
     const qn_vk_matmul_kind kind = { .planes = (uint32_t)m->planes };
-    qn_vk_launch_now(qn_vk_matmul(format, &qn_vk_device_info()->features, &kind, &args), &args);
+    const qn_vk_launch launch = qn_vk_matmul(format, &qn_vk_device_info()->features, &kind, &args);
+    qn_expect(!m->wraps || n_tokens > 1 || launch.groups[1] > 1, "groups of one dimension alone");
+    qn_vk_launch_now(launch, &args);
     for (size_t i = 0; i < m->n; i++)
         ys[i] = qn_vk_contents(outs[i]);
 }
@@ -248,9 +251,8 @@ static void check_epilogue(const struct fused *f)
     }
     const struct packed p = pack(&m, data, row_bytes, &format);
     const qn_vk_array *acts = prepare(f->kind.is_normed ? QN_VK_PREPARE_NORM : QN_VK_PREPARE_GATE, x, NULL, weight,
-                                      f->n_cols, f->n_tokens, f->kind.planes, 0, 0),
-                      *next =
-                          qn_vk_array_of(qn_new(f->n_tokens * qn_vk_act_row_bytes(f->n_rows, f->kind.next_planes), 1));
+                                      f->n_cols, f->n_tokens, f->kind.planes, 0, 0);
+    const qn_vk_array *next = NULL;
     qn_vk_matmul_args args = { .codes = qn_vk_array_of(p.codes)->at,
                                .scales = qn_vk_array_of(p.scales)->at,
                                .acts = acts->at,
@@ -260,12 +262,14 @@ static void check_epilogue(const struct fused *f)
                                .accumulate = is_norm,
                                .eps = 1e-5f };
     qn_vk_rotated *rotated = qn_new(1, sizeof *rotated);
-    *rotated = (qn_vk_rotated){ .arrived = qn_vk_array_of(qn_new(f->n_rows, sizeof(uint32_t)))->at,
+    const qn_vk_array *arrived = qn_vk_array_of(qn_new(f->n_rows, sizeof(uint32_t)));
+    *rotated = (qn_vk_rotated){ .arrived = arrived->at,
                                 .y = qn_vk_new_array(f->n_rows * sizeof(float))->at,
                                 .signs = qn_vk_array_of(qn_floats_of(f->n_rows, 1))->at,
                                 .factor = 0.125f };
     const uint64_t rotated_at = qn_vk_array_of(rotated)->at;
-    for (int with = 0; with < 2; with++) {
+    for (int run = 0; run < (f->kind.rotated ? 3 : 2); run++) { /* with counters twice: they are 0 again */
+        const int with = run > 0;
         qn_vk_matmul_kind kind = f->kind;
         kind.epilogue = with ? f->kind.epilogue : QN_VK_EPILOGUE_NONE;
         for (size_t i = 0; i < MAX_MATRICES; i++) {
@@ -278,6 +282,7 @@ static void check_epilogue(const struct fused *f)
         }
         if (with && f->kind.rotated)
             args.outs[QN_VK_OUT_ROTATED] = rotated_at;
+        next = qn_vk_array_of(qn_new(f->n_tokens * qn_vk_act_row_bytes(f->n_rows, f->kind.next_planes), 1));
         args.outs[QN_VK_OUT_ACTS] = next->at;
         args.outs[QN_VK_OUT_WEIGHT] = weight->at;
         qn_vk_launch_now(qn_vk_matmul(&format, &qn_vk_device_info()->features, &kind, &args), &args);
@@ -288,14 +293,23 @@ static void check_epilogue(const struct fused *f)
     compare(next, expected, "activations");
     if (is_norm)
         compare(outs[1][0], outs[0][0], "results");
+    const uint32_t *counters = qn_vk_contents(arrived);
+    for (size_t i = 0; i < f->n_rows; i++)
+        qn_expect(!counters[i], "counter %zu is %u", i, counters[i]);
     qn_release();
 }
 
+struct heads {
+    uint32_t dim, n_kv;
+    bool is_interleaved;
+};
+
 /* Rope of queries, which have gates, of keys and of values in the epilogue: the bits of rope in a kernel of its own. */
-static void check_heads(void)
+static void check_heads(const struct heads *h)
 {
-    enum { MATRICES = 3, DIM = 64, ROT = 32, N_COLS = 1024 };
-    static const uint32_t heads[MATRICES] = { 3, 1, 1 }, strides[MATRICES] = { 2 * DIM, DIM, DIM };
+    enum { MATRICES = 3, ROT = 32, N_COLS = 1024 };
+    const uint32_t heads[MATRICES] = { 3 * h->n_kv, h->n_kv, h->n_kv },
+                   strides[MATRICES] = { 2 * h->dim, h->dim, h->dim };
     struct matrices m = {
         .type = qn_type_find(QN_TYPE_Q1_0), .n = MATRICES, .n_cols = N_COLS, .n_tokens = 1, .planes = 1
     };
@@ -304,7 +318,8 @@ static void check_heads(void)
     const size_t row_bytes = N_COLS / m.type->block_weights * m.type->block_bytes;
     uint8_t *data[MAX_MATRICES] = { 0 };
     size_t n_rows = 0;
-    qn_case_begin("matmul", "vulkan", "rope of %u heads of %d", heads[0], DIM);
+    qn_case_begin("matmul", "vulkan", "rope of %u heads of %u%s", heads[0], h->dim,
+                  h->is_interleaved ? ", interleaved" : "");
     for (size_t i = 0; i < MATRICES; i++) {
         m.n_rows[i] = heads[i] * strides[i];
         n_rows += m.n_rows[i];
@@ -320,25 +335,27 @@ static void check_heads(void)
                                .n_tiles = (uint32_t)p.n_tiles };
     qn_vk_heads *fused = qn_new(1, sizeof *fused);
     const qn_vk_array *found[MATRICES], *expected[MATRICES];
-    const uint64_t angles = qn_vk_array_of(qn_floats_of(ROT, 1))->at, norm = qn_vk_array_of(qn_floats_of(DIM, 1))->at,
-                   signs = qn_vk_array_of(qn_floats_of(DIM, 1))->at;
+    const uint64_t angles = qn_vk_array_of(qn_floats_of(ROT, 1))->at,
+                   norm = qn_vk_array_of(qn_floats_of(h->dim, 1))->at,
+                   signs = h->dim & (h->dim - 1) ? 0 : qn_vk_array_of(qn_floats_of(h->dim, 1))->at;
     fused->arrived = qn_vk_array_of(qn_new(n_rows / QN_VK_HEADS_UNIT, sizeof(uint32_t)))->at;
     args.first_tiles[MATRICES] = UINT32_MAX;
     for (size_t i = 0; i < MATRICES; i++) {
-        found[i] = qn_vk_new_array(heads[i] * DIM * sizeof(float));
-        expected[i] = qn_vk_new_array(heads[i] * DIM * sizeof(float));
+        found[i] = qn_vk_new_array(heads[i] * h->dim * sizeof(float));
+        expected[i] = qn_vk_new_array(heads[i] * h->dim * sizeof(float));
         args.outs[i] = qn_vk_new_array(m.n_rows[i] * sizeof(float))->at;
         args.first_tiles[i] = p.first_tiles[i];
         args.n_rows[i] = args.strides[i] = (uint32_t)m.n_rows[i];
         fused->of[i] = (qn_vk_rope_args){ .x = args.outs[i],
                                           .y = found[i]->at,
-                                          .bias = i ? 0 : qn_vk_array_of(qn_floats_of(heads[i] * DIM, 1))->at,
+                                          .bias = i ? 0 : qn_vk_array_of(qn_floats_of(heads[i] * h->dim, 1))->at,
                                           .weight = i < 2 ? norm : 0,
                                           .angles = angles,
                                           .signs = signs,
                                           .stride = strides[i],
-                                          .dim = DIM,
+                                          .dim = h->dim,
                                           .n_rot = i < 2 ? ROT : 0,
+                                          .is_interleaved = h->is_interleaved,
                                           .eps = 1e-5f,
                                           .scale = 0.125f,
                                           .factor = 0.125f };
@@ -357,6 +374,14 @@ static void check_heads(void)
     for (size_t i = 0; i < MATRICES; i++)
         compare(found[i], expected[i], "rope");
     qn_release();
+}
+
+static void check_all_heads(void)
+{
+    static const struct heads heads[] = { { 64, 1, false }, { 32, 1, true }, { 96, 2, false } };
+    for (size_t i = 0; i < QN_LENGTH(heads); i++)
+        if (qn_case_selected())
+            check_heads(&heads[i]);
 }
 
 static void check_epilogues(void)
@@ -513,13 +538,21 @@ void qn_check_vulkan_matmul(bool bench)
             }
     }
     const struct matrices large[] = {
-        /* More tiles than a dimension of the grid has groups. */
+        /* More tiles than a dimension of the grid has groups; of integers, a workgroup has eight: takes 7 s on lavapipe. */
         { .type = qn_type_find(QN_TYPE_Q1_0),
+          .n = 1,
+          .n_rows = { 32 * 32768 + 5 },
+          .n_cols = 128,
+          .n_tokens = 1,
+          .planes = 1,
+          .wraps = true },
+        { .type = qn_type_find(QN_TYPE_F16),
           .n = 1,
           .n_rows = { 4 * 32768 + 5 },
           .n_cols = 128,
           .n_tokens = 1,
-          .planes = 1 },
+          .planes = 1,
+          .wraps = true },
         /* Workgroups of 4 x 2 squares, and of 2 x 2. */
         { .type = qn_type_find(QN_TYPE_Q1_0), .n = 1, .n_rows = { 4101 }, .n_cols = 128, .n_tokens = 500, .planes = 1 },
         { .type = qn_type_find(QN_TYPE_Q2_0),
@@ -534,7 +567,7 @@ void qn_check_vulkan_matmul(bool bench)
         if (qn_case_selected())
             check(&large[i]);
     check_epilogues();
-    check_heads();
+    check_all_heads();
     if (bench)
         bench_all();
 }

@@ -122,6 +122,8 @@ bool qn_vk_is_normed_with(const qn_vk_recording *r, size_t at)
     if (!at || plan->ops[at].kind != QN_OP_DELTA_RULE || !qn_vk_is_convolved_later(r, at - 1) ||
         plan->recurrent.head_v % QN_QUANT_GROUP)
         return false;
+    if (at + 2 >= plan->n_ops || plan->ops[at + 2].kind != QN_OP_MATMUL) /* which appends what the norm would */
+        return false;
     const qn_op_acts *acts = qn_op_acts_of(&plan->ops[at + 1]);
     const size_t block = plan->acts[acts->at[0]].rotation.block;
     return acts->n == 1 && r->workspace->codes[acts->at[0]] && !r->workspace->acts[acts->at[0]] &&

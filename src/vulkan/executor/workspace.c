@@ -86,17 +86,22 @@ static size_t widest_acts(const qn_plan *plan)
     return most;
 }
 
-/* Counters of a kernel: of each value head of each sequence, of units of rows of heads, or of blocks of activations. */
-static size_t counters_of(const qn_plan *plan, size_t n_sequences)
+/* The bytes of the counters of a kernel: of each value head of each sequence, of units of rows of heads, or of blocks
+ * of activations. */
+static bool counters_of(const qn_plan *plan, size_t n_sequences, size_t *bytes)
 {
-    const size_t heads = n_sequences * plan->recurrent.n_v_heads, blocks = widest_acts(plan) / QN_QUANT_GROUP;
+    const size_t blocks = widest_acts(plan) / QN_QUANT_GROUP;
+    size_t heads, rows = 0;
+    if (!qn_mul_size(n_sequences, plan->recurrent.n_v_heads, &heads))
+        return false;
     size_t most = heads > blocks ? heads : blocks;
     for (size_t i = 0; i < plan->n_ops; i++) {
         const qn_attention_shape *h = qn_op_shape_of(&plan->ops[i]);
-        const size_t rows = h ? 2 * (h->n_heads + h->n_kv_heads) * h->head_dim : 0;
+        if (h && !qn_mul_size(2 * (h->n_heads + h->n_kv_heads), h->head_dim, &rows))
+            return false;
         most = rows / QN_VK_HEADS_UNIT > most ? rows / QN_VK_HEADS_UNIT : most;
     }
-    return most;
+    return qn_mul_size(most, sizeof(uint32_t), bytes);
 }
 
 static qn_status allocate(qn_vk_workspace *w, size_t max_rows, size_t max_positions)
@@ -122,7 +127,9 @@ static qn_status allocate(qn_vk_workspace *w, size_t max_rows, size_t max_positi
         QN_TRY(qn_vk_alloc(vk, used, QN_VK_SHARED, "inputs of a step", &w->block_inputs[i]));
     QN_TRY(qn_vk_alloc(vk, max_rows * sizeof(int32_t), QN_VK_ON_DEVICE, "tokens of a step", &w->tokens));
     QN_TRY(qn_vk_zero(vk, &w->tokens));
-    QN_TRY(qn_vk_alloc(vk, counters_of(plan, n_pieces) * sizeof(uint32_t), QN_VK_ON_DEVICE, "counters", &w->arrived));
+    if (!counters_of(plan, n_pieces, &bytes))
+        return does_not_fit(max_rows);
+    QN_TRY(qn_vk_alloc(vk, bytes, QN_VK_ON_DEVICE, "counters", &w->arrived));
     QN_TRY(qn_vk_zero(vk, &w->arrived));
     QN_TRY(qn_vk_alloc(vk, widest_acts(plan) * sizeof(float), QN_VK_ON_DEVICE, "activations", &w->unrotated));
     w->logit_rows = max_rows < QN_VK_LOGIT_ROWS ? max_rows : QN_VK_LOGIT_ROWS;

@@ -12,12 +12,12 @@ typedef struct qn_vk_workspace {
     const qn_vk_common *common;
     bool embeds_on_host;
     size_t max_rows;
-    qn_vk_buffer rows; /* backs `buffers`, `acts`, `codes`, `next` and `row_scores` */
-    uint64_t *buffers; /* [plan->n_buffers] addresses of rows of floats */
-    uint64_t *acts;    /* [plan->n_acts] rows of floats, for fp16 weights; 0: none */
-    uint64_t *codes;   /* [plan->n_acts] rows of integers, for other weights; 0: none */
+    qn_vk_buffer rows;   /* backs `buffers`, `acts`, `codes`, `next` and `row_scores` */
+    uint64_t *buffers;   /* [plan->n_buffers] addresses of rows of floats */
+    uint64_t *acts;      /* [plan->n_acts] rows of floats, for fp16 weights; 0: none */
+    uint64_t *codes;     /* [plan->n_acts] rows of integers, for other weights; 0: none */
+    uint64_t *next;      /* [plan->n_acts] likewise, of few rows: written by a matmul that may read `codes` */
     uint64_t row_scores; /* of the delta rule (qn_vk_delta_args) */
-    uint64_t *next;    /* [plan->n_acts] likewise, of few rows: written by a matmul that may read `codes` */
     /* Mapped, of each block: the inputs of a step (gpu/inputs.h), then angles [max_rows][n_rot], qn_vk_sequence of each
      * piece, and embeddings [max_rows][width] if the table is not on the device; and arguments of kernels that are more
      * than push constants hold, written when commands are recorded: qn_vk_delta_layer of each recurrent layer,

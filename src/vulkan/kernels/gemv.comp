@@ -1,7 +1,7 @@
 #version 450
 /* Rows of weights times one row of activations, both integers (acts.glsl): what matmul.comp computes of a row, to the
  * bit, for the least latency. A team of lanes computes four rows of weights, with SwiGLU four rows of both matrices. A lane
- * takes a block of 128 columns at a time, row after row, and has the codes of the next rows in flight: so one copy of
+ * takes a block of 128 columns at a time, row after row, and has the codes of the next four rows (fewer with codes of 4 or 8 bits) in flight: so one copy of
  * the code that multiplies is enough, which matters because it comes from memory (see `main` of matmul.comp). */
 #extension GL_GOOGLE_include_directive : require
 #ifdef DOT

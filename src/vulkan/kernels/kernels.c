@@ -146,6 +146,7 @@ const qn_vk_shader *qn_vk_kernel(size_t i)
 
 /* Every device has 65535 groups in each dimension of a grid. */
 enum { LANES = 64, MAX_GROUPS = 32768, MATMUL_TOKENS = QN_VK_FEW_ROWS, BLOCK = QN_VK_BLOCK };
+enum { QUANTIZE_EXTRA = (BLOCK - QN_QUANT_GROUP) / 4 /* words of largest_of (quantize.glsl) after the values */ };
 enum { F16_BITS = 16, WORD_BITS = 32, MAX_BLOCK = 256, SIGN = 0x80 };
 
 static size_t blocks_of(size_t n_cols)
@@ -214,10 +215,21 @@ qn_vk_launch qn_vk_attention_rows(const qn_vk_codes *codes, size_t dim, size_t p
     return l;
 }
 
+/* Words of the shared arrays of attention.comp, with `queries` of a tile and `results` that it may quantise: tile,
+ * scores, weights, and eight numbers of a query; value_scales; codebooks; team_sums and lanes; is_last; head, and a
+ * quarter as many of largest_of. */
+static size_t attention_words(size_t dim, size_t queries, size_t results)
+{
+    enum { OF_QUERY = 2 * QN_PAGE + 8, CODEBOOKS = 512, SUMS = 2 * LANES, IS_LAST = 1 };
+    return queries * (dim + OF_QUERY) + QN_PAGE + CODEBOOKS + SUMS + IS_LAST + results + results / 4 + QUANTIZE_EXTRA;
+}
+
 size_t qn_vk_attention_shared(size_t dim)
 {
-    enum { OF_QUERY = 2 * QN_PAGE + 8, CODEBOOKS = 512, SUMS = 2 * LANES };
-    return sizeof(float) * (LARGE_TILE * (dim + OF_QUERY) + QN_PAGE + CODEBOOKS + SUMS);
+    enum { NO_RESULTS = 4 /* the least that an array has */ };
+    const size_t rows = attention_words(dim, LARGE_TILE, NO_RESULTS),
+                 combines = attention_words(dim, SMALL_TILE, SMALL_TILE * dim);
+    return sizeof(float) * (rows > combines ? rows : combines);
 }
 
 qn_vk_launch qn_vk_combine(size_t n_rows, size_t n_heads)
@@ -237,7 +249,7 @@ enum { SQUARE_PARTS = 32 /* of the sum of squares of a row of activations: matmu
     (sizeof(float) * ((tokens) * (teams)*QN_VK_TILE_ROWS * ((parts) + 1) + (tokens)*SQUARE_PARTS +                     \
                       (tokens) * (teams)*QN_VK_TILE_ROWS * 9 / 4 + (extra)))
 
-enum { LEAST_SHARED = 16 << 10 /* of every device */, QUANTIZE_EXTRA = (BLOCK - QN_QUANT_GROUP) / 4 };
+enum { LEAST_SHARED = 16 << 10 /* of every device */ };
 _Static_assert(MATMUL_SHARED(MATMUL_TOKENS, LEAST_TEAM, EPILOGUE_TEAMS, QUANTIZE_EXTRA) <= LEAST_SHARED,
                "every device has an epilogue");
 
@@ -319,14 +331,16 @@ static size_t gemv_rows(size_t teams, qn_vk_epilogue epilogue)
 }
 
 /* Bytes of the shared arrays of gemv.comp, with `rows` results: parts; square_parts; inputs; head, and a quarter as
- * many of largest_of; lanes. */
+ * many of largest_of; lanes; is_last. */
 static size_t gemv_shared(size_t rows, size_t parts, size_t teams, size_t lanes, const qn_vk_matmul_kind *kind)
 {
+    enum { IS_LAST = 1 };
     const size_t inputs = teams * QN_VK_TILE_ROWS;
     const size_t values = kind->epilogue == QN_VK_EPILOGUE_HEADS ? QN_VK_MAX_HEAD
                           : kind->rotated > inputs               ? kind->rotated
                                                                  : inputs;
-    return sizeof(float) * (rows * (parts + 1) + SQUARE_PARTS + inputs + values + values / 4 + QUANTIZE_EXTRA + lanes);
+    return sizeof(float) *
+           (rows * (parts + 1) + SQUARE_PARTS + inputs + values + values / 4 + QUANTIZE_EXTRA + lanes + IS_LAST);
 }
 
 static bool is_gemv(const qn_vk_launch *l)
@@ -383,6 +397,13 @@ static struct squares squares_of(const qn_vk_matmul_args *args, size_t planes, c
     const size_t tokens = (args->n_tokens + QN_VK_SQUARE * s.tokens - 1) / (QN_VK_SQUARE * s.tokens);
     while (s.rows > 1 && (n_rows / (s.height * s.rows) * tokens < ENOUGH || !fits(&s, planes, features)))
         s.rows /= 2;
+    if (!fits(&s, planes, features))
+        s.tokens = 1;
+    if (!fits(&s, planes, features) && features->matrix_depth) {
+        qn_vk_features others = *features;
+        others.matrix_depth = 0;
+        return squares_of(args, planes, &others);
+    }
     return fits(&s, planes, features) ? s : (struct squares){ 0 };
 }
 

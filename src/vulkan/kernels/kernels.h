@@ -9,7 +9,7 @@
 enum {
     QN_VK_TILE_ROWS = 4,   /* weight rows of a workgroup of matmul */
     QN_VK_MATMUL_OUTS = 4, /* matrices of a launch */
-    QN_VK_SQUARE = 32,     /* rows of weights and of activations of a square of matmul_tiles; of matmul_matrix: two */
+    QN_VK_SQUARE = 32,     /* rows of weights and of activations of a square of matmul_tiles */
     QN_VK_BLOCK = 128,     /* columns of a block of weights and activations */
     QN_VK_MAX_HEAD = 512,  /* values of a head */
     QN_VK_F16_BITS = 16,

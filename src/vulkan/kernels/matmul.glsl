@@ -11,7 +11,8 @@ const int ZERO_POINT = BITS == 4 ? 8 : BITS == 8 ? 0 : 1; /* codes of 1 bit coun
 
 layout(push_constant) uniform Args {
     uvec2 codes, scales, acts;
-    uvec2 outs[OUTS]; /* with an epilogue: [2] the activations that it writes, [3] the weight of the norm */
+    uvec2 outs[OUTS]; /* with an epilogue: [1] Rotated (gemv.comp), [2] the activations that it writes, [3] the weight of
+                         the norm, or Heads (gemv.comp) */
     uint first_tiles[OUTS], n_rows[OUTS], strides[OUTS];
     uint n_cols, n_tokens, n_tiles;
     uint accumulate; /* bit i: of out i */
@@ -45,7 +46,7 @@ int dot_of(int a, int b)
 }
 #endif
 
-/* Four codes, as bytes: number i of a group whose words are `words`. */
+/* Four codes, as bytes: number i of those in `word`. */
 int codes_of(uint word, uint i)
 {
     if (BITS == 8)

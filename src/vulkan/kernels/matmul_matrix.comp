@@ -3,8 +3,8 @@
  * and matmul_tiles.comp compute, with the same bits. Integer sums of 32 columns are exact, so that which lane has which
  * result is all that a driver decides; the rest is the arithmetic of one row, in its order.
  *
- * A workgroup has SUB_ROWS x SUB_TOKENS squares of 64 weight rows and 32 rows of activations, and goes through blocks of
- * 128 columns, SUB_BLOCKS at a time: weights, without their zero point, and activations in shared memory as bytes, the
+ * A workgroup has SUB_ROWS x SUB_TOKENS squares of 64 weight rows (32: ROW_FRAGMENTS is 2) and 32 rows of activations,
+ * and goes through blocks of 128 columns, SUB_BLOCKS at a time: weights, without their zero point, and activations in shared memory as bytes, the
  * next blocks on their way to registers. A subgroup computes a block of a square, 16 x 16 results at a time. Products of
  * different blocks go through shared memory, where lanes add them to their results in the order of blocks. Scales are
  * loaded as matrices whose rows, or columns, are all the same: a lane has those of its results, wherever they are. */
@@ -135,7 +135,7 @@ void load_blocks(uint first)
         loaded_scales[u] = Words(scales_from[u]).at[scale_at(u, first) / 2];
 }
 
-/* Four codes less their zero point, as bytes: number i of a group whose words are `words`. */
+/* Four codes less their zero point, as bytes: number i of those in `word`. */
 uint weights_of(uint word, uint i)
 {
     const uint at = i % PER_WORD * BITS, ones = 0x01010101, signs = 0x80808080;

@@ -340,6 +340,53 @@ TEST(matmuls_fit_in_devices)
     assert_in_range(largest, 37120, 37120 + 128); /* 256 lanes and 8 rows, where there is room: counted by hand */
 }
 
+/* Rope of heads, of one row: a workgroup has QN_VK_HEADS_UNIT results. */
+TEST(matmuls_with_heads_fit_in_devices)
+{
+    static const uint32_t kib[] = { 16, 32, 48, 227 }, lanes[] = { 128, 192, 256, 1024 };
+    static const size_t cols[] = { 128, 1024, 4096, 17408 };
+    const qn_vk_format q1_0 = qn_vk_format_of(qn_type_find(QN_TYPE_Q1_0));
+    for (size_t i = 0; i < 4 * 4 * 4 * 2; i++) {
+        const qn_vk_features features = { .lanes = lanes[i % 4], .shared_bytes = kib[i / 4 % 4] << 10 };
+        const qn_vk_matmul_kind kind = { .epilogue = QN_VK_EPILOGUE_HEADS, .planes = 1 + (uint32_t)(i / 64) };
+        const qn_vk_matmul_args args = {
+            .n_cols = (uint32_t)cols[i / 16 % 4], .n_tokens = 1, .n_tiles = 64, .first_tiles = { 0, 32, 48, UINT32_MAX }
+        };
+        const qn_vk_launch l = qn_vk_matmul(&q1_0, &features, &kind, &args);
+        const uint32_t team = l.constants[4], workgroup = l.constants[5];
+        label("%u lanes, %u bytes, %u columns: teams of %u of %u", features.lanes, features.shared_bytes, args.n_cols,
+              team, workgroup);
+        assert_true(team % 8 == 0 && workgroup / team * QN_VK_TILE_ROWS == QN_VK_HEADS_UNIT);
+        assert_true(workgroup <= features.lanes);
+        assert_true(qn_vk_matmul_shared(&l) <= features.shared_bytes);
+    }
+}
+
+/* Of more rows than have an epilogue, with matrices and without. */
+TEST(matmuls_of_many_rows_fit_in_devices)
+{
+    static const uint32_t kib[] = { 16, 32, 48, 227 }, lanes[] = { 128, 192, 256, 1024 }, depths[] = { 0, 16, 32 };
+    static const uint32_t n_tokens[] = { 9, 32, 33, 500 }, n_tiles[] = { 64, 8192 };
+    const qn_vk_format q1_0 = qn_vk_format_of(qn_type_find(QN_TYPE_Q1_0));
+    for (size_t i = 0; i < 4 * 4 * 4 * 3 * 2 * 2; i++) {
+        const qn_vk_features features = { .lanes = lanes[i % 4],
+                                          .shared_bytes = kib[i / 4 % 4] << 10,
+                                          .matrix_depth = depths[i / 64 % 3] };
+        const qn_vk_matmul_kind kind = { .planes = 1 + (uint32_t)(i / 192 % 2) };
+        const qn_vk_matmul_args args = { .n_cols = 4096,
+                                         .n_tokens = n_tokens[i / 16 % 4],
+                                         .n_tiles = n_tiles[i / 384],
+                                         .first_tiles = { 0, UINT32_MAX, UINT32_MAX, UINT32_MAX } };
+        const qn_vk_launch l = qn_vk_matmul(&q1_0, &features, &kind, &args);
+        label("%u lanes, %u bytes, matrices of %u, %u planes, %u rows, %u tiles: %s", features.lanes,
+              features.shared_bytes, features.matrix_depth, kind.planes, args.n_tokens, args.n_tiles, l.shader->name);
+        assert_true(l.constants[5] <= features.lanes);
+        assert_true(qn_vk_matmul_shared(&l) <= features.shared_bytes);
+        /* Every device has room for a square of one plane. */
+        assert_true(kind.planes == 2 || strstr(l.shader->name, "matmul_tiles") || strstr(l.shader->name, "matrix"));
+    }
+}
+
 int main(void)
 {
     return run_tests_on_vulkan();
